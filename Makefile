@@ -1,0 +1,46 @@
+# The commands of this project. Each sets up what is missing first: see scripts/setup.sh.
+
+PYTHON := .venv/bin/python
+BIN := .venv/bin
+
+# What a change must pass while it is being written: no JVM, under a minute.
+FAST_TESTS := tests/unit tests/contract tests/corruption
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages check test demo bench nightly format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## Run the main job through Airflow on the flights of 2013, and show what it left
+	@$(PYTHON) scripts/demo.py
+
+check: packages ## Lint, types, import contracts and the fast tests (no JVM)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTHON) -m pytest $(wildcard $(FAST_TESTS))
+
+test: setup ## Run every test that a change must pass
+	$(PYTHON) -m pytest
+
+nightly: setup ## Run every test there is, with more examples; hours
+	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly
+
+bench: setup ## Measure, and compare with Delta's own streaming sink
+	$(PYTHON) -m benchmarks
+
+format: packages ## Format, and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: ## Set up everything that is missing: packages, and Delta's jars for Spark
+	@scripts/setup.sh everything
+
+packages: ## Set up the packages only
+	@scripts/setup.sh packages
+
+clean: ## Remove what the commands above made, the virtual environment too
+	rm -rf .venv build dist setup.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

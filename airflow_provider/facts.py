@@ -1,0 +1,34 @@
+"""What a task hands on as XCom: facts of the manifest, in JSON values."""
+
+from typing import Any
+
+from spark_jobs.protocol.documents import Manifest, StartResponse
+
+
+def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str, Any]:
+    """What a finished run has left.
+
+    Returns:
+        ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
+        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``.
+    """
+    sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
+    return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": sinks}
+
+
+def checkpoint_facts(home: str, manifest: Manifest) -> dict[str, Any]:
+    """What a checkpoint is. As :func:`run_facts`, but ``rows`` are those the checkpoint adds, and there is no ``version``."""
+    sinks = {name: {"table": cut.table, "rows": cut.actions.rows} for name, cut in manifest.sinks.items()}
+    return _facts(home, manifest) | {"sinks": sinks}
+
+
+def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "home": home,
+        "run": manifest.run,
+        "round": manifest.round,
+        "attempt": manifest.attempt,
+        "checkpoint": manifest.checkpoint,
+        "drained": manifest.drained,
+        "completed_at": manifest.completed_at.isoformat(),
+    }

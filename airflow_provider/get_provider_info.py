@@ -1,0 +1,55 @@
+"""What Airflow is told about this provider."""
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Airflow's description of the package; found by the entry point ``apache_airflow_provider``."""
+    package, name = "airflow-provider-spark-jobs", "Spark stream pipelines"
+    texts = {"type": ["string", "null"]}
+    return {
+        "package-name": package,
+        "name": name,
+        "description": "Runs Spark streaming pipelines with Flink's checkpoint semantics, exactly once into Delta tables.",
+        "versions": ["0.1.0"],
+        "integrations": [
+            {"integration-name": name, "external-doc-url": f"https://pypi.org/project/{package}/", "tags": ["software"]}
+        ],
+        "hooks": [{"integration-name": name, "python-modules": ["airflow_provider.hooks.stream_pipeline"]}],
+        "operators": [{"integration-name": name, "python-modules": ["airflow_provider.operators.stream_pipeline"]}],
+        "sensors": [{"integration-name": name, "python-modules": ["airflow_provider.sensors.final_checkpoint"]}],
+        "connection-types": [
+            {
+                "connection-type": "stream_pipeline",
+                "hook-name": "Stream pipeline",
+                "hook-class-name": "airflow_provider.hooks.stream_pipeline.StreamPipelineHook",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+                "conn-fields": {
+                    "home_root": {
+                        "label": "Home roots",
+                        "description": "Directories that may hold homes, with commas between them. No request leaves them.",
+                        "schema": texts,
+                    },
+                    "python": {
+                        "label": "Driver's Python",
+                        "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",
+                        "schema": texts,
+                    },
+                    "master": {
+                        "label": "Spark master",
+                        "description": "Such as local[4]. Empty: the pipeline's, or Spark's default.",
+                        "schema": texts,
+                    },
+                    "conf": {
+                        "label": "Spark settings",
+                        "description": "A JSON object of texts, without secrets.",
+                        "schema": texts | {"format": "json"},
+                    },
+                },
+            }
+        ],
+    }

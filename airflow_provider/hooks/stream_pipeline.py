@@ -1,0 +1,264 @@
+"""The hook: a pipeline's home, and drivers for it on this host."""
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider.facts import run_facts
+from airflow_provider.homes import open_home, open_root
+from airflow_provider.local_driver import LocalDriver, start_local_driver
+from airflow_provider.settings import Settings, read_settings
+from airflow_provider.waiting import FirstLook, Look
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import driver_at_work, local_path
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.documents import (Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status)
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import check_create_if_absent
+
+_SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_PROBE_TIMEOUT_S = 60.0
+_PROBE = """
+import importlib.metadata as m, json, os, platform, shutil, subprocess
+import spark_jobs
+home = os.environ.get("JAVA_HOME")
+java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
+print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pyspark"), "delta-spark": m.version("delta-spark"),
+                  "Java": said.splitlines()[0] if said else None}))
+"""
+
+
+@dataclass(frozen=True)
+class StartOrder:
+    """What somebody wants from a pipeline, and how its driver is started."""
+
+    entry: str
+    """``FILE.py[:NAME]`` or ``package.module[:NAME]``, where the driver runs."""
+    run: RunId
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Without secrets: they are written into the home."""
+    on_end: OnEnd | None = None
+    publish: Publish | None = None
+    fresh: bool = False
+    on_rewind: OnRewind = OnRewind.REFUSE
+    conf: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Parameter name to the id of the Airflow connection whose password is its value."""
+
+
+class StreamPipelineHook(BaseHook):
+    """Asks for runs of a pipeline, starts drivers on this host, and reads what a home says.
+
+    Every method that takes a ``home`` refuses one outside the connection's home roots, and raises errors of
+    :mod:`spark_jobs.protocol.errors`.
+
+    Args:
+        conn_id: A connection of type ``stream_pipeline``. Its extras: ``home_root``, the directories that may hold homes
+            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "stream_pipeline_default"
+    conn_type = "stream_pipeline"
+    hook_name = "Stream pipeline"
+
+    def __init__(self, conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the connection says.
+
+        Raises:
+            MissingRequirementError: There is no such connection.
+        """
+        try:
+            connection = self.get_connection(self.conn_id)
+        except AirflowNotFoundException as error:
+            raise MissingRequirementError(
+                f"There is no Airflow connection '{self.conn_id}'.",
+                safe="Nothing was read or written.",
+                remedy=f"Create it: airflow connections add {self.conn_id} --conn-type {self.conn_type}"
+                """ --conn-extra '{"home_root": "/the/directory/of/your/homes"}'""",
+                connection=self.conn_id,
+            ) from error
+        return read_settings(connection.extra_dejson, self.conn_id)
+
+    def files(self, home: str) -> Files:
+        """The home's files, at their resolved place."""
+        return open_home(home, self.settings.roots)
+
+    def first_look(self, home: str, run: RunId) -> FirstLook:
+        """What the home shows before anything is asked; writes nothing."""
+        files = self.files(home)
+        channel = Channel(files)
+        at_work = driver_at_work(files)  # first: a driver answers before it ends
+        live = channel.attempts.latest()
+        answered = live is not None and channel.response(live.request) is not None
+        return FirstLook(answer=channel.answer(run), live=live, live_answered=answered, at_work=at_work)
+
+    def look(self, home: str, request: RequestId, driver: LocalDriver | None = None) -> Look:
+        """What the home shows of an open request."""
+        files = self.files(home)
+        exit_code = driver.exit_code if driver is not None else None
+        status = read_status(files)
+        return Look(
+            exit_code=exit_code,
+            ours_runs=driver is not None and exit_code is None,
+            at_work=driver_at_work(files),
+            status=status if status is not None and start_request_id(status.attempt) == request else None,
+            answer=Channel(files).response(request),
+        )
+
+    def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
+        """Asks for a run, durably, and starts a driver for it on this host.
+
+        Safe to repeat: a run that has an open request is given that one, and of several drivers for one request all but one end
+        by themselves.
+
+        Raises:
+            RejectedError: The order or the connection is not allowed. Nothing was written.
+            ConflictError: Others asked at the same time, every time.
+        """
+        files = self.files(home)
+        conf = self.settings.driver_conf(order.conf)
+        self.settings.check_python()
+        environment = self._secrets(order.secrets)
+        request = Channel(files).request_start(
+            order.run,
+            parameters=_json_values(order.parameters),
+            on_end=order.on_end,
+            publish=order.publish,
+            fresh=order.fresh,
+            on_rewind=order.on_rewind,
+        )
+        command = [self.settings.python, "-m", "spark_jobs", "run", order.entry, "--home", files.url]
+        command += ["--request", request.request, *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))]
+        driver = start_local_driver(command, output=self.driver_output(home, request.attempt), environment=environment)
+        return request, driver
+
+    def answer(self, home: str, run: RunId) -> StartResponse | None:
+        """The newest answer that a run was given; None while there is none."""
+        return Channel(self.files(home)).answer(run)
+
+    def status(self, home: str) -> Status | None:
+        """The live attempt's newest heartbeat: a hint."""
+        return read_status(self.files(home))
+
+    def is_at_work(self, home: str) -> bool:
+        """Whether a driver holds the home, as far as this host can tell."""
+        return driver_at_work(self.files(home))
+
+    def head(self, home: str) -> Manifest | None:
+        """The newest checkpoint."""
+        return CheckpointStore(self.files(home)).head()
+
+    def manifests(self, home: str) -> list[Manifest]:
+        """All checkpoints that can be used, newest first."""
+        store = CheckpointStore(self.files(home))
+        return [store.manifest(checkpoint) for checkpoint in reversed(store.ids())]
+
+    def facts(self, home: str, answer: StartResponse) -> dict[str, Any]:
+        """What a run has left; see :func:`airflow_provider.facts.run_facts`. ``answer`` names a checkpoint."""
+        files = self.files(home)
+        assert answer.checkpoint is not None
+        return run_facts(files.url, answer, CheckpointStore(files).manifest(answer.checkpoint))
+
+    def driver_output(self, home: str, attempt: AttemptNumber) -> Path:
+        """Where the standard output of this attempt's driver goes, on this host."""
+        return local_path(self.files(home), f"attempts/driver-{attempt}.out")
+
+    def driver_log(self, home: str, attempt: AttemptNumber) -> Path:
+        """The driver's own log, JSON lines, on this host."""
+        return local_path(self.files(home), f"attempts/{attempt}.log")
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether homes can be kept in each root and a driver can be started, seen from this host. Leaves nothing behind."""
+        try:
+            if not self.settings.roots:
+                return False, "home_root is empty: name the directory that holds your pipelines' homes."
+            for root in self.settings.roots:
+                check_create_if_absent(open_root(root))
+            self.settings.check_python()
+            self.settings.driver_conf({})
+            found = self._probe_driver()
+        except StreamPipelineError as error:
+            return False, f"Seen from {socket.gethostname()}: {error}"
+        versions = ", ".join(f"{name} {version}" for name, version in found.items())
+        return (
+            True,
+            f"Seen from {socket.gethostname()}: {', '.join(self.settings.roots)} can hold homes; the driver has {versions}.",
+        )
+
+    def _probe_driver(self) -> dict[str, str]:
+        python = self.settings.python
+        try:
+            probe = subprocess.run(
+                [python, "-c", _PROBE],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PROBE_TIMEOUT_S,
+                check=True,
+            )
+            found: dict[str, str | None] = json.loads(probe.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            raise MissingRequirementError(
+                f"{python} cannot run a driver: {said[-1] if said else type(error).__name__}.",
+                remedy="Install this package with its 'spark' extra there, or name another Python in the connection's extras.",
+                python=python,
+            ) from error
+        if found["Java"] is None:
+            raise MissingRequirementError(
+                f"{python} finds no Java.", remedy="Install Java 17 or newer there, or set JAVA_HOME.", python=python
+            )
+        return {name: str(version) for name, version in found.items()}
+
+    def _secrets(self, connections: Mapping[str, str]) -> dict[str, str]:
+        """The driver's environment for secret parameters. Airflow masks a connection's password in logs from here on."""
+        environment = {}
+        for name, conn_id in connections.items():
+            if not _SECRET_NAME.fullmatch(name):
+                raise InvalidParameterError(
+                    f"{name!r} is not the name of a parameter.", remedy="Correct secrets=.", parameter=name
+                )
+            password = self.get_connection(conn_id).password
+            if password is None:
+                raise InvalidParameterError(
+                    f"The secret parameter '{name}' has no value: connection '{conn_id}' has no password.",
+                    safe="No driver was started.",
+                    remedy="Set the password of that connection.",
+                    parameter=name,
+                    connection=conn_id,
+                )
+            environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
+        return environment
+
+
+def _json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(parameters)
+    try:
+        canonical(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(
+            f"The parameters cannot be written as JSON: {error}.",
+            safe="No driver was started.",
+            remedy="Give texts, numbers, booleans, lists and objects.",
+        ) from error
+    return values

@@ -1,0 +1,34 @@
+"""Who asks for a run: the same in every try of a task, never the same for two tasks."""
+
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from spark_jobs.protocol.ids import RunId
+
+
+class TaskIdentity(Protocol):
+    """What names a task instance, whatever its try."""
+
+    @property
+    def dag_id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def task_id(self) -> str: ...
+
+    @property
+    def map_index(self) -> Any: ...
+
+
+def run_id_of(task: TaskIdentity, *, task_id: str | None = None) -> RunId:
+    """The run id of a task instance.
+
+    Args:
+        task: The task instance.
+        task_id: Another task of the same DAG run, instead; one that is not mapped.
+    """
+    index = task.map_index if task_id is None else -1
+    parts = [task.dag_id, task.run_id, task_id or task.task_id, *([] if index is None or index < 0 else [str(index)])]
+    return RunId("airflow/" + "/".join(quote(part, safe=":+") for part in parts))

@@ -1,0 +1,110 @@
+"""A driver as a process on this host. It outlives the task that has started it, and is found again through its home.
+
+- A session of its own: signals for the task's session do not reach it.
+- Input from the null device and output into a file: an inherited pipe would hold the worker's slot until the driver ends.
+- No environment of Airflow's: connections, variables and keys are none of its business.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from spark_jobs.protocol.errors import MissingRequirementError
+
+STOP_GRACE_S = 3.0
+"""Between the request to end and the kill. Airflow gives a killed task 5 s."""
+_AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
+
+
+class LocalDriver:
+    """A driver process that this process has started."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", output: Path) -> None:
+        self._process = process
+        self.output = output
+        """Where its standard output and errors go."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for its end; whether it has ended."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ends the driver with every process it has started: asks first, kills after ``grace_s``; idempotent.
+
+        Returns when it has ended. A driver that has ended by itself is left alone.
+        """
+        if self._process.returncode is not None:
+            return
+        self._signal_group(signal.SIGTERM)
+        end = time.monotonic() + grace_s
+        while not self._has_ended() and time.monotonic() < end:
+            time.sleep(0.05)
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+
+    def _has_ended(self) -> bool:
+        # Looked at without reaping: until then its process id, which is its group's too, can be nobody else's.
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _signal_group(self, which: signal.Signals) -> None:
+        try:
+            os.killpg(self.pid, which)
+        except (ProcessLookupError, PermissionError):  # macOS refuses to signal a group of zombies
+            return
+
+
+def start_local_driver(
+    command: Sequence[str],
+    *,
+    output: Path,
+    environment: Mapping[str, str],
+    popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
+) -> LocalDriver:
+    """Starts ``command`` by the rules of this module.
+
+    Args:
+        command: Arguments, never a shell line. Visible to every user of the host: without secrets.
+        output: Appended to; made with its directories, for this user's eyes only.
+        environment: Added to this process's, without Airflow's own part of it.
+        popen: How a process is made.
+
+    Raises:
+        MissingRequirementError: There is no such program, or it cannot be run.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        process = popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)} | dict(environment),
+        )
+    except OSError as error:
+        raise MissingRequirementError(
+            f"The driver's Python {command[0]} cannot be run: {error.strerror}.",
+            safe="No driver was started.",
+            remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
+            python=command[0],
+        ) from error
+    finally:
+        os.close(descriptor)
+    return LocalDriver(process, output)

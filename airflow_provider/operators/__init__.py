@@ -1,0 +1,1 @@
+"""Tasks that act on a pipeline."""

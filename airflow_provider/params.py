@@ -1,0 +1,38 @@
+"""A DAG's form from a pipeline's own schema, so that what the form allows and what the pipeline takes cannot drift apart."""
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Param
+
+_TEXTS = ("default", "description")
+
+
+def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, Param]:
+    """The DAG ``params`` of a pipeline.
+
+    Reads what ``spark-jobs schema`` has written: parsing the DAG needs neither Spark nor the pipeline's module. Secret parameters
+    are not in that file, so a form never asks for one.
+
+    Args:
+        file: The JSON schema.
+        defaults: What the form shows first, by parameter; instead of the pipeline's own default values.
+
+    Raises:
+        ValueError: A default is for a parameter that the pipeline does not have.
+    """
+    schema = json.loads(Path(file).read_text(encoding="utf-8"))
+    fields: dict[str, dict[str, Any]] = schema.get("properties", {})
+    if unknown := sorted(set(defaults) - set(fields)):
+        raise ValueError(f"{file} has no parameter {', '.join(unknown)}; it has {', '.join(fields)}.")
+    shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {
+        name: _param(field | shared, {"default": defaults[name]} if name in defaults else {}) for name, field in fields.items()
+    }
+
+
+def _param(field: dict[str, Any], default: dict[str, Any]) -> Param:
+    texts = {name: field[name] for name in _TEXTS if name in field} | default
+    return Param(**texts, schema={name: value for name, value in field.items() if name not in _TEXTS})

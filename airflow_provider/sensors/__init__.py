@@ -1,0 +1,1 @@
+"""Tasks that only wait for a pipeline."""

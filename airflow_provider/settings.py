@@ -1,0 +1,91 @@
+"""What a ``stream_pipeline`` connection says, checked."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+
+_SECRET = re.compile(r"secret|password|token|access[.]?key|account[.]key", re.IGNORECASE)
+"""As ``spark.redaction.regex``, and the names that Azure uses."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where homes may be, and how a driver is started."""
+
+    roots: tuple[str, ...] = ()
+    python: str = sys.executable
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
+        """The Spark settings of one driver: the connection's, and over them a task's ``own``.
+
+        Raises:
+            InvalidParameterError: A setting is a secret: a command line can be read by every user of the host.
+        """
+        master = {"spark.master": self.master} if self.master else {}
+        conf = master | dict(self.conf) | dict(own)
+        if secrets := sorted(key for key in conf if _SECRET.search(key)):
+            raise InvalidParameterError(
+                f"Spark settings with secrets cannot be given here: {', '.join(secrets)}.",
+                safe="No driver was started.",
+                remedy="Put them into spark-defaults.conf of the driver's host, or use a credentials provider.",
+                settings=secrets,
+            )
+        return conf
+
+    def check_python(self) -> None:
+        """Refuses a driver's Python that is not there, before anything is asked for.
+
+        Raises:
+            MissingRequirementError: It is no program on this host.
+        """
+        if shutil.which(self.python) is None:
+            raise MissingRequirementError(
+                f"The driver's Python {self.python} is not a program on this host.",
+                safe="No driver was started.",
+                remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
+                python=self.python,
+            )
+
+
+def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
+    """Reads a connection's extras; empty fields of a form count as not given.
+
+    Raises:
+        InvalidParameterError: An extra has a value that is not allowed.
+    """
+    given = {name: value for name, value in extra.items() if value not in (None, "", [], {})}
+    roots = given.get("home_root", ())
+    if isinstance(roots, str):
+        roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]
+    if not isinstance(roots, list | tuple) or not all(isinstance(root, str) for root in roots):
+        raise _refused(conn_id, "home_root", roots, "a directory, or several with commas between them")
+    for name in ("python", "master"):
+        if not isinstance(given.get(name, ""), str):
+            raise _refused(conn_id, name, given[name], "a text")
+    conf = given.get("conf", {})
+    if isinstance(conf, str):
+        try:
+            conf = json.loads(conf)
+        except ValueError:
+            raise _refused(conn_id, "conf", conf, "a JSON object") from None
+    if not isinstance(conf, dict) or not all(isinstance(value, str) for value in conf.values()):
+        raise _refused(conn_id, "conf", conf, "a JSON object of texts")
+    return Settings(tuple(roots), given.get("python", sys.executable), given.get("master"), conf)
+
+
+def _refused(conn_id: str, name: str, found: Any, wanted: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The extra '{name}' of connection '{conn_id}' is {type(found).__name__}, not {wanted}.",
+        safe="Nothing was read or written.",
+        remedy="Correct it under Admin, Connections.",
+        connection=conn_id,
+        extra=name,
+    )

@@ -1,0 +1,217 @@
+"""What a look at a home means for whoever waits for a run. No I/O, no clock of its own: an operator and a trigger share it.
+
+Invariants:
+
+1. Only an answer ends a wait with success. A silent home never does.
+2. A driver that is at work is waited for, whoever started it; one that has gone without an answer ends the wait with an error.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+from airflow_provider.exceptions import reported_error
+from spark_jobs.protocol.documents import AttemptDocument, RunState, StageStatus, StartResponse, Status
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    ExitCode,
+    InterruptedRunError,
+    OutcomeUnknownError,
+    RejectedError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import RequestId, RunId
+
+SILENCE_MAX_S = 15.0
+"""A driver may be starting, or be on its way from its answer to its end, while nothing is seen of it."""
+_UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
+
+
+class Next(Enum):
+    """What a task does after its first look at a home."""
+
+    RETURN = "return"
+    """The run was answered without error."""
+    ADOPT = "adopt"
+    """A driver is at work for this very run: wait for it."""
+    LET_END = "let_end"
+    """The driver at work has answered already and is on its way out: look again."""
+    START = "start"
+    """Ask, and start a driver."""
+    GIVE_WAY = "give_way"
+    """A driver is at work for another run."""
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What a home shows before anything is asked."""
+
+    answer: StartResponse | None
+    """The newest answer of this run."""
+    live: AttemptDocument | None
+    """The newest attempt of any run."""
+    live_answered: bool
+    at_work: bool
+
+
+def first_step(look: FirstLook, run: RunId) -> Next:
+    """What to do for ``run``.
+
+    A driver that has no attempt yet may be anybody's: it is met with START, because a second driver for one request ends by
+    itself.
+    """
+    if look.answer is not None and look.answer.error is None:
+        return Next.RETURN
+    if not look.at_work or look.live is None:
+        return Next.START
+    if look.live_answered:
+        return Next.LET_END
+    return Next.ADOPT if look.live.run == run else Next.GIVE_WAY
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a home shows while a request is open. The answer has to be read last: a driver answers before it ends."""
+
+    exit_code: int | None
+    """Of the driver that the waiting process has started; None while it runs, and where another process started it."""
+    ours_runs: bool
+    at_work: bool
+    status: Status | None
+    answer: StartResponse | None
+
+
+class Wait:
+    """One wait for the answer to a request.
+
+    Args:
+        home: URL of the home, for errors.
+        request: What is waited for.
+        began_s: When the wait began, on a clock that only goes forward.
+        timeout_s: How long to wait at most. None: as long as a driver is at work.
+        silence_max_s: How long nothing may be seen of a driver.
+    """
+
+    def __init__(
+        self,
+        home: str,
+        request: RequestId,
+        *,
+        began_s: float,
+        timeout_s: float | None = None,
+        silence_max_s: float = SILENCE_MAX_S,
+    ) -> None:
+        self._home, self._request = home, request
+        self._deadline_s = None if timeout_s is None else began_s + timeout_s
+        self._timeout_s, self._silence_max_s = timeout_s, silence_max_s
+        self._seen_s = began_s
+
+    def see(self, look: Look, now_s: float) -> StartResponse | None:
+        """The answer, or None while it is worth waiting.
+
+        Raises:
+            StreamPipelineError: What the driver has answered with.
+            InterruptedRunError: The driver is gone without an answer. So are RejectedError and OutcomeUnknownError, where it has
+                only left its exit code.
+            DeadlineExceededError: Time is up.
+        """
+        if look.answer is not None:
+            return checked(look.answer, self._home)
+        if look.exit_code:
+            raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
+        if look.ours_runs or look.at_work:
+            self._seen_s = now_s
+        elif now_s - self._seen_s >= self._silence_max_s:
+            raise self._gone(InterruptedRunError, f"has not been seen for {now_s - self._seen_s:.0f} s")
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            raise self._too_late(look)
+        return None
+
+    def _gone(self, kind: type[StreamPipelineError], what: str) -> StreamPipelineError:
+        return kind(
+            f"The driver for {self._request} in {self._home} {what} and left no answer.",
+            safe="Completed checkpoints, and what was published, stay.",
+            remedy="Read the driver's last lines in this task's log. A retry resumes from what is durable.",
+            home=self._home,
+            request=self._request,
+        )
+
+    def _too_late(self, look: Look) -> DeadlineExceededError:
+        running = "; ".join(progress(look.status)) if look.status else "it has not reported yet"
+        return DeadlineExceededError(
+            f"{self._request} in {self._home} has no answer after {self._timeout_s:g} s.",
+            exists=f"Its driver is still at work: {running}.",
+            safe="The driver was not stopped.",
+            remedy="A retry waits for the same driver. Raise timeout_s if the input has grown.",
+            home=self._home,
+            request=self._request,
+        )
+
+
+def checked(answer: StartResponse, home: str) -> StartResponse:
+    """An answer that is a success.
+
+    Raises:
+        StreamPipelineError: What the driver has answered with.
+        InterruptedRunError: It names no final checkpoint.
+    """
+    if answer.error is not None:
+        raise reported_error(answer.error)
+    if answer.checkpoint is None:
+        raise InterruptedRunError(
+            f"{answer.request} in {home} was answered without a final checkpoint.",
+            safe="What is durable stays.",
+            remedy=f"Look at the home: spark-jobs status --home {home}",
+            home=home,
+            request=answer.request,
+        )
+    return answer
+
+
+class ProgressLog:
+    """Picks the progress that is worth a line in a task's log.
+
+    Args:
+        interval_s: Between two reports at least, while the run's state does not change.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._said: list[str] = []
+        self._state: RunState | None = None
+        self._due_s = float("-inf")
+
+    def lines(self, status: Status | None, now_s: float) -> list[str]:
+        """What to log now; nothing too often, nothing twice."""
+        if status is None or (now_s < self._due_s and status.state is self._state):
+            return []
+        lines = progress(status)
+        if lines == self._said:
+            return []
+        self._said, self._state, self._due_s = lines, status.state, now_s + self._interval_s
+        return lines
+
+
+def progress(status: Status) -> list[str]:
+    """A heartbeat in words: the attempt, then each stage that has begun."""
+    head = f"attempt {status.attempt}: {status.state.value}"
+    if status.checkpoint is not None:
+        head += f", checkpoint {status.checkpoint}"
+    return [head, *(_stage_line(name, stage) for name, stage in status.stages.items() if stage.batch is not None)]
+
+
+def _stage_line(name: str, stage: StageStatus) -> str:
+    parts = [f"stage {name}: {stage.state.value}", f"batch {stage.batch}"]
+    if stage.progress is not None:
+        parts.append(f"{stage.progress:.0%}")
+    parts += [f"{stage.rows_in:,} rows", f"{stage.rows_per_s:,.0f} rows/s"]
+    if stage.watermark_ms:
+        parts.append(f"watermark {_watermark(stage.watermark_ms)}")
+    if stage.late_rows:
+        parts.append(f"{stage.late_rows:,} late")
+    return ", ".join(parts)
+
+
+def _watermark(watermark_ms: int) -> str:
+    at = datetime.fromtimestamp(watermark_ms / 1000, UTC)
+    return "at the end of time" if at.year == 9999 else f"{at:%Y-%m-%d %H:%M:%SZ}"

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Sets up what is missing, and nothing that is there.
+#
+#   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
+#   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
+#
+# Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=.venv
+python=$venv/bin/python
+log=setup.log
+space_needed_mib=3072
+oldest_java=17
+child=
+export PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1
+
+fail() { # one sentence that says what is wrong, one that says what to do
+    printf '\nSet-up stopped: %s\n%s\n' "$1" "$2" >&2
+    exit 1
+}
+
+stop_child() {
+    [ -z "$child" ] || kill "$child" 2>/dev/null || true
+    printf '\nSet-up was interrupted; run the same command again to go on.\n' >&2
+    exit 130
+}
+trap stop_child INT TERM
+
+# Runs a command with its output in the log, and shows meanwhile how long it takes and what it does. Returns the command's exit code.
+watched() { # what command…
+    local what=$1 began=$SECONDS last code=0
+    shift
+    printf '\n== %s: %s\n' "$what" "$*" >>"$log"
+    "$@" >>"$log" 2>&1 </dev/null &
+    child=$!
+    while kill -0 "$child" 2>/dev/null; do
+        last=$(tail -n 1 "$log" | sed -E 's/\r//g; s/^ +//; /^==/d')
+        if [ -t 1 ]; then
+            printf '\r\033[K  %s … %d s  %s' "$what" $((SECONDS - began)) "${last:0:70}"
+            sleep 0.5
+        else
+            ((SECONDS % 3)) || printf '  %s … %d s  %s\n' "$what" $((SECONDS - began)) "${last:0:70}"
+            sleep 1
+        fi
+    done
+    wait "$child" || code=$?
+    child=
+    [ ! -t 1 ] || printf '\r\033[K'
+    [ "$code" -ne 0 ] || printf '  %s: done in %d s\n' "$what" $((SECONDS - began))
+    return "$code"
+}
+
+# Ends the set-up after a failed download or installation.
+explain() { # what
+    local said
+    said=$(tail -n 200 "$log")
+    if grep -qiE 'no space left|os error 28|disk quota' <<<"$said"; then
+        fail "the disk is full." "Free $((space_needed_mib / 1024)) GiB where this clone and your caches are (df -h . ~), then run the same command again."
+    fi
+    if grep -qiE 'dns error|name resolution|name or service|failed to (connect|fetch)|connection (refused|reset|error)|error sending request|newconnectionerror|timed out|network is unreachable|unknownhost|host [^ ]+ not found|server access error|offline|nodename nor servname|not resolve' <<<"$said"; then
+        fail "$1 could not be downloaded: there is no network, or it does not reach the package registries." \
+            "Connect, or name a mirror (PIP_INDEX_URL, UV_DEFAULT_INDEX, Ivy settings), then run the same command again; the details are in $log."
+    fi
+    tail -n 20 "$log" >&2
+    fail "$1 could not be installed, for the reason above." "The whole output is in $log; when the cause is gone, run the same command again."
+}
+
+check_space() {
+    local free_mib
+    free_mib=$(df -Pm . | awk 'NR == 2 { print $4 }')
+    [ "$free_mib" -ge "$space_needed_mib" ] ||
+        fail "only $free_mib MiB are free here, and the packages need $space_needed_mib." "Free some space on this disk, then run the same command again."
+}
+
+check_java() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java shown version
+    local remedy="Install Java $oldest_java or newer (Debian, Ubuntu: apt install openjdk-$oldest_java-jre-headless; macOS: brew install openjdk@$oldest_java), or point JAVA_HOME at one."
+    # Told apart by the answer, not by the name: macOS has a java that only offers to install one.
+    shown=$("$java" -version 2>&1) || fail "Spark needs Java, and '$java' does not run." "$remedy"
+    version=$(sed -nE 's/.* version "(1\.)?([0-9]+).*/\2/p' <<<"$shown" | head -n 1)
+    [ -n "$version" ] || fail "'$java -version' does not tell its version: $(head -n 1 <<<"$shown")" "$remedy"
+    [ "$version" -ge "$oldest_java" ] || fail "Spark needs Java $oldest_java or newer, and '$java' is Java $version." "$remedy"
+}
+
+find_python() {
+    local name
+    for name in python3.11 python3.12 python3.13 python3 python; do
+        # A version manager's shim may be on the PATH and yet not run.
+        if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            echo "$name"
+            return
+        fi
+    done
+    fail "no Python 3.11 or newer with its venv module is on the PATH." \
+        "Install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.11), then run the same command again."
+}
+
+# What the packages depend on: a change of any of it installs anew. Scripts of a .venv name its place.
+packages_key() {
+    { pwd && cat pyproject.toml constraints.txt scripts/setup.sh; } | cksum
+}
+
+install_packages() {
+    local stamp=$venv/.packages found wanted
+    wanted=$(packages_key)
+    if [ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    check_space
+    found=$(find_python)
+    : >"$log"
+    echo "Setting up $venv (once; a few minutes with a cold cache)."
+    rm -f "$stamp"
+    # Made anew where it is unfinished, of a Python that is gone, or was moved: its scripts would name the old place.
+    if [ "$("$python" -c 'import sys; print(sys.prefix)' 2>/dev/null)" != "$PWD/$venv" ] ||
+        ! grep -qF "$PWD/$venv" "$venv/bin/activate" 2>/dev/null; then
+        watched "virtual environment" "$found" -m venv --clear "$venv" || explain "The virtual environment"
+    fi
+    # Registries that pip was told of, uv is told of as well.
+    local index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
+    if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
+    watched "installer" "$python" -m pip install -c constraints.txt pip setuptools || explain "The installer"
+    local project='.[spark,airflow,demo]'
+    if watched "uv" "$python" -m pip install --only-binary :all: -c constraints.txt uv; then
+        watched "packages" "$python" -m uv pip install --python "$python" --build-constraints constraints.txt -c constraints.txt \
+            -e "$project" --group dev || explain "The packages"
+    else # there is no uv for this platform; pip does the same, slower
+        watched "packages" env PIP_BUILD_CONSTRAINT=constraints.txt "$python" -m pip install -c constraints.txt -e "$project" --group dev ||
+            explain "The packages"
+    fi
+    echo "$wanted" >"$stamp"
+}
+
+jars_are_there() { # the stamp lists them; the cache they are in belongs to the user, who may empty it
+    local jar
+    [ -s "$venv/.jars" ] || return 1
+    while read -r jar; do [ -e "$jar" ] || return 1; done <"$venv/.jars"
+}
+
+fetch_jars() {
+    if jars_are_there; then return; fi
+    watched "Delta's jars" "$python" scripts/fetch_jars.py "$venv/.jars" || explain "Delta's jars"
+}
+
+case ${1:-everything} in
+packages) install_packages ;;
+everything)
+    check_java
+    install_packages
+    fetch_jars
+    ;;
+*) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything]" ;;
+esac

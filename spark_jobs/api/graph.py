@@ -1,0 +1,236 @@
+"""The static graph of a pipeline: every check that needs more than one part, and what a later start is compared with."""
+
+import graphlib
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from spark_jobs.api.functions import PARAMS, arguments
+from spark_jobs.api.parameters import BoundParameters, public_fields
+from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.sink import Sink, check_distinct
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import DeclaredStage, Stage
+from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
+
+Declaration = Source | Static | DeclaredStage
+K = TypeVar("K", Source, Static, DeclaredStage)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A checked pipeline. Mappings are ordered: stages topologically, equals and all else as declared."""
+
+    pipeline: PipelineName
+    on_end: OnEnd
+    conf: Mapping[str, str]
+    """Spark settings of the application."""
+    sources: Mapping[InputName, Source]
+    statics: Mapping[InputName, Static]
+    stages: Mapping[StageName, Stage]
+
+    @property
+    def sinks(self) -> Mapping[SinkName, Sink]:
+        """The sinks, in the order of their stages."""
+        return {stage.sink.name: stage.sink for stage in self.stages.values() if stage.sink}
+
+    def tables(self, parameters: BoundParameters) -> dict[SinkName, str]:
+        """Where each sink's table is, as the user wrote it, without superfluous slashes.
+
+        Raises:
+            InvalidPipelineError: A value cannot be in a path, or two sinks share a table.
+        """
+        public = parameters.public()
+        tables = {sink: sink.table(public) for sink in self.sinks.values()}
+        check_distinct(tables)
+        return {sink.name: table for sink, table in tables.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
+
+        Left out is what may change between two runs: ``on_end``, publication, rate limits, Spark settings, functions' bodies.
+        """
+        return {
+            "sources": {
+                name: {
+                    "bounded": source.bounded,
+                    "event_time": source.event_time,
+                    "delay_ms": source.delay_ms,
+                    "held": source.held,
+                }
+                for name, source in self.sources.items()
+            },
+            "statics": {name: {"refresh": static.refresh.value} for name, static in self.statics.items()},
+            "stages": {name: _describe_stage(stage) for name, stage in self.stages.items()},
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of :meth:`describe`, in hexadecimal."""
+        return sha256(canonical(self.describe()))
+
+    def changes_since(self, earlier: Mapping[str, Any]) -> tuple[str, ...]:
+        """What differs from an ``earlier`` :meth:`describe`, one sentence each; empty if and only if the fingerprints agree."""
+        before, after = _leaves(earlier), _leaves(self.describe())
+        return tuple(
+            f"{path} was {canonical(before[path]).decode() if path in before else 'not there'}"
+            f" and is {canonical(after[path]).decode() if path in after else 'gone'}."
+            for path in sorted(before.keys() | after.keys())
+            if path not in before or path not in after or canonical(before[path]) != canonical(after[path])
+        )
+
+
+def build_graph(
+    name: PipelineName,
+    declarations: Mapping[str, Declaration],
+    params: type[BaseModel] | None,
+    on_end: OnEnd,
+    conf: Mapping[str, str],
+) -> Graph:
+    """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
+    here = Place(name)
+    declared = _of(declarations, DeclaredStage)
+    if not declared:
+        raise here.refused("it has no stage.", "Declare one with @pipeline.stage.")
+    if all(stage.sink is None for stage in declared.values()):
+        raise here.refused("no stage has a sink.", "Give the last stage one: @pipeline.stage(sink=DeltaSink(...)).")
+    for stage in declared.values():
+        _check_inputs(Place(name, "stage", stage.name), stage, declarations)
+    order = _topological(here, declared)
+    _check_all_used(name, declarations, declared)
+    _check_sinks(declared.values(), params)
+    if params is None:
+        _check_no_params(name, declarations)
+    sources = _of(declarations, Source)
+    if on_end is OnEnd.SUSPEND:
+        _check_delays(name, sources.values())
+    nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
+    for stage_name in order:
+        stage = declared[stage_name]
+        nodes[stage_name] = stage.placed(MappingProxyType({argument: nodes[read] for argument, read in stage.inputs.items()}))
+    return Graph(
+        pipeline=name,
+        on_end=on_end,
+        conf=conf,
+        sources=MappingProxyType({source.name: source for source in sources.values()}),
+        statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
+        stages=MappingProxyType({node.name: node for node in nodes.values() if isinstance(node, Stage)}),
+    )
+
+
+def _of(declarations: Mapping[str, Declaration], kind: type[K]) -> dict[str, K]:
+    return {name: part for name, part in declarations.items() if isinstance(part, kind)}
+
+
+def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str, Declaration]) -> None:
+    """Each input is declared, and at least one is a stream."""
+    for argument, read in stage.inputs.items():
+        if read not in declarations:
+            via = "" if argument == read else f" (inputs= of the argument {argument!r})"
+            others = [name for name in declarations if name != stage.name]
+            raise place.refused(f"it reads {read!r}{via}, which is not declared.", suggestion(read, others), input=read)
+    if not any(isinstance(declarations[read], Source | DeclaredStage) for read in stage.inputs.values()):
+        found = "only static inputs" if stage.inputs else "nothing"
+        raise place.refused(
+            f"it reads {found}, so there is no stream to run.",
+            "Give it an argument named after a source or a stage.",
+            found=found,
+        )
+
+
+def _topological(here: Place, stages: Mapping[str, DeclaredStage]) -> list[str]:
+    """The stages, each after its inputs; among those that could be next, the one that was declared first."""
+    names = list(stages)
+    position = {name: index for index, name in enumerate(names)}
+    sorter = graphlib.TopologicalSorter(
+        {name: [read for read in stages[name].inputs.values() if read in stages] for name in names}
+    )
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1]
+        shown = " -> ".join(cycle)
+        raise here.refused(
+            f"its stages form a cycle: {shown}.", "Let one of them read something else.", cycle=list(cycle)
+        ) from None
+    order: list[str] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, position[name])
+        order.append(names[heapq.heappop(ready)])
+        sorter.done(order[-1])
+    return order
+
+
+def _check_all_used(pipeline: str, declarations: Mapping[str, Declaration], stages: Mapping[str, DeclaredStage]) -> None:
+    read = {name for stage in stages.values() for name in stage.inputs.values()}
+    for name, part in declarations.items():
+        if name in read or (isinstance(part, DeclaredStage) and part.sink):
+            continue
+        stage = isinstance(part, DeclaredStage)
+        kind = "stage" if stage else "source" if isinstance(part, Source) else "static"
+        problem = "it has no sink, and no stage reads it." if stage else "no stage reads it."
+        remedy = f"{'Give it a sink' if stage else 'Name an argument of a stage after it'}, or remove it."
+        raise Place(pipeline, kind, name).refused(problem, remedy)
+
+
+def _check_sinks(stages: Iterable[DeclaredStage], params: type[BaseModel] | None) -> None:
+    """Sinks have names of their own, also on a file system that ignores case, and paths of known parameters."""
+    seen: dict[str, str] = {}
+    for stage in stages:
+        if stage.sink is None:
+            continue
+        key = stage.sink.name.casefold()
+        if key in seen:
+            problem = f"the sinks of the stages {seen[key]!r} and {stage.name!r} have one name."
+            raise stage.sink.place.refused(
+                problem, 'Give one of them another: DeltaSink(..., name="...").', stages=[seen[key], stage.name]
+            )
+        seen[key] = stage.name
+        stage.sink.check_fields(public_fields(params))
+
+
+def _check_no_params(pipeline: str, declarations: Mapping[str, Declaration]) -> None:
+    for name, part in declarations.items():
+        kind = "stage" if isinstance(part, DeclaredStage) else "source" if isinstance(part, Source) else "static"
+        place = Place(pipeline, kind, name)
+        if arguments(place, part.function).get(PARAMS):
+            raise place.refused(
+                "its function takes 'params', but the pipeline has none.", "Declare them: Pipeline(..., params=Params)."
+            )
+
+
+def _check_delays(pipeline: str, sources: Iterable[Source]) -> None:
+    for source in sources:
+        if source.bounded and source.event_time is not None and source.delay_ms is None:
+            raise Place(pipeline, "source", source.name).refused(
+                'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
+                "Give it one; with hold_watermark=True rows may still come in any order within a round.",
+            )
+
+
+def _describe_stage(stage: Stage) -> dict[str, Any]:
+    sink = stage.sink
+    return {
+        "inputs": {argument: node.name for argument, node in stage.inputs.items()},
+        "event_time": stage.event_time,
+        "delay_ms": stage.delay_ms,
+        "sink": None
+        if sink is None
+        else {"name": sink.name, "path": sink.template, "mode": sink.mode, "partition_by": list(sink.partition_by)},
+    }
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of a JSON object under its dotted path."""
+    if not isinstance(value, Mapping) or not value:
+        return {path: value}
+    return {
+        inner: leaf for key, part in value.items() for inner, leaf in _leaves(part, f"{path}.{key}" if path else str(key)).items()
+    }

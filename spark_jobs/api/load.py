@@ -1,0 +1,242 @@
+"""Finds the pipeline that a user names: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
+
+import ast
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import spark_jobs
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.refusals import suggestion
+from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
+
+_SESSIONS = (
+    ("pyspark.sql.session", "SparkSession", "_instantiatedSession"),
+    ("pyspark.core.context", "SparkContext", "_active_spark_context"),
+    ("pyspark.sql.connect.session", "SparkSession", "_default_session"),
+)
+"""Where pyspark keeps what a process has started."""
+
+
+@dataclass(frozen=True)
+class PipelineLocation:
+    """Where a pipeline is declared."""
+
+    text: str
+    """As the user named it."""
+    file: Path | None
+    """The file, absolute; None for a module."""
+    module: str | None
+    """The module's dotted name; None for a file."""
+    name: str | None
+    """The variable; None: the only pipeline there is."""
+
+    @property
+    def folder(self) -> Path:
+        """What its neighbours are imported from: the file's folder; for a module, where the command was started."""
+        return self.file.parent if self.file else Path.cwd()
+
+
+def locate_pipeline(text: str) -> PipelineLocation:
+    """Reads ``FILE.py[:NAME]`` or ``package.module[:NAME]``. The file need not exist.
+
+    Raises:
+        InvalidPipelineError: It is neither.
+    """
+    where, colon, name = text.rpartition(":")
+    if not colon:
+        where, name = text, ""
+    valid_name = name.isidentifier() if colon else True
+    if where.endswith(".py") and valid_name:
+        return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
+    if all(part.isidentifier() for part in where.split(".")) and valid_name:
+        return PipelineLocation(text, None, where, name or None)
+    remedy = "Write FILE.py, FILE.py:NAME, package.module or package.module:NAME."
+    raise _refused(text, "it names neither a file nor a module.", remedy)
+
+
+def load_pipeline(text: str) -> Pipeline:
+    """Imports a user's module and returns its pipeline.
+
+    Neighbours of a file can be imported by it, and stay importable for the functions in it. A file's module is not in
+    ``sys.modules`` afterwards: what Spark sends to other processes from it is sent whole, as from a notebook.
+
+    Raises:
+        InvalidPipelineError: There is no such module, it cannot be imported, starts a Spark session, or has not exactly one
+            such pipeline; or something beside it hides this package from Spark's Python processes.
+    """
+    location = locate_pipeline(text)
+    if location.file is not None and not location.file.is_file():
+        neighbours = sorted(path.name for path in location.folder.glob("*.py"))
+        raise _refused(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
+    _check_shadow(location)
+    modules, sessions = set(sys.modules), _running_sessions()
+    with _importable(location.folder):
+        module = _imported(location)
+    _check_sessions(location, module, modules, sessions)
+    return _pipeline_of(location, module)
+
+
+def _check_shadow(location: PipelineLocation) -> None:
+    """Refuses a folder whose ``spark_jobs`` Python would import instead of ours. One without ``__init__.py`` does not hide it."""
+    found = importlib.machinery.PathFinder.find_spec("spark_jobs", [str(location.folder)])
+    if found is None or found.origin is None or Path(found.origin).samefile(spark_jobs.__file__):
+        return
+    raise _refused(
+        location.text,
+        f"{found.origin} hides the package spark_jobs from Python.",
+        "Give that file or folder another name.",
+        path=found.origin,
+    )
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """``folder`` comes first on the path, and afterwards last: functions may import their neighbours when they run."""
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before if str(folder) in before else [*before, str(folder)]
+
+
+def _imported(location: PipelineLocation) -> ModuleType:
+    """The user's module. It may raise anything when it runs; each becomes an error that names the line."""
+    try:
+        if location.file is not None:
+            return _run_file(location.file)
+        return importlib.import_module(str(location.module))
+    except StreamPipelineError:
+        raise
+    except SyntaxError as error:
+        problem = f"{error.filename}, line {error.lineno}: {error.msg}."
+        raise _refused(location.text, problem, "Correct that line.", path=error.filename, line=error.lineno) from error
+    except (Exception, SystemExit) as error:
+        raise _import_failure(location, error) from error
+
+
+def _run_file(file: Path) -> ModuleType:
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    loader = importlib.machinery.SourceFileLoader(name, str(file))
+    spec = importlib.machinery.ModuleSpec(name, loader, origin=str(file))
+    spec.has_location = True
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.modules.pop(name, None)
+    return module
+
+
+def _import_failure(location: PipelineLocation, error: BaseException) -> InvalidPipelineError:
+    module = location.module
+    if isinstance(error, ModuleNotFoundError) and module and error.name and f"{module}.".startswith(f"{error.name}."):
+        remedy = "Start the command in the folder that has it, install it, or give the file's path."
+        return _refused(location.text, f"there is no module {error.name!r}.", remedy, module=error.name)
+    line = _line_of(location, error)
+    at = f" at line {line}" if line else ""
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        problem = f"importing it failed{at}: a file that is named by its path cannot use relative imports ({error})."
+        return _refused(location.text, problem, "Name it as package.module, or import its neighbours by name.", line=line)
+    if isinstance(error, SystemExit):
+        return _refused(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
+    problem = f"importing it failed{at}: {type(error).__name__}: {error}."
+    return _refused(location.text, problem, "Correct that; a pipeline's module only declares, functions do the work.", line=line)
+
+
+def _line_of(location: PipelineLocation, error: BaseException) -> int | None:
+    """The last line of the user's file that was running."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if location.file is not None and trace.tb_frame.f_code.co_filename == str(location.file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _running_sessions() -> list[Any]:
+    """The Spark sessions and contexts of this process, without importing pyspark."""
+    kept = [(sys.modules.get(module), holder, attribute) for module, holder, attribute in _SESSIONS]
+    found = [getattr(getattr(module, holder, None), attribute, None) for module, holder, attribute in kept]
+    return [session for session in found if session is not None]
+
+
+def _check_sessions(location: PipelineLocation, module: ModuleType, modules: set[str], sessions: list[Any]) -> None:
+    """Refuses a module that started a session: it has other settings than the guarantees need."""
+    if all(any(session is known for known in sessions) for session in _running_sessions()):
+        return
+    imported = [found for name, found in sys.modules.items() if name not in modules]
+    files = [file for file in (getattr(found, "__file__", None) for found in (module, *imported)) if file]
+    for file in dict.fromkeys(files):
+        inside = Path(file).is_relative_to(location.folder) or file == getattr(module, "__file__", None)
+        line = _session_line(Path(file)) if inside and file.endswith(".py") else None
+        if line is not None:
+            remedy = f"Remove line {line} of {file}; functions are given the session as 'spark'."
+            raise _refused(location.text, "it starts a Spark session when it is imported.", remedy, path=file, line=line)
+    remedy = "Remove what starts it, such as getOrCreate(); functions are given the session as 'spark'."
+    raise _refused(location.text, "it starts a Spark session when it is imported.", remedy)
+
+
+def _session_line(file: Path) -> int | None:
+    """The first line of the first statement that starts a session, outside of functions before inside."""
+    tree = ast.parse(file.read_bytes())
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    inside = {id(inner) for function in functions for inner in ast.walk(function)}
+    statements = [node for node in nodes if isinstance(node, ast.stmt)]
+    found = [
+        (id(call) in inside, max(statement.lineno for statement in statements if _contains(statement, call)))
+        for call in nodes
+        if isinstance(call, ast.Call) and _starts_session(call)
+    ]
+    return min(found)[1] if found else None
+
+
+def _contains(statement: ast.stmt, call: ast.Call) -> bool:
+    return statement.lineno <= call.lineno <= (statement.end_lineno or statement.lineno)
+
+
+def _starts_session(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+    return name in {"getOrCreate", "SparkContext"}
+
+
+def _pipeline_of(location: PipelineLocation, module: ModuleType) -> Pipeline:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+    if location.name is not None:
+        value = getattr(module, location.name, None)
+        if isinstance(value, Pipeline):
+            return value
+        problem = (
+            f"{location.name!r} is a {type(value).__name__}."
+            if hasattr(module, location.name)
+            else f"it has no {location.name!r}."
+        )
+        raise _refused(location.text, problem, f"Its pipelines: {suggestion(location.name, found)}", names=list(found))
+    distinct = {id(pipeline): pipeline for pipeline in found.values()}
+    if not distinct:
+        raise _refused(location.text, "it declares no pipeline.", 'Add: pipeline = Pipeline("name").')
+    if len(distinct) > 1:
+        raise _refused(
+            location.text, f"it has {len(distinct)} pipelines: {', '.join(found)}.", _choices(location, found), names=list(found)
+        )
+    return next(iter(distinct.values()))
+
+
+def _choices(location: PipelineLocation, names: Iterable[str]) -> str:
+    return f"Write {' or '.join(f'{location.text}:{name}' for name in names)}."
+
+
+def _refused(text: str, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
+    return InvalidPipelineError(f"{text}: {problem}", remedy=remedy, location=text, **evidence)

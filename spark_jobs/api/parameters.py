@@ -1,0 +1,187 @@
+"""Parameters of a pipeline: validated before Spark starts, typed inside functions, secrets kept apart.
+
+A parameter is always called by its field's Python name, whatever aliases the model has. A field whose type holds a secret
+anywhere is a secret: its value comes from the environment variable ``SPARK_JOBS_PARAM_<NAME>``, so that it is in no command
+line, no request and no home.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.errors import InvalidParameterError
+
+ENVIRONMENT_PREFIX = "SPARK_JOBS_PARAM_"
+
+Model = type[BaseModel]
+
+
+@dataclass(frozen=True)
+class BoundParameters:
+    """Valid values for a pipeline's parameters."""
+
+    values: BaseModel | None
+    """What functions are given as ``params``. None where the pipeline declares none."""
+    _public: Mapping[str, Any] = field(repr=False)
+
+    def public(self) -> dict[str, Any]:
+        """JSON values by field name, without secrets."""
+        return dict(self._public)
+
+
+def secret_fields(model: Model | None) -> tuple[str, ...]:
+    """The fields that come from the environment only."""
+    return tuple(name for name, info in _fields(model).items() if _holds_secret(info.annotation, set()))
+
+
+def public_fields(model: Model | None) -> tuple[str, ...]:
+    """The fields that may be given, shown and stored."""
+    secrets = secret_fields(model)
+    return tuple(name for name in _fields(model) if name not in secrets)
+
+
+def schema(model: Model | None) -> dict[str, Any]:
+    """The JSON schema of the parameters, without secrets: for a form."""
+    if model is None:
+        return {"type": "object", "properties": {}}
+    document = model.model_json_schema(by_alias=False)
+    secrets = secret_fields(model)
+    document["properties"] = {name: entry for name, entry in document.get("properties", {}).items() if name not in secrets}
+    required = [name for name in document.pop("required", []) if name not in secrets]
+    return document | ({"required": required} if required else {})
+
+
+def bind(
+    place: Place, model: Model | None, given: Mapping[str, Any] | BaseModel, environment: Mapping[str, str]
+) -> BoundParameters:
+    """Validates ``given`` and the secrets of ``environment``; see :meth:`spark_jobs.Pipeline.bind`."""
+    if isinstance(given, BaseModel):
+        if model is None or not isinstance(given, model):
+            wanted = "takes no parameters" if model is None else f"takes {model.__name__}"
+            raise _refused(place, [f"{type(given).__name__} was given, but the pipeline {wanted}"], model)
+        return _bound(place, model, given)
+    if model is None:
+        if given:
+            raise _refused(place, [f"{name}: unknown" for name in given], model)
+        return BoundParameters(None, MappingProxyType({}))
+    problems = [*_unknown(model, given), *_exposed(model, given)]
+    if problems:
+        raise _refused(place, problems, model)
+    values = _validated(model, dict(given) | _secrets(model, given, environment))
+    if isinstance(values, list):
+        raise _refused(place, values, model)
+    return _bound(place, model, values)
+
+
+def _bound(place: Place, model: Model, values: BaseModel) -> BoundParameters:
+    try:
+        public = values.model_dump(mode="json", by_alias=False, exclude=set(secret_fields(model)), warnings=False)
+        canonical(public)
+    except ValueError as error:
+        raise _refused(place, [f"a value cannot be written as JSON ({error})"], model) from error
+    return BoundParameters(values, MappingProxyType(public))
+
+
+def _validated(model: Model, values: dict[str, Any]) -> BaseModel | list[str]:
+    """The model, or what is wrong. Pydantic's error is dropped with its traceback: it shows what was given, secrets too."""
+    found = _attempt(model, values)
+    if isinstance(found, list):
+        found = _attempt(model, _decoded(values, found))
+    if isinstance(found, list):
+        return [_problem(model, error) for error in found]
+    return found
+
+
+def _attempt(model: Model, values: dict[str, Any]) -> BaseModel | list[ErrorDetails]:
+    try:
+        return model.model_validate(values, strict=False, by_alias=False, by_name=True)
+    except ValidationError as error:
+        return error.errors(include_url=False, include_context=False, include_input=False)
+
+
+def _decoded(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, Any]:
+    """``values`` with the JSON texts read whose fields did not take them as they are: lists and objects on a command line."""
+    decoded = dict(values)
+    for name in {str(error["loc"][0]) for error in errors if error["loc"]}:
+        text = decoded.get(name)
+        if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
+            try:
+                decoded[name] = json.loads(text)
+            except ValueError:
+                continue
+    return decoded
+
+
+def _problem(model: Model, error: ErrorDetails) -> str:
+    location = error["loc"]
+    if not location:
+        return error["msg"]
+    field, where = str(location[0]), ".".join(str(step) for step in location)
+    if field not in secret_fields(model):
+        return f"{where}: {error['msg']}"
+    if error["type"] == "missing" and len(location) == 1:
+        return f"{field}: missing, set the environment variable {_variable(field)}"
+    return f"{where}: the secret's value is not allowed ({error['type']})"
+
+
+def _unknown(model: Model, given: Mapping[str, Any]) -> list[str]:
+    if model.model_config.get("extra") == "allow":
+        return []
+    known = _fields(model)
+    return [f"{name}: unknown. {suggestion(str(name), public_fields(model))}" for name in given if name not in known]
+
+
+def _exposed(model: Model, given: Mapping[str, Any]) -> list[str]:
+    """Secrets that were given as plain text."""
+    return [
+        f"{name}: a secret, give it in the environment variable {_variable(name)}"
+        for name in secret_fields(model)
+        if name in given and not isinstance(given[name], SecretStr | SecretBytes | Secret)
+    ]
+
+
+def _secrets(model: Model, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    names = [name for name in secret_fields(model) if name not in given]
+    return {name: environment[_variable(name)] for name in names if _variable(name) in environment}
+
+
+def _variable(name: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{name.upper()}"
+
+
+def _fields(model: Model | None) -> dict[str, Any]:
+    return {} if model is None else dict(model.model_fields)
+
+
+def _holds_secret(annotation: Any, seen: set[Any]) -> bool:
+    """Whether a value of this type may contain a secret, at any depth."""
+    kinds = [kind for kind in (annotation, get_origin(annotation)) if isinstance(kind, type)]
+    if any(issubclass(kind, SecretStr | SecretBytes | Secret) for kind in kinds):
+        return True
+    if any(_holds_secret(argument, seen) for argument in get_args(annotation)):
+        return True
+    for kind in kinds:
+        if issubclass(kind, BaseModel) and kind not in seen:
+            seen.add(kind)
+            if any(_holds_secret(info.annotation, seen) for info in kind.model_fields.values()):
+                return True
+    return False
+
+
+def _refused(place: Place, problems: list[str], model: Model | None) -> InvalidParameterError:
+    fields = list(public_fields(model))
+    allowed = f"Allowed are: {', '.join(fields)}." if fields else "The pipeline takes no parameters."
+    return InvalidParameterError(
+        f"{place}: bad parameters: {'; '.join(problems).rstrip('.')}.",
+        remedy=allowed,
+        pipeline=place.pipeline,
+        problems=problems,
+        fields=fields,
+    )

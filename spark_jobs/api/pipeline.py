@@ -1,0 +1,248 @@
+"""The pipeline: what a user declares, by decorators that leave the functions as they are."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, overload
+
+from pydantic import BaseModel
+
+from spark_jobs.api.functions import Function, function_name
+from spark_jobs.api.graph import Declaration, Graph, build_graph
+from spark_jobs.api.names import check_name
+from spark_jobs.api.parameters import BoundParameters, bind, schema
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.settings import NO_SETTINGS, check_settings
+from spark_jobs.api.sink import DeltaSink
+from spark_jobs.api.source import declare_source, declare_static
+from spark_jobs.api.stage import RateLimits, declare_stage
+from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.ids import PipelineName
+
+F = TypeVar("F", bound=Function)
+
+
+class Pipeline:
+    """A set of stages that are checkpointed together and published together.
+
+    Every method that declares something returns the function unchanged: it can still be called, also on batch frames.
+    Running a notebook's cell again replaces what it declared.
+
+    Args:
+        name: Whose home it is; a letter, then at most 63 letters, digits or ``_``.
+        params: A pydantic model. Its validated instance is what functions are given as ``params``.
+        on_end: What happens when the bounded inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
+            ``"suspend"`` flushes nothing, and the next run goes on with what arrived since.
+        conf: Spark settings of the application.
+
+    Raises:
+        InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: type[BaseModel] | None = None,
+        on_end: OnEnd | Literal["drain", "suspend"] = "drain",
+        conf: Mapping[str, str] = NO_SETTINGS,
+    ) -> None:
+        place = Place(str(name))
+        self.name = PipelineName(check_name(place, name))
+        if not _is_model(params):
+            raise place.refused(
+                f"params={params!r} is not a pydantic model.", "Give a class that derives from pydantic.BaseModel."
+            )
+        self.params = params
+        self.on_end = _on_end(place, on_end)
+        self.conf = check_settings(place, conf)
+        self._declarations: dict[str, Declaration] = {}
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r})"
+
+    def source(
+        self,
+        *,
+        bounded: bool,
+        event_time: str | None = None,
+        watermark_delay: str | None = None,
+        hold_watermark: bool | None = None,
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
+
+        Args:
+            bounded: It has an end, which is pinned when a round begins. Has to be True in this version.
+            event_time: The column with the event time. The runtime sets the watermark; the function must not.
+            watermark_delay: How far the watermark stays behind the newest event time, such as ``"30 minutes"``; later rows are
+                late. Without it no row of a bounded source is late: the watermark stays back until its end.
+            hold_watermark: With a delay: the watermark stays back within a round, and moves at its end.
+            name: The function's, unless given.
+        """
+
+        def declare(function: F) -> F:
+            place = self._place("source", function, name)
+            source = declare_source(
+                place,
+                function,
+                bounded=bounded,
+                event_time=event_time,
+                watermark_delay=watermark_delay,
+                hold_watermark=hold_watermark,
+            )
+            self._add(place, source)
+            return function
+
+        return declare
+
+    @overload
+    def static(self, function: F, /) -> F: ...
+
+    @overload
+    def static(
+        self, function: None = None, /, *, refresh: Literal["round", "unpinned"] = "round", name: str | None = None
+    ) -> Callable[[F], F]: ...
+
+    def static(
+        self, function: F | None = None, /, *, refresh: Literal["round", "unpinned"] = "round", name: str | None = None
+    ) -> F | Callable[[F], F]:
+        """Declares a table that stages join with. The function may take ``spark`` and ``params`` and returns a batch frame.
+
+        Args:
+            function: Given where the decorator stands without parentheses.
+            refresh: ``"round"``: the Delta version is pinned when a round begins; ``"unpinned"``: each batch reads what it finds.
+            name: The function's, unless given.
+        """
+
+        def declare(function: F) -> F:
+            place = self._place("static", function, name)
+            self._add(place, declare_static(place, function, refresh=refresh))
+            return function
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def stage(self, function: F, /) -> F: ...
+
+    @overload
+    def stage(
+        self,
+        function: None = None,
+        /,
+        *,
+        sink: DeltaSink | None = None,
+        inputs: Mapping[str, str] | None = None,
+        event_time: str | None = None,
+        watermark_delay: str | None = None,
+        max_files_per_trigger: int | None = None,
+        max_bytes_per_trigger: int | None = None,
+        conf: Mapping[str, str] = NO_SETTINGS,
+        name: str | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def stage(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        sink: DeltaSink | None = None,
+        inputs: Mapping[str, str] | None = None,
+        event_time: str | None = None,
+        watermark_delay: str | None = None,
+        max_files_per_trigger: int | None = None,
+        max_bytes_per_trigger: int | None = None,
+        conf: Mapping[str, str] = NO_SETTINGS,
+        name: str | None = None,
+    ) -> F | Callable[[F], F]:
+        """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
+
+        It may take ``params`` too. An argument with a default value is an input only where ``inputs`` names it.
+
+        Args:
+            function: Given where the decorator stands without parentheses.
+            sink: The table of its rows. None: only other stages read them.
+            inputs: Which input an argument is, where the names differ: ``{"events": "eu_events"}``.
+            event_time: The event time column of the result, where it cannot be inherited.
+            watermark_delay: How far the watermark of its consumers stays behind.
+            max_files_per_trigger: How many files a batch reads from each stage before it, at most.
+            max_bytes_per_trigger: How many bytes a batch reads from each stage before it, about.
+            conf: Spark settings of this query alone.
+            name: The function's, unless given.
+        """
+
+        def declare(function: F) -> F:
+            place = self._place("stage", function, name)
+            stage = declare_stage(
+                place,
+                function,
+                inputs=inputs,
+                sink=sink,
+                event_time=event_time,
+                watermark_delay=watermark_delay,
+                limits=RateLimits(max_files_per_trigger, max_bytes_per_trigger),
+                conf=conf,
+            )
+            self._add(place, stage)
+            return function
+
+        return declare if function is None else declare(function)
+
+    def graph(self, *, on_end: OnEnd | Literal["drain", "suspend"] | None = None) -> Graph:
+        """The checked graph of what is declared so far.
+
+        Args:
+            on_end: Instead of the pipeline's own, for one run.
+
+        Raises:
+            InvalidPipelineError: An unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
+        """
+        chosen = self.on_end if on_end is None else _on_end(Place(self.name), on_end)
+        return build_graph(self.name, self._declarations, self.params, chosen, self.conf)
+
+    def bind(self, params: Mapping[str, Any] | BaseModel, *, environment: Mapping[str, str] = os.environ) -> BoundParameters:
+        """Validates parameters.
+
+        Args:
+            params: Values by field name, as texts (lists and objects as JSON) or typed; or the model's instance.
+            environment: Where secrets are looked up, as ``SPARK_JOBS_PARAM_<NAME>``.
+
+        Raises:
+            InvalidParameterError: Names every bad field with its reason, and the fields that there are.
+        """
+        return bind(Place(self.name), self.params, params, environment)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the parameters, without secrets."""
+        return schema(self.params)
+
+    def _place(self, kind: str, function: object, name: str | None) -> Place:
+        chosen = function_name(function, name)
+        place = Place(self.name, kind, str(chosen))
+        check_name(place, chosen)
+        return place
+
+    def _add(self, place: Place, part: Declaration) -> None:
+        """Takes a declaration in; the same function's again in its place."""
+        same = {known.casefold(): known for known in self._declarations}.get(place.name.casefold())
+        if same is not None and not (same == place.name and _is_rerun(self._declarations[same].function, part.function)):
+            raise place.refused(f"{same!r} is declared already.", 'Give one of them another name with name="...".', declared=same)
+        self._declarations[place.name] = part
+
+
+def _is_rerun(before: Function, after: Function) -> bool:
+    """Whether a notebook's cell was run again. In a module with a file each declaration runs once: a second is a mistake."""
+    origins = [(getattr(function, "__module__", None), getattr(function, "__qualname__", None)) for function in (before, after)]
+    module = sys.modules.get(str(origins[0][0]))
+    return origins[0] == origins[1] and module is not None and not hasattr(module, "__file__")
+
+
+def _is_model(params: object) -> bool:
+    return params is None or (isinstance(params, type) and issubclass(params, BaseModel))
+
+
+def _on_end(place: Place, on_end: str) -> OnEnd:
+    allowed = [choice.value for choice in OnEnd]
+    if on_end not in allowed:
+        raise place.refused(f"on_end={on_end!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", on_end=str(on_end))
+    return OnEnd(on_end)

@@ -1,0 +1,98 @@
+"""Sources (streams) and static inputs of a pipeline."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
+from spark_jobs.api.intervals import parse_delay_ms
+from spark_jobs.api.refusals import Place
+from spark_jobs.protocol.ids import InputName
+
+
+class Refresh(StrEnum):
+    """Which rows of a static input a round reads."""
+
+    ROUND = "round"
+    """Those of the Delta version that is pinned when the round begins."""
+    UNPINNED = "unpinned"
+    """Whatever each batch finds; no promise that two batches see the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A stream. ``function`` is called with ``spark`` and ``params``, as far as it names them, and returns a streaming frame."""
+
+    name: InputName
+    function: Function
+    bounded: bool
+    event_time: str | None
+    """The column with the event time. None: the stream has no watermark."""
+    delay_ms: int | None
+    """How far the watermark stays behind the newest event time. None: none was declared."""
+    held: bool
+    """The watermark stays back until the source's end, so that no row is late within a round. At the end it moves to the newest
+    event time less the delay, or, in a drain, to the end of time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """A table that is read as a whole. ``function`` is called as a source's and returns a batch frame."""
+
+    name: InputName
+    function: Function
+    refresh: Refresh
+
+
+def declare_source(
+    place: Place,
+    function: Function,
+    *,
+    bounded: bool,
+    event_time: str | None,
+    watermark_delay: str | None,
+    hold_watermark: bool | None,
+) -> Source:
+    """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
+    check_only_takes(place, function, (SPARK, PARAMS))
+    if bounded is not True:
+        raise place.refused(
+            "unbounded inputs are not supported in this version.", "Declare it with bounded=True.", bounded=bounded
+        )
+    delay_ms = check_event_time(place, event_time, watermark_delay)
+    if hold_watermark is not None and event_time is None:
+        raise place.refused(
+            "hold_watermark is given without event_time.", "Name the column with event_time=, or remove hold_watermark."
+        )
+    if hold_watermark is not None and delay_ms is None:
+        raise place.refused(
+            "hold_watermark is given without watermark_delay; without a delay a bounded source is held back in any case.",
+            "Give a watermark_delay, or remove hold_watermark.",
+        )
+    held = event_time is not None and (delay_ms is None or bool(hold_watermark))
+    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held)
+
+
+def declare_static(place: Place, function: Function, *, refresh: str) -> Static:
+    """A static input, checked; see :meth:`spark_jobs.Pipeline.static`."""
+    check_only_takes(place, function, (SPARK, PARAMS))
+    allowed = [choice.value for choice in Refresh]
+    if refresh not in allowed:
+        raise place.refused(f"refresh={refresh!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", refresh=str(refresh))
+    return Static(InputName(place.name), function, Refresh(refresh))
+
+
+def check_event_time(place: Place, event_time: object, watermark_delay: object) -> int | None:
+    """The delay in milliseconds, None where none is declared.
+
+    Raises:
+        InvalidPipelineError: The event time is no column name, or a delay has no event time or is no interval.
+    """
+    if event_time is not None and (not isinstance(event_time, str) or not event_time.strip()):
+        raise place.refused(f"event_time={event_time!r} is not a column name.", "Give the column's name, or remove event_time.")
+    if watermark_delay is None:
+        return None
+    if event_time is None:
+        raise place.refused(
+            "watermark_delay is given without event_time.", "Name the column with event_time=, or remove the delay."
+        )
+    return parse_delay_ms(place, watermark_delay)

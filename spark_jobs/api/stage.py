@@ -1,0 +1,113 @@
+"""Stages: streaming queries of a pipeline, as declared and as placed in its graph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
+from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.settings import check_stage_settings
+from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
+from spark_jobs.api.source import Source, Static, check_event_time
+from spark_jobs.protocol.ids import StageName
+
+
+@dataclass(frozen=True)
+class RateLimits:
+    """How much a batch of a stage reads from each stage before it, at most. None: no limit."""
+
+    max_files_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeclaredStage:
+    """A stage whose inputs are names, not yet looked up. The other fields are as in :class:`Stage`."""
+
+    name: StageName
+    function: Function
+    inputs: Mapping[str, str]
+    """Per argument the name of a source, a static input or a stage."""
+    sink: Sink | None
+    event_time: str | None
+    delay_ms: int | None
+    limits: RateLimits
+    conf: Mapping[str, str]
+
+    def placed(self, inputs: "Mapping[str, Source | Static | Stage]") -> "Stage":
+        """The stage with its inputs looked up."""
+        return Stage(
+            name=self.name,
+            function=self.function,
+            inputs=inputs,
+            sink=self.sink,
+            event_time=self.event_time,
+            delay_ms=self.delay_ms,
+            limits=self.limits,
+            conf=self.conf,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage:
+    """A stage in its place. ``function`` is called with its input frames by argument name, and ``params`` if it names that."""
+
+    name: StageName
+    function: Function
+    inputs: "Mapping[str, Source | Static | Stage]" = field(repr=False)
+    """Per argument, in the function's order, the input."""
+    sink: Sink | None
+    """None: only other stages read this one."""
+    event_time: str | None
+    """The event time column of the stage's result. None: inherited, where one column still carries the watermark."""
+    delay_ms: int | None
+    """How far the watermark of the stage's consumers stays behind the newest event time. None: inherited."""
+    limits: RateLimits
+    conf: Mapping[str, str]
+    """Spark settings of this stage's query alone."""
+
+
+def declare_stage(
+    place: Place,
+    function: Function,
+    *,
+    inputs: Mapping[str, str] | None,
+    sink: DeltaSink | None,
+    event_time: str | None,
+    watermark_delay: str | None,
+    limits: RateLimits,
+    conf: Mapping[str, str],
+) -> DeclaredStage:
+    """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
+    for name, value in vars(limits).items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise place.refused(f"{name}={value!r} is not a whole number above 0.", "Give one, or remove it.")
+    return DeclaredStage(
+        name=StageName(place.name),
+        function=function,
+        inputs=_inputs(place, function, {} if inputs is None else inputs),
+        sink=None if sink is None else declare_sink(place, sink),
+        event_time=event_time,
+        delay_ms=check_event_time(place, event_time, watermark_delay),
+        limits=limits,
+        conf=check_stage_settings(place, conf),
+    )
+
+
+def _inputs(place: Place, function: Function, renamed: Mapping[str, str]) -> Mapping[str, str]:
+    """Per argument the input's name. An argument with a default is an input only where ``renamed`` says so."""
+    takes = arguments(place, function)
+    candidates = [argument for argument in takes if argument not in (PARAMS, SPARK)]
+    if takes.get(SPARK):
+        raise place.refused(
+            "the function takes 'spark', which only sources and static inputs are given.",
+            "Remove it; a frame's session is frame.sparkSession.",
+        )
+    for argument, name in renamed.items():
+        if argument not in candidates:
+            problem = f"inputs= names {argument!r}, which is not an argument for an input."
+            raise place.refused(problem, suggestion(str(argument), candidates), argument=str(argument))
+        if not isinstance(name, str):
+            raise place.refused(f"inputs= maps {argument!r} to {name!r}, which is not a name.", "Give the input's name.")
+    inputs = {argument: renamed.get(argument, argument) for argument in candidates if takes[argument] or argument in renamed}
+    return MappingProxyType(inputs)

@@ -1,0 +1,275 @@
+"""The checkpoints of one home.
+
+Invariants:
+
+1. Checkpoint k exists if and only if ``checkpoints/<k>/manifest.json`` does; everything it names was made durable before.
+2. A corrupt manifest holds its number for ever and is never used: neither as head, nor as parent, nor to publish from.
+3. A file of actions is named after its content: a repeated try finds its own file, and a try of another attempt at the same
+   number can neither collide with it nor replace it.
+4. A chain never leaves its incarnation.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.documents import ActionsFile, CheckpointHistory, Manifest, SinkCut
+from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+_LOG = logging.getLogger(__name__)
+_CHECKPOINTS = "checkpoints"
+_HISTORY = "history"
+_MANIFEST = "manifest.json"
+
+
+class CheckpointStore:
+    """Reads and writes the checkpoints of one home. Holds no state: every call looks at the files.
+
+    Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails, and may
+    then be repeated.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def complete(self, manifest: Manifest) -> None:
+        """Makes the checkpoint exist; durable on return. The same manifest again is a success.
+
+        Raises:
+            AlreadyExistsError: Another manifest holds this number. Start over from the head.
+            OutcomeUnknownError: It may exist; repeat with the same manifest.
+        """
+        with step(Step.MANIFEST_CREATE):
+            create_document(self._files, _manifest_path(manifest.checkpoint), manifest)
+
+    def write_actions(self, checkpoint: CheckpointId, sink: SinkName, lines: Iterable[Mapping[str, Any]]) -> ActionsFile:
+        """Makes durable what ``checkpoint`` will add to ``sink``.
+
+        Args:
+            checkpoint: The number that the manifest will have.
+            sink: Whose files these are.
+            lines: ``{"add": …, "batch": …}`` for each staged file, the ``add`` as Delta wrote it: path relative to the table and
+                URL-encoded.
+
+        Returns:
+            What the manifest's :class:`~spark_jobs.protocol.documents.SinkCut` names.
+
+        Raises:
+            RejectedError: A line is not an ``add`` with a row count in its statistics. Nothing was written.
+        """
+        rows = size_bytes = count = 0
+        encoded = []
+        for line in lines:
+            rows += _rows(sink, line)
+            size_bytes += int(line["add"]["size"])
+            count += 1
+            encoded.append(canonical(dict(line)) + b"\n")
+        data = b"".join(encoded)
+        digest = sha256(data)
+        path = f"{_CHECKPOINTS}/{checkpoint}/{sink}.{digest[:16]}.actions"
+        with step(Step.ACTIONS_CREATE):
+            self._files.create(path, data)
+        return ActionsFile(path=path, sha256=digest, files=count, rows=rows, size_bytes=size_bytes)
+
+    def read_actions(self, cut: SinkCut) -> list[dict[str, Any]]:
+        """The lines that a checkpoint adds to a sink, as they were given to :meth:`write_actions`.
+
+        Raises:
+            CorruptDocumentError: The file is not the one that the manifest names.
+            NotFoundError: It is gone.
+        """
+        data = self._files.read(cut.actions.path)
+        found = sha256(data)
+        if found != cut.actions.sha256:
+            raise CorruptDocumentError(
+                f"{self._files.url}/{cut.actions.path} was altered: expected SHA-256 {cut.actions.sha256}, found {found}.",
+                safe="It was not used, and nothing was changed.",
+                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+                path=f"{self._files.url}/{cut.actions.path}",
+                expected=cut.actions.sha256,
+                found=found,
+            )
+        return [json.loads(line) for line in data.splitlines()]
+
+    def taken(self) -> list[CheckpointId]:
+        """The numbers that are in use, ascending: those of valid and of corrupt manifests."""
+        numbers = (int(name) for name in self._files.names(_CHECKPOINTS) if name.isdecimal() and name == str(int(name)))
+        return [CheckpointId(k) for k in sorted(numbers) if _MANIFEST in self._files.names(f"{_CHECKPOINTS}/{k}")]
+
+    def corrupt(self) -> dict[CheckpointId, CorruptDocumentError]:
+        """The numbers whose manifest cannot be used, and why."""
+        return {k: found for k in self.taken() if isinstance(found := self._try(k), CorruptDocumentError)}
+
+    def ids(self) -> list[CheckpointId]:
+        """The checkpoints that exist and can be used, ascending."""
+        return [k for k in self.taken() if isinstance(self._try(k), Manifest)]
+
+    def manifest(self, checkpoint: CheckpointId) -> Manifest:
+        """The manifest of one checkpoint.
+
+        Raises:
+            NotFoundError: There is no such checkpoint.
+            CorruptDocumentError: Its manifest is torn, altered, or another checkpoint's.
+            UnsupportedFormatError: A newer version wrote it.
+        """
+        path = _manifest_path(checkpoint)
+        manifest = read_document(self._files, path, Manifest)
+        if manifest.checkpoint != checkpoint or (manifest.parent is not None and manifest.parent >= checkpoint):
+            raise CorruptDocumentError(
+                f"{self._files.url}/{path} says it is checkpoint {manifest.checkpoint} with parent {manifest.parent}.",
+                safe="It was not used, and nothing was changed.",
+                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+                path=f"{self._files.url}/{path}",
+                expected=checkpoint,
+                found=manifest.checkpoint,
+            )
+        return manifest
+
+    def head(self) -> Manifest | None:
+        """The newest valid manifest; corrupt newer ones are logged as warnings. None where there is no checkpoint.
+
+        Raises:
+            UnsupportedFormatError: A newer version of this software has written the newest one.
+        """
+        for k in reversed(self.taken()):
+            found = self._try(k)
+            if isinstance(found, Manifest):
+                return found
+            _LOG.warning("checkpoint %d is skipped: %s", k, found)
+        return None
+
+    def next_id(self, parent: CheckpointId | None) -> CheckpointId:
+        """The number of the next checkpoint.
+
+        A number that a *valid* manifest holds is not skipped: creating it then fails, which tells the caller that somebody else
+        went on from ``parent``.
+
+        Args:
+            parent: The checkpoint it continues within one incarnation; None for the first one of an incarnation.
+        """
+        taken = self.taken()
+        if parent is None:
+            return CheckpointId(max(taken, default=0) + 1)
+        following = CheckpointId(parent + 1)
+        while following in taken and isinstance(self._try(following), CorruptDocumentError):
+            following = CheckpointId(following + 1)
+        return following
+
+    def ancestry(self, checkpoint: CheckpointId) -> Iterator[Manifest]:
+        """``checkpoint`` and its ancestors within its incarnation, newest first, read one by one.
+
+        Raises:
+            NotFoundError: A manifest of the chain is gone.
+            CorruptDocumentError: A manifest of the chain cannot be used.
+        """
+        manifest = self.manifest(checkpoint)
+        yield manifest
+        incarnation = manifest.incarnation
+        while manifest.parent is not None and (manifest := self.manifest(manifest.parent)).incarnation == incarnation:
+            yield manifest
+
+    def chain(self, checkpoint: CheckpointId, down_to: CheckpointId | None = None) -> list[Manifest]:
+        """The checkpoints that lead to ``checkpoint`` within its incarnation, oldest first.
+
+        Args:
+            checkpoint: The last one.
+            down_to: The checkpoint before the first one; its own manifest may be gone. None: from the incarnation's beginning.
+
+        Raises:
+            RejectedError: ``down_to`` is neither ``checkpoint`` nor one of its ancestors in its incarnation.
+            NotFoundError: A manifest of the chain is gone.
+            CorruptDocumentError: A manifest of the chain cannot be used.
+        """
+        if checkpoint == down_to:
+            return []
+        chain: list[Manifest] = []
+        parent: CheckpointId | None = checkpoint
+        ancestry = self.ancestry(checkpoint)
+        while parent != down_to and (down_to is None or (parent is not None and parent > down_to)):
+            ancestor = next(ancestry, None)
+            if ancestor is None:
+                break
+            chain.append(ancestor)
+            parent = ancestor.parent
+        if down_to is not None and (parent != down_to or self._begins(chain[-1], after=down_to)):
+            raise RejectedError(
+                f"Checkpoint {down_to} is not on the chain of parents of checkpoint {checkpoint}.",
+                exists=f"That chain is {', '.join(str(m.checkpoint) for m in reversed(chain)) or checkpoint}.",
+                safe="Nothing was changed.",
+                remedy="See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
+                checkpoint=checkpoint,
+                not_on_chain=down_to,
+            )
+        return chain[::-1]
+
+    def record(self, history: CheckpointHistory) -> str:
+        """Keeps what happened to one try at a checkpoint; durable on return.
+
+        Returns:
+            The path, ``history/<k>-<try>.json``, with the first free number of a try.
+        """
+        attempt = 1 + max((number for k, number in self._tries() if k == history.checkpoint), default=0)
+        while True:
+            path = f"{_HISTORY}/{history.checkpoint}-{attempt}.json"
+            try:
+                create_document(self._files, path, history)
+            except AlreadyExistsError:
+                attempt += 1
+            else:
+                return path
+
+    def history(self) -> list[CheckpointHistory]:
+        """What happened to each try that was recorded, by checkpoint and try.
+
+        Unreadable entries are logged and left out: they decide nothing.
+        """
+        found = []
+        for k, number in sorted(self._tries()):
+            try:
+                found.append(read_document(self._files, f"{_HISTORY}/{k}-{number}.json", CheckpointHistory))
+            except (CorruptDocumentError, NotFoundError) as error:
+                _LOG.warning("an entry of the history is left out: %s", error)
+        return found
+
+    def _tries(self) -> list[tuple[int, int]]:
+        pairs = (name.removesuffix(".json").partition("-")[::2] for name in self._files.names(_HISTORY))
+        return [(int(k), int(number)) for k, number in pairs if k.isdecimal() and number.isdecimal()]
+
+    def _begins(self, manifest: Manifest, *, after: CheckpointId) -> bool:
+        """Whether ``manifest`` begins an incarnation whose origin is ``after``."""
+        try:
+            return self.manifest(after).incarnation != manifest.incarnation
+        except (NotFoundError, CorruptDocumentError):
+            return False
+
+    def _try(self, checkpoint: CheckpointId) -> Manifest | CorruptDocumentError:
+        try:
+            return self.manifest(checkpoint)
+        except CorruptDocumentError as error:
+            return error
+
+
+def _manifest_path(checkpoint: CheckpointId) -> str:
+    return f"{_CHECKPOINTS}/{checkpoint}/{_MANIFEST}"
+
+
+def _rows(sink: SinkName, line: Mapping[str, Any]) -> int:
+    """The rows of a staged file, from its statistics."""
+    try:
+        return int(json.loads(line["add"]["stats"])["numRecords"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RejectedError(
+            f"Sink {sink}: a staged action is not an 'add' with a row count in its statistics.",
+            safe="No file of actions was written.",
+            remedy="Leave spark.databricks.delta.stats.collect switched on; only added files can be staged.",
+            sink=sink,
+            action=dict(line),
+        ) from error

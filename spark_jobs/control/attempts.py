@@ -1,0 +1,67 @@
+"""Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10)."""
+
+from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.errors import AlreadyExistsError, FencedError
+from spark_jobs.protocol.ids import AttemptNumber, RunId
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+
+class Attempts:
+    """The attempts that a home has seen."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def numbers(self) -> list[AttemptNumber]:
+        """All attempt numbers, ascending."""
+        stems = (name.removesuffix(".json") for name in self.files.names("attempts") if name.endswith(".json"))
+        return sorted(AttemptNumber(int(stem)) for stem in stems if stem.isdigit())
+
+    def read(self, number: AttemptNumber) -> AttemptDocument:
+        return read_document(self.files, f"attempts/{number}.json", AttemptDocument)
+
+    def latest(self) -> AttemptDocument | None:
+        numbers = self.numbers()
+        return self.read(numbers[-1]) if numbers else None
+
+    def of_run(self, run: RunId) -> AttemptDocument | None:
+        """The newest attempt that answered to ``run``."""
+        documents = (self.read(number) for number in reversed(self.numbers()))
+        return next((document for document in documents if document.run == run), None)
+
+    def create(self, attempt: AttemptDocument) -> None:
+        """Makes ``attempt`` the live one.
+
+        Raises:
+            FencedError: Another process is this attempt already.
+        """
+        try:
+            with step(Step.ATTEMPT_CREATE):
+                create_document(self.files, f"attempts/{attempt.attempt}.json", attempt)
+        except AlreadyExistsError as error:
+            other = self.read(attempt.attempt)
+            raise FencedError(
+                f"Attempt {attempt.attempt} was claimed by process {other.process} on {other.host}.",
+                safe="This process has done nothing.",
+                remedy="None is needed: the other process does the work.",
+                attempt=attempt.attempt,
+                host=other.host,
+                process=other.process,
+            ) from error
+
+    def check_live(self, number: AttemptNumber) -> None:
+        """Refuses to go on where a higher attempt is live.
+
+        Raises:
+            FencedError: This attempt is no longer the highest.
+        """
+        highest = max(self.numbers(), default=number)
+        if highest > number:
+            raise FencedError(
+                f"Attempt {number} stops: attempt {highest} is live.",
+                safe="Everything that attempt had made durable is taken up by the live one.",
+                remedy="None is needed; see spark-jobs status.",
+                attempt=number,
+                live=highest,
+            )

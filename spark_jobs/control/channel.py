@@ -1,0 +1,159 @@
+"""Start requests and their answers.
+
+Invariants:
+
+1. ``requests/start-<n>.json`` is written before a driver for attempt n starts, by whoever wants the run; n is one more than the highest
+   attempt and request there is.
+2. A run id has at most one open request: asking again gives the open one back.
+3. A response is the answer for ever; a run that was answered without an error is answered the same way again.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import (
+    OnEnd,
+    OnRewind,
+    PipelineDocument,
+    Publish,
+    StartRequest,
+    StartResponse,
+)
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+_TRIES = 20
+
+
+class Channel:
+    """Asks for runs and reads their answers, through a pipeline's home. Nothing here starts a process."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.attempts = Attempts(files)
+
+    def pipeline(self) -> PipelineDocument | None:
+        """Whose home this is; None where nothing ran yet."""
+        try:
+            return read_document(self.files, "pipeline.json", PipelineDocument)
+        except NotFoundError:
+            return None
+
+    def claim(self, name: PipelineName) -> PipelineDocument:
+        """Makes this the home of pipeline ``name``, once; idempotent.
+
+        Raises:
+            RejectedError: The home belongs to another pipeline.
+        """
+        found = self.pipeline()
+        if found is None:
+            try:
+                with step(Step.PIPELINE_CREATE):
+                    create_document(self.files, "pipeline.json", PipelineDocument(name=name, uuid=new_pipeline_uuid()))
+            except AlreadyExistsError:
+                pass  # somebody claimed it at the same time: what is there decides
+            found = read_document(self.files, "pipeline.json", PipelineDocument)
+        if found.name != name:
+            raise RejectedError(
+                f"{self.files.url} is the home of pipeline '{found.name}', not of '{name}'.",
+                safe="Nothing was changed.",
+                remedy="Give each pipeline a home of its own (--home).",
+                home=self.files.url,
+                expected=name,
+                found=found.name,
+            )
+        return found
+
+    def request_start(
+        self,
+        run: RunId,
+        *,
+        parameters: dict[str, Any],
+        on_end: OnEnd | None = None,
+        publish: Publish | None = None,
+        fresh: bool = False,
+        on_rewind: OnRewind = OnRewind.REFUSE,
+    ) -> StartRequest:
+        """Asks for a run, durably. Returns the run's open request where there is one, else a new one.
+
+        Args:
+            run: Who asks; the same in every retry.
+            parameters: Public parameter values; never secrets.
+            on_end: Overrides the pipeline's for the round that this run begins.
+            publish: Overrides every sink's policy for that round.
+            fresh: Begin a new incarnation.
+            on_rewind: What becomes of rows that an earlier incarnation published.
+
+        Raises:
+            ConflictError: Others asked at the same time, every time.
+        """
+        for _ in range(_TRIES):
+            open_request = next((r for r in self._newest_first() if r.run == run and self.response(r.request) is None), None)
+            highest = max([*self.attempts.numbers(), *self._request_numbers()], default=AttemptNumber(0))
+            if open_request is not None and open_request.attempt == highest and highest not in self.attempts.numbers():
+                return open_request
+            attempt = AttemptNumber(highest + 1)
+            request = StartRequest(
+                request=start_request_id(attempt),
+                attempt=attempt,
+                run=run,
+                requested_at=datetime.now(UTC),
+                parameters=parameters,
+                on_end=on_end,
+                publish=publish,
+                fresh=fresh,
+                on_rewind=on_rewind,
+            )
+            try:
+                with step(Step.REQUEST_CREATE):
+                    create_document(self.files, f"requests/{request.request}.json", request)
+            except AlreadyExistsError:
+                continue  # another asker took the number: look again
+            return request
+        raise ConflictError(
+            f"{_TRIES} start requests in a row were taken by others in {self.files.url}.",
+            safe="Nothing was started.",
+            remedy="See who starts this pipeline so often: spark-jobs status.",
+            home=self.files.url,
+        )
+
+    def request(self, request: RequestId) -> StartRequest:
+        """The request of this id.
+
+        Raises:
+            NotFoundError: Nobody asked.
+        """
+        return read_document(self.files, f"requests/{request}.json", StartRequest)
+
+    def respond(self, response: StartResponse) -> StartResponse:
+        """Answers a request, once; returns the answer that stands."""
+        path = f"responses/{response.request}.json"
+        try:
+            with step(Step.RESPONSE_CREATE):
+                create_document(self.files, path, response)
+        except AlreadyExistsError:
+            return read_document(self.files, path, StartResponse)
+        return response
+
+    def response(self, request: RequestId) -> StartResponse | None:
+        """The answer to a request; None while it is open."""
+        try:
+            return read_document(self.files, f"responses/{request}.json", StartResponse)
+        except NotFoundError:
+            return None
+
+    def answer(self, run: RunId) -> StartResponse | None:
+        """The newest answer that this run was given, with or without an error; None while there is none."""
+        answers = (self.response(request.request) for request in self._newest_first() if request.run == run)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _request_numbers(self) -> list[AttemptNumber]:
+        stems = (name.removesuffix(".json").partition("-") for name in self.files.names("requests"))
+        return sorted(AttemptNumber(int(number)) for kind, _, number in stems if kind == "start" and number.isdigit())
+
+    def _newest_first(self) -> Iterator[StartRequest]:
+        return (self.request(start_request_id(number)) for number in reversed(self._request_numbers()))

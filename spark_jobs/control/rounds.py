@@ -1,0 +1,60 @@
+"""Rounds: one run of a pipeline's bounded inputs to their pinned ends.
+
+Invariants:
+
+1. ``rounds/<r>/round.json`` exists before the first batch of round r; how the round ends and its parameters never change.
+2. A pin is created if absent, and once there it is used whatever the source looks like now.
+"""
+
+from spark_jobs.protocol.documents import PinnedInput, RoundDocument
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
+from spark_jobs.protocol.ids import InputName, RoundNumber
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+
+class Rounds:
+    """The rounds of a home."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def latest(self) -> RoundDocument | None:
+        numbers = sorted(int(name) for name in self.files.names("rounds") if name.isdigit())
+        return next((found for number in reversed(numbers) if (found := self.read(RoundNumber(number)))), None)
+
+    def read(self, number: RoundNumber) -> RoundDocument | None:
+        try:
+            return read_document(self.files, f"rounds/{number}/round.json", RoundDocument)
+        except NotFoundError:
+            return None
+
+    def begin(self, document: RoundDocument) -> RoundDocument:
+        """Begins a round, once; returns the document that stands."""
+        path = f"rounds/{document.round}/round.json"
+        try:
+            with step(Step.ROUND_CREATE):
+                create_document(self.files, path, document)
+        except AlreadyExistsError:
+            return read_document(self.files, path, RoundDocument)
+        return document
+
+    def pin(self, number: RoundNumber, pinned: PinnedInput) -> PinnedInput:
+        """Records where an input ends in this round, once; returns the pin that stands."""
+        try:
+            with step(Step.INPUT_PIN):
+                create_document(self.files, _pin_path(number, pinned.input), pinned)
+        except AlreadyExistsError:
+            return read_document(self.files, _pin_path(number, pinned.input), PinnedInput)
+        return pinned
+
+    def pinned(self, number: RoundNumber, name: InputName) -> PinnedInput | None:
+        """The pin of an input in this round; None before it is made."""
+        try:
+            return read_document(self.files, _pin_path(number, name), PinnedInput)
+        except NotFoundError:
+            return None
+
+
+def _pin_path(number: RoundNumber, name: InputName) -> str:
+    return f"rounds/{number}/input-{name}.json"

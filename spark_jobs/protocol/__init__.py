@@ -1,0 +1,1 @@
+"""Words, documents, errors and step names that every other part shares. Nothing here touches files, Spark or Airflow."""

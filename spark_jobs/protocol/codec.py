@@ -1,0 +1,109 @@
+"""The one codec that writes and reads durable documents.
+
+Invariants:
+
+1. A document is one canonical JSON object: ``kind``, ``format_version``, ``nonce``, ``body``, ``checksum``. Canonical means sorted keys, no
+   spaces, UTF-8, one final newline; a document whose bytes are not canonical was altered.
+2. ``checksum`` is the SHA-256 over the canonical form of all other fields. A document is read whole or reported as corrupt, never half.
+3. Unknown fields are kept when a document is written again. A newer ``format_version`` is refused.
+4. Encoding the same document twice gives the same bytes: a retried create is recognised as our own.
+
+``docs/reference/formats.md`` holds the requirements for readers and writers and changes with this file.
+"""
+
+import hashlib
+import json
+from typing import Any, ClassVar, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedFormatError
+
+
+class Part(BaseModel):
+    """A piece of a document. Fields that this version does not know are kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Document(Part):
+    """The body of a durable document."""
+
+    kind: ClassVar[str]
+    format_version: ClassVar[int] = 1
+    nonce: str = Field(default_factory=lambda: uuid4().hex, exclude=True)
+    """Tells two documents with equal bodies apart, so that a create that found its own bytes has succeeded."""
+
+
+D = TypeVar("D", bound=Document)
+
+
+def canonical(value: Any) -> bytes:
+    """The one byte form of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def encode(document: Document) -> bytes:
+    """The bytes of ``document``; the same for the same document."""
+    envelope = {
+        "kind": document.kind,
+        "format_version": document.format_version,
+        "nonce": document.nonce,
+        "body": document.model_dump(mode="json"),
+    }
+    return canonical(envelope | {"checksum": sha256(canonical(envelope))}) + b"\n"
+
+
+def decode(kind: type[D], data: bytes, path: str) -> D:
+    """Reads a document back, whole.
+
+    Args:
+        kind: What it must be.
+        data: All bytes of the file.
+        path: Named in errors.
+
+    Raises:
+        CorruptDocumentError: The bytes are not exactly what some writer wrote.
+        UnsupportedFormatError: A newer version wrote it.
+    """
+    try:
+        envelope = json.loads(data)
+        checksum = envelope.pop("checksum")
+        found_kind, version, nonce, body = (envelope[name] for name in ("kind", "format_version", "nonce", "body"))
+        whole = data == canonical(envelope | {"checksum": checksum}) + b"\n"
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise _corrupt(kind, path, "one canonical JSON document", f"{len(data)} bytes that are none ({error})") from error
+    expected = sha256(canonical(envelope))
+    if checksum != expected or not whole:
+        raise _corrupt(kind, path, f"checksum {expected}", f"checksum {checksum}")
+    if found_kind != kind.kind:
+        raise _corrupt(kind, path, f"kind {kind.kind}", f"kind {found_kind}")
+    if version > kind.format_version:
+        raise UnsupportedFormatError(
+            f"{path} has format version {version}; this version reads up to {kind.format_version}.",
+            safe="Nothing was changed.",
+            remedy="Upgrade this package on every host that uses the home.",
+            path=path,
+            expected=kind.format_version,
+            found=version,
+        )
+    try:
+        return kind.model_validate(body | {"nonce": nonce})
+    except ValidationError as error:
+        raise _corrupt(kind, path, f"the fields of a {kind.kind}", str(error)) from error
+
+
+def _corrupt(kind: type[Document], path: str, expected: str, found: str) -> CorruptDocumentError:
+    return CorruptDocumentError(
+        f"{path} is not a whole {kind.kind} document: expected {expected}, found {found}.",
+        safe="It was not used, and nothing was changed.",
+        remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+        path=path,
+        expected=expected,
+        found=found,
+    )

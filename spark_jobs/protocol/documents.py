@@ -1,0 +1,347 @@
+"""The bodies of the durable documents in a home (design, section 5). ``docs/reference/formats.md`` says who may write and read what."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from spark_jobs.protocol.codec import Document, Part
+from spark_jobs.protocol.ids import (
+    AppId,
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    PipelineName,
+    PipelineUuid,
+    RequestId,
+    RoundNumber,
+    RunId,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+)
+
+
+class OnEnd(StrEnum):
+    """What happens when bounded inputs have ended."""
+
+    DRAIN = "drain"
+    """Everything is flushed, the pipeline is finished."""
+    SUSPEND = "suspend"
+    """Nothing is flushed, the next run begins a new round with the state intact."""
+
+
+class Publish(StrEnum):
+    """When a complete checkpoint's rows become public."""
+
+    FINAL = "final"
+    """Only from a final checkpoint, all pending increments in one Delta transaction."""
+    EVERY_CHECKPOINT = "every_checkpoint"
+    """Each checkpoint in a Delta transaction of its own."""
+    EXTERNAL = "external"
+    """Somebody else calls ``publish``."""
+
+
+class OnRewind(StrEnum):
+    """What a fresh start does with rows that an earlier incarnation has published."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+    REPLACE = "replace"
+
+
+class PipelineDocument(Document):
+    """``pipeline.json``: whose home this is."""
+
+    kind = "pipeline"
+    name: PipelineName
+    uuid: PipelineUuid
+
+
+class StartRequest(Document):
+    """``requests/start-<n>.json``: somebody wants attempt n. Written by whoever asks, before a driver starts."""
+
+    kind = "start_request"
+    request: RequestId
+    attempt: AttemptNumber
+    run: RunId
+    requested_at: datetime
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Without secrets: those come from the driver's environment."""
+    on_end: OnEnd | None = None
+    publish: Publish | None = None
+    fresh: bool = False
+    on_rewind: OnRewind = OnRewind.REFUSE
+
+
+class WorkDirectory(Part):
+    """Where Spark's own checkpoints and the private logs of an incarnation are."""
+
+    id: WorkDirectoryId
+    path: str
+    host: str
+
+
+class AttemptDocument(Document):
+    """``attempts/<n>.json``: attempt n is live and all lower ones are fenced."""
+
+    kind = "attempt"
+    attempt: AttemptNumber
+    request: RequestId
+    run: RunId
+    round: RoundNumber
+    """The round that this attempt begins or continues: its answer is this run's answer."""
+    incarnation: IncarnationId
+    follows: IncarnationId | None = None
+    """The incarnation that this attempt abandons, if it begins a new one."""
+    on_rewind: OnRewind = OnRewind.REFUSE
+    restored_from: CheckpointId | None
+    work_directory: WorkDirectory
+    host: str
+    process: int
+    started_at: datetime
+    versions: dict[str, str]
+
+
+class RoundDocument(Document):
+    """``rounds/<r>/round.json``: round r belongs to this run id; how it ends is fixed when it begins."""
+
+    kind = "round"
+    round: RoundNumber
+    run: RunId
+    incarnation: IncarnationId
+    on_end: OnEnd
+    publish: Publish | None
+    parameters: dict[str, Any]
+    graph: dict[str, Any]
+    """Stages, inputs and sinks as declared when the round began."""
+    begun_at: datetime
+
+
+class DeltaPin(Part):
+    """Every row up to and including ``version`` belongs to the round."""
+
+    format: Literal["delta"] = "delta"
+    path: str
+    table: str
+    version: int
+
+
+class FilePin(Part):
+    """One file of a file source. ``timestamp_ms`` is its modification time, as Spark records it."""
+
+    path: str
+    timestamp_ms: int
+    size_bytes: int
+
+
+class FilesPin(Part):
+    """Exactly these files belong to the round."""
+
+    format: Literal["files"] = "files"
+    path: str
+    files: tuple[FilePin, ...]
+
+
+class PinnedInput(Document):
+    """``rounds/<r>/<input>.json``: where a bounded source ends, or which version of a static input is read, in round r."""
+
+    kind = "pinned_input"
+    input: InputName
+    pins: tuple[DeltaPin | FilesPin, ...]
+
+
+class CheckpointKind(StrEnum):
+    PERIODIC = "periodic"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"
+    FINAL = "final"
+    """All bounded inputs of the round have ended and every stage is at its end."""
+
+
+class StageCut(Part):
+    """Where a stage was cut."""
+
+    query: str
+    """Spark's query id."""
+    batch: BatchId
+    """The last committed batch; -1 where the stage had no input at all."""
+    offsets_sha256: str
+    commits_sha256: str
+    watermark_ms: int
+    finished: bool
+    drained: bool
+    drain_batches: int
+    rows: int
+    """Rows that this stage has staged since its parent checkpoint."""
+    late_rows: int
+    """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
+
+
+class ActionsFile(Part):
+    """A file of Delta actions, one JSON line each, as ``writeFiles`` returned them plus the batch they belong to."""
+
+    path: str
+    sha256: str
+    files: int
+    rows: int
+    size_bytes: int
+
+
+class SinkCut(Part):
+    """What a checkpoint adds to a sink."""
+
+    stage: StageName
+    kind: Literal["append"] = "append"
+    table: str
+    """URI of the Delta table."""
+    table_id: str
+    schema_sha256: str
+    protocol_sha256: str
+    partition_by: tuple[str, ...]
+    app: AppId
+    actions: ActionsFile
+    publish: Publish
+    known_published: CheckpointId | None
+    """The newest checkpoint that was known to be public when this one was made. A hint."""
+    replace: bool = False
+    """Whether its publication replaces the rows that the table has: the first one of an incarnation begun with ``--on-rewind replace``."""
+
+
+class Manifest(Document):
+    """``checkpoints/<k>/manifest.json``: checkpoint k is complete. Written last; all that it names is durable."""
+
+    kind = "manifest"
+    checkpoint: CheckpointId
+    parent: CheckpointId | None
+    checkpoint_kind: CheckpointKind
+    on_end: OnEnd
+    pipeline: PipelineUuid
+    pipeline_name: PipelineName
+    incarnation: IncarnationId
+    round: RoundNumber
+    run: RunId
+    attempt: AttemptNumber
+    work_directory: WorkDirectoryId
+    request: RequestId | None
+    began_at: datetime
+    completed_at: datetime
+    graph: dict[str, Any]
+    """Stages, inputs and sinks as declared; compared at the next start."""
+    parameters: dict[str, Any]
+    settings: dict[str, str]
+    """Spark settings that a restart must repeat."""
+    inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
+    stages: dict[StageName, StageCut]
+    sinks: dict[SinkName, SinkCut]
+    drained: bool
+
+
+class ErrorReport(Part):
+    """An error that crossed a process."""
+
+    error: str
+    retry: str
+    failed: str
+    exists: str = ""
+    safe: str = ""
+    remedy: str = ""
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+
+class SinkResult(Part):
+    """What a run left in a sink. ``version`` is None while its rows are staged only."""
+
+    table: str
+    checkpoint: CheckpointId
+    version: int | None
+    rows: int
+
+
+class StartResponse(Document):
+    """``responses/start-<n>.json``: how attempt n ended. Once written it is the answer for ever."""
+
+    kind = "start_response"
+    request: RequestId
+    attempt: AttemptNumber
+    run: RunId
+    checkpoint: CheckpointId | None
+    """The final checkpoint of the run's round, if there is one."""
+    sinks: dict[SinkName, SinkResult]
+    error: ErrorReport | None = None
+    answered_at: datetime
+
+
+class StepTime(Part):
+    """How long one step of a checkpoint took."""
+
+    step: str
+    duration_s: float
+
+
+class CheckpointHistory(Document):
+    """``history/<k>-<try>.json``: what happened to one try at checkpoint k."""
+
+    kind = "checkpoint_history"
+    checkpoint: CheckpointId
+    checkpoint_kind: CheckpointKind
+    attempt: AttemptNumber
+    began_at: datetime
+    steps: tuple[StepTime, ...]
+    files: int
+    size_bytes: int
+    rows: int
+    failure: ErrorReport | None = None
+
+
+class StageState(StrEnum):
+    """Where a stage is in its round."""
+
+    WAITING = "waiting"
+    """An input has not ended."""
+    RUNNING = "running"
+    DRAINING = "draining"
+    """The watermark is being moved to its end."""
+    ENDED = "ended"
+    """All of the round's rows are staged."""
+
+
+class StageStatus(Part):
+    """What people see of a stage. A hint, never a decision."""
+
+    state: StageState
+    batch: BatchId | None = None
+    rows_in: int = 0
+    rows_staged: int = 0
+    rows_per_s: float = 0.0
+    watermark_ms: int | None = None
+    late_rows: int = 0
+    progress: float | None = None
+    """Between 0 and 1, where the amount of input is known."""
+
+
+class RunState(StrEnum):
+    """Where an attempt is."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    PUBLISHING = "publishing"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Status(Document):
+    """``status.json``: the latest heartbeat of the live attempt. Overwritten; a hint."""
+
+    kind = "status"
+    attempt: AttemptNumber
+    run: RunId
+    state: RunState
+    updated_at: datetime
+    stages: dict[StageName, StageStatus] = Field(default_factory=dict)
+    checkpoint: CheckpointId | None = None
+    spark_ui: str | None = None

@@ -1,0 +1,50 @@
+"""Identifiers. A bare ``int`` or ``str`` never crosses a module as an id."""
+
+from typing import NewType
+from uuid import uuid4
+
+PipelineName = NewType("PipelineName", str)
+PipelineUuid = NewType("PipelineUuid", str)
+IncarnationId = NewType("IncarnationId", str)
+"""A line of attempts that continue each other. A fresh start begins a new one."""
+WorkDirectoryId = NewType("WorkDirectoryId", str)
+RunId = NewType("RunId", str)
+"""Who asked for a run. The same run id is given the same round's answer for ever."""
+RequestId = NewType("RequestId", str)
+"""Chosen by the asker, the same in every retry."""
+StageName = NewType("StageName", str)
+SinkName = NewType("SinkName", str)
+InputName = NewType("InputName", str)
+AppId = NewType("AppId", str)
+"""The key of a Delta ``SetTransaction``: who published into a table."""
+
+AttemptNumber = NewType("AttemptNumber", int)
+RoundNumber = NewType("RoundNumber", int)
+CheckpointId = NewType("CheckpointId", int)
+BatchId = NewType("BatchId", int)
+
+
+def new_pipeline_uuid() -> PipelineUuid:
+    return PipelineUuid(str(uuid4()))
+
+
+def new_incarnation_id() -> IncarnationId:
+    return IncarnationId(str(uuid4()))
+
+
+def new_work_directory_id() -> WorkDirectoryId:
+    return WorkDirectoryId(str(uuid4()))
+
+
+def new_run_id() -> RunId:
+    return RunId(f"manual-{uuid4()}")
+
+
+def app_id(pipeline: PipelineUuid, incarnation: IncarnationId, sink: SinkName) -> AppId:
+    """The app id under which one incarnation publishes into one sink's table (design, section 6)."""
+    return AppId(f"{pipeline}/{incarnation}/{sink}")
+
+
+def start_request_id(attempt: AttemptNumber) -> RequestId:
+    """The id of the request that attempt ``attempt`` answers (design, section 11)."""
+    return RequestId(f"start-{attempt}")

@@ -1,0 +1,84 @@
+"""The name of every durable step, and the one seam through which tests see, stop or kill the product around each of them.
+
+Production code wraps each durable step in ``with step(Step.X):``. The observer is told before and after; by default it does nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Protocol
+
+
+class Step(Enum):
+    """A step whose effect outlives the process."""
+
+    PIPELINE_CREATE = "pipeline.create"
+    """The home belongs to this pipeline."""
+    REQUEST_CREATE = "request.create"
+    """A start is asked for."""
+    ATTEMPT_CREATE = "attempt.create"
+    """The attempt is live, older ones are fenced."""
+    ROUND_CREATE = "round.create"
+    """The round is bound to its run id."""
+    INPUT_PIN = "input.pin"
+    """The end of a bounded source, or a static input's version, is recorded."""
+    TABLE_CREATE = "table.create"
+    """A sink's Delta table exists."""
+    LOG_CREATE = "log.create"
+    """Version 0 of a stage's private log exists."""
+    STAGE_FILES = "stage.files"
+    """A batch's Parquet files are in the table's directory, named by nothing yet."""
+    STAGE_VERSION = "stage.version"
+    """A batch's version of the private log names its files."""
+    PLAN_BATCH = "plan.batch"
+    """An entry of Spark's offset log is written by hand: a drain, a release of the watermark, or a pinned end."""
+    ACTIONS_CREATE = "actions.create"
+    """A sink's actions of a checkpoint are durable."""
+    MANIFEST_CREATE = "manifest.create"
+    """The checkpoint is complete."""
+    PUBLISH_SINK = "publish.sink"
+    """One Delta transaction makes a checkpoint's rows of one sink public."""
+    RESPONSE_CREATE = "response.create"
+    """The start request is answered for ever."""
+    INCARNATION_CLOSE = "incarnation.close"
+    """No pending publication of an abandoned incarnation can land in a sink any more."""
+    SWEEP = "sweep"
+    """Staged files that nothing names are deleted."""
+
+
+class StepObserver(Protocol):
+    """Told before and after each durable step. What it raises goes through."""
+
+    def before(self, step: Step) -> None: ...
+
+    def after(self, step: Step) -> None: ...
+
+
+class _Silent:
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        pass
+
+
+_observer: StepObserver = _Silent()
+
+
+@contextmanager
+def observed_by(observer: StepObserver) -> Iterator[None]:
+    """Tells ``observer`` of every step of this process while the context is open."""
+    global _observer
+    previous, _observer = _observer, observer
+    try:
+        yield
+    finally:
+        _observer = previous
+
+
+@contextmanager
+def step(which: Step) -> Iterator[None]:
+    """Marks a durable step. ``after`` is not told when the step itself fails."""
+    _observer.before(which)
+    yield
+    _observer.after(which)

@@ -1,0 +1,126 @@
+"""What is public: read back from the tables' own logs, never remembered."""
+
+from bisect import bisect_left
+from functools import cache
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+
+def published_checkpoints(manifest: Manifest) -> dict[SinkName, CheckpointId | None]:
+    """The checkpoint that each sink's table has reached in the manifest's incarnation, None where nothing is public.
+
+    :data:`~spark_jobs.publication.pending.CLOSED` where the incarnation was closed.
+
+    Raises:
+        NotFoundError: A table is not there.
+        StorageError: The storage fails.
+    """
+    return {sink: open_table(cut.table).transaction_version(cut.app) for sink, cut in manifest.sinks.items()}
+
+
+def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
+    """The first Delta version of a sink's table in which ``checkpoint`` is public; None if it is not.
+
+    Where older log entries were cleaned it is the first version that can still be read.
+
+    Raises:
+        NotFoundError: The table is not there.
+        StorageError: The storage fails.
+    """
+    found = _first_version(cut, checkpoint)
+    return None if found is None else found[0]
+
+
+def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> dict[SinkName, tuple[str, int]]:
+    """One consistent cut over all tables of a pipeline, as the Delta versions right after one checkpoint was published.
+
+    Reading each table ``versionAsOf`` that version shows the rows of exactly this checkpoint and those before it, and whatever
+    others have appended until then.
+
+    Args:
+        home: The home, or its URL.
+        checkpoint: By default the newest one that is public in every sink.
+
+    Returns:
+        Per sink the table's URI and the Delta version.
+
+    Raises:
+        RejectedError: The checkpoint does not exist, is not public in every sink, or became public together with a later one; or
+            none is public in every sink.
+        CorruptDocumentError: The checkpoint's manifest cannot be used.
+        NotFoundError: A table is not there.
+    """
+    store = CheckpointStore(open_files(home) if isinstance(home, str) else home)
+    if checkpoint is None:
+        candidates = store.ids()[::-1]
+        found = (public for k in candidates if (public := _public_in_all(store.manifest(k))))
+        if newest := next(found, None):
+            return newest
+        raise RejectedError(
+            "No checkpoint of the home is public in every sink.",
+            safe="Nothing was changed.",
+            remedy="Publish one: spark-jobs publish.",
+            checkpoints=candidates,
+        )
+    manifest = chosen_manifest(store, checkpoint)
+    if public := _public_in_all(manifest):
+        return public
+    lacking = [sink for sink, cut in manifest.sinks.items() if _own_version(cut, checkpoint) is None]
+    raise RejectedError(
+        f"Checkpoint {checkpoint} has no Delta version of its own in {', '.join(lacking) or 'any sink'}.",
+        exists="It is staged only, or became public together with a later one.",
+        safe="Nothing was changed.",
+        remedy="Publish it, or ask for the newest consistent versions by leaving the checkpoint out.",
+        checkpoint=checkpoint,
+        sinks=lacking,
+    )
+
+
+def _public_in_all(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
+    """Per sink the table and the version right after the checkpoint became public; empty unless there is one for every sink."""
+    versions = {}
+    for sink in ordered_sinks(manifest):
+        cut = manifest.sinks[sink]
+        version = _own_version(cut, manifest.checkpoint)
+        if version is None:
+            return {}
+        versions[sink] = (cut.table, version)
+    return versions
+
+
+def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
+    found = _first_version(cut, checkpoint)
+    return found[0] if found is not None and found[1] == checkpoint else None
+
+
+def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
+    """The first Delta version that has reached ``checkpoint``, and what it has reached.
+
+    An app id's version only grows, so this is a binary search; it begins near the end, where what is asked for usually is.
+    """
+
+    @cache
+    def reached(version: int) -> CheckpointId:
+        try:
+            return open_table(cut.table, version).transaction_version(cut.app) or CheckpointId(0)
+        except NotFoundError:
+            return CheckpointId(0)  # cleaned, so older than every version that still can be read
+
+    latest = open_table(cut.table)
+    now = latest.transaction_version(cut.app)
+    if now is None or now < checkpoint:
+        return None
+    last = latest.facts.version
+    distance = 1
+    while distance <= last and reached(last - distance) >= checkpoint:
+        distance *= 2
+    first = max(0, last - distance)
+    version = first + bisect_left(range(first, last), checkpoint, key=lambda v: reached(v))
+    return version, now if version == last else reached(version)

@@ -1,0 +1,243 @@
+"""What is not public yet: which checkpoints a sink's table still lacks, and whether they may go into it as it is now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Any
+
+from deltalake.transaction import AddAction
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut
+from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
+from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
+from spark_jobs.publication.delta_rs import OpenTable, add_action, open_table, refuse_unsupported
+from spark_jobs.publication.staged_files import missing_files
+
+CLOSED = CheckpointId(2**63 - 1)
+"""The version of an app id whose incarnation was abandoned: nothing of it can be published any more."""
+
+
+@dataclass(frozen=True)
+class PendingTransaction:
+    """One Delta transaction that is still to be made.
+
+    Args:
+        after: The checkpoint that the table must have reached.
+        manifests: The checkpoints that it makes public, oldest first.
+        adds: Their files.
+    """
+
+    after: CheckpointId | None
+    manifests: tuple[Manifest, ...]
+    adds: tuple[AddAction, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The checkpoint whose number the transaction carries."""
+        return self.manifests[-1]
+
+
+def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> Manifest:
+    """The manifest of ``checkpoint``, by default the head.
+
+    Raises:
+        RejectedError: There is no such checkpoint.
+        CorruptDocumentError: It cannot be used.
+    """
+    try:
+        manifest = store.head() if checkpoint is None else store.manifest(checkpoint)
+    except NotFoundError as error:
+        raise RejectedError(
+            f"There is no complete checkpoint {checkpoint}.", safe="Nothing was written.", checkpoint=checkpoint
+        ) from error
+    if manifest is None:
+        raise RejectedError("The home has no complete checkpoint.", safe="Nothing was written.", remedy="Run the pipeline first.")
+    return manifest
+
+
+def ordered_sinks(manifest: Manifest) -> list[SinkName]:
+    """The sinks, each after those upstream of it: a document does not keep the order of its fields."""
+    stages = manifest.graph.get("stages", {})
+    sorter = TopologicalSorter({name: sorted(stage["inputs"].values()) for name, stage in sorted(stages.items())})
+    position = {name: index for index, name in enumerate(sorter.static_order())}
+    return sorted(manifest.sinks, key=lambda sink: (position.get(manifest.sinks[sink].stage, len(position)), sink))
+
+
+def sink_cut(manifest: Manifest, sink: SinkName) -> SinkCut:
+    """What ``manifest`` says about ``sink``.
+
+    Raises:
+        InvalidParameterError: It has no such sink.
+    """
+    if sink not in manifest.sinks:
+        raise InvalidParameterError(
+            f"Pipeline {manifest.pipeline_name} has no sink {sink} in checkpoint {manifest.checkpoint}.",
+            exists=f"It has {', '.join(manifest.sinks) or 'none'}.",
+            safe="Nothing was written.",
+            sink=sink,
+            checkpoint=manifest.checkpoint,
+        )
+    return manifest.sinks[sink]
+
+
+def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
+    """The checkpoints up to ``manifest`` whose rows the sink's table lacks, oldest first.
+
+    Args:
+        store: The home's checkpoints.
+        manifest: The last one to publish.
+        sink: One of its sinks.
+        reached: The version that the table has for the sink's app id.
+
+    Raises:
+        RejectedError: ``reached`` is neither before nor after ``manifest`` on one chain, the incarnation was closed, or the table
+            has lost what it had.
+        CorruptDocumentError: A manifest on the way cannot be used.
+        NotFoundError: A manifest on the way is gone.
+    """
+    if reached == CLOSED:
+        raise RejectedError(
+            f"Sink {sink}: incarnation {manifest.incarnation} was closed; checkpoint {manifest.checkpoint} stays unpublished.",
+            exists="A later start began a new incarnation.",
+            safe="Nothing was written.",
+            remedy="Publish a checkpoint of the newest incarnation.",
+            sink=sink,
+            checkpoint=manifest.checkpoint,
+            incarnation=manifest.incarnation,
+        )
+    if reached is not None and reached > manifest.checkpoint:
+        _refuse_unknown(store, manifest, sink, reached)
+        store.chain(reached, down_to=manifest.checkpoint)
+        return []
+    chain = store.chain(manifest.checkpoint, down_to=reached)
+    known = manifest.sinks[sink].known_published if sink in manifest.sinks else None
+    if known is not None and known in {m.checkpoint for m in chain}:
+        raise RejectedError(
+            f"Sink {sink}: the table has reached checkpoint {reached}, but had {known} when {manifest.checkpoint} was made.",
+            safe="Nothing was written: publishing again would double rows.",
+            remedy="Somebody has replaced the table's log. Restore it, or start with --fresh.",
+            sink=sink,
+            expected=known,
+            found=reached,
+        )
+    return [m for m in chain if sink in m.sinks]
+
+
+def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
+    if reached not in store.taken():
+        raise RejectedError(
+            f"Sink {sink}: the table has reached checkpoint {reached} of this incarnation, which the home does not have.",
+            safe="Nothing was written.",
+            remedy="Use the home that published it. See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
+            sink=sink,
+            checkpoint=manifest.checkpoint,
+            not_on_chain=reached,
+        )
+
+
+def is_final(manifest: Manifest) -> bool:
+    """Whether a sink with :attr:`Publish.FINAL` may be published from ``manifest``."""
+    return manifest.drained or manifest.checkpoint_kind is CheckpointKind.FINAL
+
+
+def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:
+    """Everything that is to be committed to one sink, checked; nothing is written.
+
+    Raises:
+        RejectedError: The table is not the one that the files were staged for any more, or the chain does not lead to it.
+        CorruptDocumentError: A manifest or a file of actions was altered.
+        NotFoundError: The table, a staged file or a document is gone.
+        ConflictError: Somebody else published meanwhile; prepare again.
+    """
+    cut = sink_cut(manifest, sink)
+    table = open_table(cut.table)
+    reached = table.transaction_version(cut.app)
+    pending = pending_manifests(store, manifest, sink, reached)
+    if not pending:
+        return []
+    if policy is Publish.FINAL and not is_final(manifest):
+        raise RejectedError(
+            f"Sink {sink} is published from final checkpoints only; {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
+            safe="Nothing was written; everything stays staged.",
+            remedy="Wait for the final checkpoint, or give another policy by name.",
+            sink=sink,
+            checkpoint=manifest.checkpoint,
+        )
+    refuse_changed(table, sink, pending)
+    adds = [[line["add"] for line in store.read_actions(m.sinks[sink])] for m in pending]
+    missing = missing_files(cut.table, (add for some in adds for add in some))
+    if missing:
+        _refuse_missing(cut, sink, reached, missing)
+    groups = [pending] if policy is Publish.FINAL else [[m] for m in pending]
+    actions = {m.checkpoint: [add_action(cut.table, add) for add in some] for m, some in zip(pending, adds, strict=True)}
+    transactions = []
+    for group in groups:
+        transactions.append(PendingTransaction(reached, tuple(group), tuple(a for m in group for a in actions[m.checkpoint])))
+        reached = group[-1].checkpoint
+    return transactions
+
+
+def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]) -> None:
+    """Refuses a table that is not the one that the pending files were staged for any more.
+
+    Raises:
+        UnsupportedTableError: Names what is different.
+        RejectedError: The files belong to another app id.
+    """
+    refuse_unsupported(table)
+    facts = table.facts
+    for manifest in pending:
+        cut = manifest.sinks[sink]
+        compared: dict[str, tuple[Any, Any]] = {
+            "table id": (cut.table_id, facts.table_id),
+            "partitioning": (list(cut.partition_by), list(facts.partition_by)),
+            "protocol": (cut.protocol_sha256, facts.protocol_sha256),
+            "schema": (cut.schema_sha256, cut.schema_sha256 if table.accepts_schema(cut.schema_sha256) else facts.schema_sha256),
+            "app id": (cut.app, app_id(manifest.pipeline, manifest.incarnation, sink)),
+        }
+        for what, (expected, found) in compared.items():
+            if expected != found:
+                raise UnsupportedTableError(
+                    f"Sink {sink}: table {facts.uri} has another {what} than when checkpoint {manifest.checkpoint} was staged: "
+                    f"expected {expected}, found {found}.",
+                    exists="The rows stay staged.",
+                    safe="Nothing was written to any table.",
+                    remedy="Undo the change and publish again, or start with --fresh.",
+                    sink=sink,
+                    table=facts.uri,
+                    checkpoint=manifest.checkpoint,
+                    what=what,
+                    expected=expected,
+                    found=found,
+                )
+
+
+def _refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, missing: Sequence[str]) -> None:
+    now = open_table(cut.table).transaction_version(cut.app)
+    if now != reached:  # what was public in between may have been compacted and vacuumed since
+        raise ConflictError(
+            f"Sink {sink}: somebody else has published up to checkpoint {now}.", safe="Nothing was written.", sink=sink
+        )
+    raise NotFoundError(
+        f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",
+        safe="Nothing was written to any table.",
+        remedy="A VACUUM has probably deleted them; their rows must be computed again: start with --fresh.",
+        sink=sink,
+        table=cut.table,
+        missing=list(missing[:10]),
+        count=len(missing),
+    )
+
+
+def pending_actions(store: CheckpointStore, sink: SinkName, manifest: Manifest) -> list[dict[str, Any]]:
+    """The ``add`` actions that publishing ``manifest`` into ``sink`` would commit, oldest first; empty if it is public.
+
+    Raises:
+        RejectedError: As for publication.
+        CorruptDocumentError: A manifest or a file of actions was altered.
+        NotFoundError: The table or a document is gone.
+    """
+    cut = sink_cut(manifest, sink)
+    pending = pending_manifests(store, manifest, sink, open_table(cut.table).transaction_version(cut.app))
+    return [line["add"] for m in pending for line in store.read_actions(m.sinks[sink])]

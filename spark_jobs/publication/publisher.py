@@ -1,0 +1,197 @@
+"""Phase 2 of the two-phase commit: what complete checkpoints have staged becomes public, each row once.
+
+Anyone may publish, any number of times, at once, from anywhere. Three things make that safe:
+
+1. A Delta transaction carries ``SetTransaction(app id, k)`` and is conditional on the version that was read on the same handle.
+2. Whatever goes wrong, the table itself is asked what it has; no memory of an earlier try is used.
+3. All sinks are checked before anything is written to any of them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import takewhile
+from typing import TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest, Publish, SinkResult
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, StorageError
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_rs import open_table, refuse_unsupported
+from spark_jobs.publication.evidence import version_with
+from spark_jobs.publication.pending import (
+    CLOSED,
+    PendingTransaction,
+    chosen_manifest,
+    is_final,
+    ordered_sinks,
+    prepare,
+    refuse_changed,
+    sink_cut,
+)
+from spark_jobs.storage.files import Files
+
+_TRIES = 12
+T = TypeVar("T")
+
+
+def publish(
+    files: Files,
+    checkpoint: CheckpointId | None = None,
+    *,
+    sinks: Iterable[SinkName] | None = None,
+    by_policy: bool = False,
+    policy: Publish | None = None,
+) -> dict[SinkName, SinkResult]:
+    """Makes a complete checkpoint, and all before it in its incarnation, public in its sinks.
+
+    Idempotent: what is public already is left alone and reported the same way. Sinks are published one after the other in
+    topological order; after a crash in between the same call does the rest.
+
+    Args:
+        files: The home.
+        checkpoint: The checkpoint; by default the newest valid one.
+        sinks: Only these; by default all.
+        by_policy: Leave out what is not due: sinks with :attr:`Publish.EXTERNAL`, and sinks with :attr:`Publish.FINAL` unless the
+            checkpoint is final or drained. Without it, an external sink is published and a final one that is not due is refused.
+        policy: Instead of the policy that the manifest records for each sink.
+
+    Returns:
+        Per chosen sink the Delta version in which the checkpoint's rows are public (None while they are staged only), and the
+        rows that the checkpoint's round has added up to it.
+
+    Raises:
+        RejectedError: No such checkpoint or sink, a table was changed since staging, its incarnation was closed, or the table has
+            reached a checkpoint that is not on the chain. Nothing was written.
+        CorruptDocumentError: A manifest or a file of actions was altered. Nothing was written.
+        NotFoundError: A table, a staged file or a document is gone. Nothing was written.
+        ConflictError: Others were faster every time.
+        OutcomeUnknownError: The storage did not say what happened; repeat.
+        StorageError: The storage fails; repeat.
+    """
+    store = CheckpointStore(files)
+    manifest = chosen_manifest(store, checkpoint)
+    wanted = set(manifest.sinks if sinks is None else sinks)
+    policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
+    due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
+    plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in due}
+    for sink, plan in plans.items():
+        _publish_sink(store, manifest, sink, policies[sink], plan)
+    return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in wanted}
+
+
+def close_incarnation(table: str, app: AppId, decided_on: CheckpointId | None) -> None:
+    """Makes sure that no pending publication of an abandoned incarnation can ever land in one table.
+
+    Idempotent, durable on return.
+
+    Args:
+        table: The table's URI.
+        app: The app id of the abandoned incarnation for this sink.
+        decided_on: The checkpoint that the table had reached when it was decided to abandon the incarnation.
+
+    Raises:
+        ConflictError: The table has reached another checkpoint meanwhile: decide again.
+        NotFoundError: There is no table.
+        UnsupportedTableError: delta-rs cannot commit to the table.
+        OutcomeUnknownError: Repeat.
+        StorageError: The storage fails; repeat.
+    """
+
+    def close() -> CheckpointId | None:
+        handle = open_table(table)
+        reached = handle.transaction_version(app)
+        if reached == decided_on:
+            refuse_unsupported(handle)
+            with step(Step.INCARNATION_CLOSE):
+                _land(lambda: handle.commit((), app, CLOSED, {"closed": app}), table, app, CLOSED)
+        return reached
+
+    found = _persist(close)
+    if found not in (decided_on, CLOSED):
+        raise ConflictError(
+            f"Table {table} has reached checkpoint {found}, not {decided_on}: the incarnation was published meanwhile.",
+            safe="It was not closed.",
+            remedy="Look at the home again and decide anew.",
+            table=table,
+            expected=decided_on,
+            found=found,
+        )
+
+
+def _is_due(manifest: Manifest, policy: Publish) -> bool:
+    return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and is_final(manifest))
+
+
+def _publish_sink(
+    store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish, plan: list[PendingTransaction]
+) -> None:
+    """Commits a plan; makes a new one whenever the table is not where the plan expects it."""
+    checked: list[PendingTransaction] | None = plan
+
+    def carry_out() -> None:
+        nonlocal checked
+        transactions, checked = checked, None
+        for transaction in prepare(store, manifest, sink, policy) if transactions is None else transactions:
+            _commit(sink, transaction)
+
+    _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
+
+
+def _commit(sink: SinkName, transaction: PendingTransaction) -> None:
+    manifest = transaction.manifest
+    cut = manifest.sinks[sink]
+    table = open_table(cut.table)
+    reached = table.transaction_version(cut.app)
+    if reached != transaction.after:
+        raise ConflictError(
+            f"Sink {sink}: somebody else has published up to checkpoint {reached}.", safe="Nothing was written.", sink=sink
+        )
+    refuse_changed(table, sink, transaction.manifests)
+    info = {
+        "pipeline": manifest.pipeline_name,
+        "pipeline_uuid": manifest.pipeline,
+        "incarnation": manifest.incarnation,
+        "sink": sink,
+        "checkpoint": manifest.checkpoint,
+        "attempt": manifest.attempt,
+        "round": manifest.round,
+        "run": manifest.run,
+    }
+    with step(Step.PUBLISH_SINK):
+        _land(lambda: table.commit(transaction.adds, cut.app, manifest.checkpoint, info), cut.table, cut.app, manifest.checkpoint)
+
+
+def _land(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:
+    """Runs ``commit``; an error after which the table has the version all the same is none."""
+    try:
+        commit()
+    except (OutcomeUnknownError, StorageError):
+        if open_table(table).transaction_version(app) != version:
+            raise
+
+
+def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
+    """Repeats ``call``, which looks at the table anew each time, while others are faster or the answer is lost."""
+    return Retrying(
+        retry=retry_if_exception_type((ConflictError, OutcomeUnknownError)),
+        stop=stop_after_attempt(tries),
+        wait=wait_random_exponential(multiplier=0.02, max=1),
+        reraise=True,
+    )(call)
+
+
+def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName) -> SinkResult:
+    cut = manifest.sinks[sink]
+    rows = sum(m.sinks[sink].actions.rows for m in _round(store, manifest) if sink in m.sinks)
+    return SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=version_with(cut, manifest.checkpoint), rows=rows)
+
+
+def _round(store: CheckpointStore, manifest: Manifest) -> Iterator[Manifest]:
+    """The checkpoints of the manifest's round up to it, newest first, as far back as they still exist."""
+    try:
+        yield from takewhile(lambda m: m.round == manifest.round, store.ancestry(manifest.checkpoint))
+    except NotFoundError:
+        return  # deleted once it was public and superseded

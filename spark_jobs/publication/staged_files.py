@@ -1,0 +1,58 @@
+"""The staged Parquet files of a table: where they are, and which are gone."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from spark_jobs.protocol.errors import UnsupportedTableError
+
+_UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
+"""What delta-rs gets wrong in a table's own path: it decodes ``%20`` twice, and its URL parser panics on the others."""
+
+
+def table_directory(uri: str) -> Path:
+    """The local directory of a table.
+
+    Args:
+        uri: A ``file:`` URI, percent-encoded as ``pathlib.Path.as_uri`` does it.
+
+    Raises:
+        UnsupportedTableError: It is no such URI, or has characters that delta-rs cannot address.
+    """
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    if (
+        parts.scheme != "file"
+        or parts.netloc not in ("", "localhost")
+        or parts.query
+        or parts.fragment
+        or not path.startswith("/")
+    ):
+        raise UnsupportedTableError(
+            f"Table {uri} cannot be published without a JVM: only absolute 'file:' URIs can.",
+            safe="Nothing was written.",
+            remedy="Give the sink a path on a local or mounted file system.",
+            table=uri,
+        )
+    if strange := _UNREADABLE.search(path):
+        raise UnsupportedTableError(
+            f"Table {uri} has {strange.group()!r} in its path, which delta-rs cannot address.",
+            safe="Nothing was written.",
+            remedy="Put the table under a path without control characters, '[', ']', '^', '|', '\\' and escapes like '%20'.",
+            table=uri,
+        )
+    return Path(path)
+
+
+def missing_files(table_uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The staged files that are not there any more with the size they were staged with, as paths.
+
+    Args:
+        table_uri: The table they were staged for.
+        adds: Delta's ``add`` actions; paths relative to the table, URL-encoded.
+    """
+    directory = table_directory(table_uri)
+    paths = ((directory / unquote(add["path"]), int(add["size"])) for add in adds)
+    return [str(path) for path, size_bytes in paths if not path.is_file() or path.stat().st_size != size_bytes]

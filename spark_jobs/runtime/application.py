@@ -1,0 +1,367 @@
+"""One attempt, from its start request to its answer."""
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from spark_jobs import __version__
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, local_path
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    ErrorReport,
+    Manifest,
+    OnRewind,
+    PipelineDocument,
+    RoundDocument,
+    RunState,
+    SinkResult,
+    StageState,
+    StartRequest,
+    StartResponse,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.ids import (
+    InputName,
+    RoundNumber,
+    SinkName,
+    StageName,
+    new_incarnation_id,
+    new_work_directory_id,
+)
+from spark_jobs.publication.delta_rs import check_publishable, open_table
+from spark_jobs.publication.evidence import published_checkpoints
+from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.runtime.build import RoundSite, build_stage
+from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide, final_manifests
+from spark_jobs.runtime.driver_log import driver_log
+from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
+from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.session import WorkLock
+from spark_jobs.runtime.stage import StageOutput, StageRun
+from spark_jobs.runtime.sweep import sweep, sweep_abandoned
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+_LOG = logging.getLogger(__name__)
+_JVM_LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Application:
+    """A pipeline that is bound to its parameters and to a home.
+
+    Args:
+        graph: The checked pipeline; its ``on_end`` counts for a round that this run begins.
+        parameters: Bound values.
+        home: The home.
+        pipeline: Whose home it is.
+        start_spark: Makes the Spark session; called only if there is something to run.
+        watch: Told the heartbeat while the stages run, for people who wait; returns what ends the watching.
+    """
+
+    graph: Graph
+    parameters: BoundParameters
+    home: Files
+    pipeline: PipelineDocument
+    start_spark: Callable[[], SparkSession]
+    watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
+
+    def answer(self, request: StartRequest) -> StartResponse:
+        """Does what ``request`` asks for and answers it, once and for ever.
+
+        A repeated request gets the answer that stands. An error that is worth an answer is answered and raised.
+
+        Raises:
+            StreamPipelineError: The run did not get to its end; the error says whether it can go on.
+        """
+        channel = Channel(self.home)
+        standing = channel.response(request.request)
+        if standing is not None:
+            return standing
+        try:
+            with self._driver_lock(request):
+                return channel.respond(self._run(request))
+        except (FencedError, ConflictError):
+            raise
+        except Exception as error:  # a process edge: whatever a user's code raises becomes an answer
+            known = error if isinstance(error, StreamPipelineError) else _unexpected(error)
+            channel.respond(_failure(request, known))
+            if known is error:
+                raise
+            raise known from error
+
+    def _run(self, request: StartRequest) -> StartResponse:
+        facts = self._facts()
+        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        if isinstance(decision, Answer):
+            results = publish(self.home, decision.manifest.checkpoint, by_policy=True)
+            return _success(request, decision.manifest, results)
+        if request.attempt in Attempts(self.home).numbers():
+            raise FencedError(
+                f"Attempt {request.attempt} was started before and did not finish.",
+                safe="What it made durable is kept.",
+                remedy="Ask for a new start; it goes on from there.",
+                attempt=request.attempt,
+            )
+        with ExitStack() as stack:
+            spark = self.start_spark()
+            stack.callback(self._jvm_lock(spark).release)
+            attempt = self._begin_attempt(request, decision, facts)
+            stack.enter_context(driver_log(local_path(self.home, f"attempts/{attempt.attempt}.log")))
+            heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
+            stack.enter_context(heartbeat)
+            stack.callback(self.watch(heartbeat))
+            _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
+            self._close_abandoned(attempt)
+            round_document = self._round(request, decision, attempt)
+            manifest, stages = self._run_round(spark, attempt, round_document, heartbeat)
+            heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
+            results = publish(self.home, manifest.checkpoint, by_policy=True)
+            deleted = sweep(stages)
+            sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
+            _LOG.info("checkpoint %d is complete; %d orphans swept", manifest.checkpoint, len(deleted))
+            return _success(request, manifest, results)
+
+    def _facts(self) -> HomeFacts:
+        attempts, store = Attempts(self.home), CheckpointStore(self.home)
+        manifests = final_manifests([store.manifest(k) for k in store.ids()])
+        newest = manifests[max(manifests)] if manifests else None
+        return HomeFacts(
+            attempts=[attempts.read(number) for number in attempts.numbers()],
+            latest_round=Rounds(self.home).latest(),
+            manifests=manifests,
+            published=published_checkpoints(newest) if newest else {},
+        )
+
+    def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
+        host = socket.gethostname()
+        if isinstance(decision, BeginIncarnation):
+            incarnation, directory = new_incarnation_id(), new_work_directory_id()
+            work = WorkDirectory(id=directory, path=f"work/{directory}", host=host)
+            restored = None
+        else:
+            previous = facts.attempts[-1]
+            incarnation, work = previous.incarnation, previous.work_directory
+            restored = decision.parent if isinstance(decision, Begin) else previous.restored_from
+        attempt = AttemptDocument(
+            attempt=request.attempt,
+            request=request.request,
+            run=request.run,
+            round=decision.round.round if isinstance(decision, Continue) else _round_number(decision),
+            incarnation=incarnation,
+            follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.attempts[-1].follows,
+            on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.attempts[-1].on_rewind,
+            restored_from=restored,
+            work_directory=work,
+            host=host,
+            process=os.getpid(),
+            started_at=datetime.now(UTC),
+            versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
+        )
+        Attempts(self.home).create(attempt)
+        return attempt
+
+    def _close_abandoned(self, attempt: AttemptDocument) -> None:
+        """Sees to it that nothing of an earlier incarnation can be published any more (design, section 10); idempotent."""
+        store = CheckpointStore(self.home)
+        cuts = {
+            (cut.table, cut.app)
+            for number in store.ids()
+            if (manifest := store.manifest(number)).incarnation != attempt.incarnation
+            for cut in manifest.sinks.values()
+        }
+        for table, app in cuts:
+            reached = None if attempt.on_rewind is OnRewind.REFUSE else open_table(table).transaction_version(app)
+            close_incarnation(table, app, reached)
+
+    def _round(self, request: StartRequest, decision: Decision, attempt: AttemptDocument) -> RoundDocument:
+        if isinstance(decision, Continue):
+            return decision.round
+        return Rounds(self.home).begin(
+            RoundDocument(
+                round=attempt.round,
+                run=request.run,
+                incarnation=attempt.incarnation,
+                on_end=self.graph.on_end,
+                publish=request.publish,
+                parameters=self.parameters.public(),
+                graph=self.graph.describe(),
+                begun_at=datetime.now(UTC),
+            )
+        )
+
+    def _run_round(
+        self, spark: SparkSession, attempt: AttemptDocument, round_document: RoundDocument, heartbeat: Heartbeat
+    ) -> tuple[Manifest, list[StageRun]]:
+        store = CheckpointStore(self.home)
+        parent = store.manifest(attempt.restored_from) if attempt.restored_from is not None else None
+        work = self.home.below(attempt.work_directory.path)
+        site = RoundSite(
+            spark=spark,
+            pipeline=self.pipeline.name,
+            incarnation=attempt.incarnation,
+            round=round_document.round,
+            rounds=Rounds(self.home),
+            work=work,
+            tables=self._staging_directories(attempt),
+            params=self.parameters.values,
+            heartbeat=heartbeat,
+        )
+        stages = self._build(site)
+        heartbeat.state(RunState.RUNNING)
+        for stage in stages:
+            self._run_stage(stage, round_document, attempt, heartbeat)
+        heartbeat.state(RunState.COMPLETING)
+        inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
+        published = published_checkpoints(parent) if parent else {}
+        final = FinalCheckpoint(self.home, work, self.pipeline, attempt, round_document, parent, inputs, published)
+        return final.take(stages), stages
+
+    def _build(self, site: RoundSite) -> list[StageRun]:
+        outputs: dict[StageName, StageOutput] = {}
+        stages = []
+        for stage in self.graph.stages.values():
+            run = build_stage(stage, site, outputs)
+            if stage.sink:
+                check_publishable(run.table.uri)
+            outputs[stage.name] = run.output
+            stages.append(run)
+        return stages
+
+    def _run_stage(self, stage: StageRun, round_document: RoundDocument, attempt: AttemptDocument, heartbeat: Heartbeat) -> None:
+        name = stage.stage.name
+        Attempts(self.home).check_live(attempt.attempt)
+        heartbeat.stage(name, StageState.RUNNING)
+        stage.run_to_end()
+        heartbeat.stage(name, StageState.DRAINING)
+        if round_document.on_end.value == "drain":
+            stage.drain()
+        else:
+            stage.release()
+        heartbeat.stage(name, StageState.ENDED)
+
+    def _inputs(self) -> list[InputName]:
+        return [*self.graph.sources, *self.graph.statics]
+
+    def _staging_directories(self, attempt: AttemptDocument) -> dict[StageName, Path]:
+        tables = self.graph.tables(self.parameters)
+        channels = local_path(self.home, f"channels/{attempt.incarnation}")
+        return {
+            name: table_path(tables[stage.sink.name]) if stage.sink else channels / name
+            for name, stage in self.graph.stages.items()
+        }
+
+    @contextmanager
+    def _driver_lock(self, request: StartRequest) -> Iterator[None]:
+        """Held from the first to the last moment: a second driver on this host is told at once."""
+        path = local_path(self.home, DRIVER_LOCK)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise self._busy(request) from error
+            yield
+
+    def _busy(self, request: StartRequest) -> ConflictError:
+        live = Attempts(self.home).latest()
+        kind = FencedError if live is not None and live.attempt >= request.attempt else ConflictError
+        return kind(
+            f"Another driver is at work in {self.home.url}"
+            + (f": attempt {live.attempt} of run {live.run}, process {live.process} on {live.host}." if live else "."),
+            safe="This start has changed nothing.",
+            remedy="Wait for it (spark-jobs status), and start again if you still need to.",
+            home=self.home.url,
+            attempt=live.attempt if live else None,
+            run=live.run if live else None,
+        )
+
+    def _jvm_lock(self, spark: SparkSession) -> WorkLock:
+        """Waits for the JVM of a killed driver: it ends by itself some seconds after its Python process."""
+        lock = WorkLock(spark, str(local_path(self.home, JVM_LOCK)))
+        deadline = time.monotonic() + _JVM_LOCK_TIMEOUT_S
+        while not lock.try_lock():
+            if time.monotonic() > deadline:
+                raise ConflictError(
+                    f"The Spark of an earlier driver still holds {self.home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
+                    safe="This start has changed nothing.",
+                    remedy="End that Java process, then start again.",
+                    home=self.home.url,
+                )
+            time.sleep(0.2)
+        return lock
+
+
+def table_path(table: str) -> Path:
+    """The directory of a table as a user wrote it: a path or a ``file:`` URL."""
+    return Path(open_files(table).url.removeprefix("file://"))
+
+
+def _round_number(decision: Decision) -> RoundNumber:
+    if isinstance(decision, Begin | BeginIncarnation):
+        return decision.round
+    raise ValueError(f"{decision} begins no round")
+
+
+def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> StartResponse:
+    return StartResponse(
+        request=request.request,
+        attempt=request.attempt,
+        run=request.run,
+        checkpoint=manifest.checkpoint,
+        sinks=dict(results),
+        answered_at=datetime.now(UTC),
+    )
+
+
+def _failure(request: StartRequest, error: StreamPipelineError) -> StartResponse:
+    return StartResponse(
+        request=request.request,
+        attempt=request.attempt,
+        run=request.run,
+        checkpoint=None,
+        sinks={},
+        error=error_report(error),
+        answered_at=datetime.now(UTC),
+    )
+
+
+def error_report(error: StreamPipelineError) -> ErrorReport:
+    """An error in the form in which it crosses a process."""
+    return ErrorReport(
+        error=type(error).__name__,
+        retry=error.retry.value,
+        failed=error.failed,
+        exists=error.exists,
+        safe=error.safe,
+        remedy=error.remedy,
+        evidence=json.loads(json.dumps(error.evidence, default=str)),
+    )
+
+
+def _unexpected(error: Exception) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"{type(error).__name__}: {str(error).strip()[:2000]}",
+        exists="Every batch that was staged is kept.",
+        safe="Nothing of this round is public.",
+        remedy="Mend the cause and run it again: it goes on where it was.",
+    )

@@ -1,0 +1,157 @@
+"""What a start request comes to, decided from the home's documents alone, before Spark starts (design, sections 8 and 10).
+
+Pure: everything it looks at is an argument.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, OnRewind, RoundDocument, StartRequest
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName, WorkDirectoryId
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The run has its checkpoint already: what is open of its publication is done, and that is all."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Continue:
+    """The newest round was interrupted and goes on where it is."""
+
+    round: RoundDocument
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A new round begins."""
+
+    round: RoundNumber
+    parent: CheckpointId | None
+    """The checkpoint it continues; None at the beginning of an incarnation."""
+
+
+@dataclass(frozen=True)
+class BeginIncarnation:
+    """A new round begins, and with it an incarnation that continues nothing."""
+
+    round: RoundNumber
+    follows: IncarnationId | None
+    on_rewind: OnRewind
+
+
+Decision = Answer | Continue | Begin | BeginIncarnation
+
+
+@dataclass(frozen=True)
+class HomeFacts:
+    """What a home says about its past."""
+
+    attempts: Sequence[AttemptDocument]
+    """Ascending."""
+    latest_round: RoundDocument | None
+    manifests: Mapping[RoundNumber, Manifest]
+    """The final checkpoint of each round that has one."""
+    published: Mapping[SinkName, CheckpointId | None]
+    """What the newest final checkpoint's sinks have made public."""
+
+    @property
+    def incarnation(self) -> IncarnationId | None:
+        """The newest one that an attempt named: it is continued even if the head is another's."""
+        return self.attempts[-1].incarnation if self.attempts else None
+
+    @property
+    def work_directory(self) -> WorkDirectoryId | None:
+        return self.attempts[-1].work_directory.id if self.attempts else None
+
+
+def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
+    """What to do about ``request``.
+
+    Raises:
+        RejectedError: It does not fit what is there: other parameters than the interrupted round's, another graph, or a fresh start behind
+            something published.
+    """
+    own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
+    if own is not None and own.round in facts.manifests:
+        return Answer(facts.manifests[own.round])
+    begun_fresh = own is not None and own.incarnation == facts.incarnation
+    if request.fresh and facts.attempts and not begun_fresh:
+        _check_rewind(request, facts)
+        return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind)
+    if not facts.attempts:
+        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+    latest = facts.latest_round
+    if latest is None or latest.incarnation != facts.incarnation:
+        # the newest incarnation was named by an attempt that ended before its first round began
+        return BeginIncarnation(facts.attempts[-1].round, facts.attempts[-1].follows, facts.attempts[-1].on_rewind)
+    final = facts.manifests.get(latest.round)
+    if final is not None and final.drained:
+        return Answer(final)
+    _check_graph(latest, graph)
+    if final is not None:
+        return Begin(RoundNumber(latest.round + 1), final.checkpoint)
+    _check_parameters(latest, parameters)
+    return Continue(latest)
+
+
+def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:
+    """The final checkpoint of each round, from all checkpoints in ascending order."""
+    return {manifest.round: manifest for manifest in manifests if manifest.checkpoint_kind is CheckpointKind.FINAL}
+
+
+def _next_round(facts: HomeFacts) -> RoundNumber:
+    return RoundNumber(
+        max([attempt.round for attempt in facts.attempts] + [facts.latest_round.round if facts.latest_round else 0]) + 1
+    )
+
+
+def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
+    public = {sink: checkpoint for sink, checkpoint in facts.published.items() if checkpoint is not None}
+    if public and request.on_rewind is OnRewind.REFUSE:
+        raise RejectedError(
+            f"A fresh start would compute again what is public: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
+            safe="Nothing was changed.",
+            remedy="Add --on-rewind keep (the published rows stay, the new ones are added) or --on-rewind replace (the first publication "
+            "replaces them).",
+            published=dict(public),
+        )
+
+
+def _check_graph(latest: RoundDocument, graph: Mapping[str, Any]) -> None:
+    if latest.graph != dict(graph):
+        raise RejectedError(
+            f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
+            exists="Its state belongs to the earlier stages.",
+            safe="Nothing was changed.",
+            remedy="Run the earlier code, or begin anew with --fresh.",
+            round=latest.round,
+        )
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    names = []
+    for section in sorted(before.keys() | after.keys()):
+        old, new = before.get(section, {}), after.get(section, {})
+        names += [f"{section}.{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return names
+
+
+def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+    if latest.parameters != dict(parameters):
+        changed = sorted(
+            name for name in latest.parameters.keys() | parameters.keys() if latest.parameters.get(name) != parameters.get(name)
+        )
+        raise RejectedError(
+            f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
+            exists="Its rows so far are staged.",
+            safe="Nothing was changed.",
+            remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}.",
+            round=latest.round,
+            expected=latest.parameters,
+            found=dict(parameters),
+        )

@@ -1,0 +1,177 @@
+"""Sources and static inputs: called, checked, and pinned for a round."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+
+from spark_jobs.api.functions import call
+from spark_jobs.api.source import Refresh, Source, Static
+from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin, PinnedInput
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.runtime.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
+from spark_jobs.runtime.session import DeltaJvm, file_status
+
+FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+Pin = DeltaPin | FilesPin
+FindPin = Callable[[InputName], PinnedInput | None]
+
+
+def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
+    """What a source's function returns, checked.
+
+    Raises:
+        InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
+    """
+    frame = _call(source.name, source.function, {"spark": session, "params": params})
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise _refused(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
+    if watermark_nodes(frame):
+        raise _refused(
+            source.name,
+            "calls withWatermark itself, and the runtime could not move that watermark at the end of the input",
+            "Remove it; declare event_time= and watermark_delay= on the source.",
+        )
+    if source.event_time is not None and source.event_time not in frame.columns:
+        raise _refused(
+            source.name,
+            f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
+            "Correct event_time=.",
+        )
+    for leaf in streaming_leaves(frame):
+        if leaf.format.lower() not in FILE_FORMATS | {"delta"} or leaf.node != "StreamingRelation":
+            raise _refused(
+                source.name,
+                f"reads {leaf.format!r}, for which no end can be recorded",
+                f"Bounded sources read Delta tables or files ({', '.join(sorted(FILE_FORMATS))}).",
+            )
+    return frame
+
+
+def pin_leaves(session: SparkSession, leaves: list[Leaf]) -> tuple[Pin, ...]:
+    """Where each stream of a source ends if it ended now."""
+    return tuple(_pin_delta(session, leaf) if leaf.format.lower() == "delta" else _pin_files(session, leaf) for leaf in leaves)
+
+
+def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
+    """What a static input's function returns, at the versions in ``pinned`` or, for the first time in a round, at the newest.
+
+    Raises:
+        InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is refreshed per round.
+    """
+    if static.refresh is Refresh.UNPINNED:
+        frame = _call(static.name, static.function, {"spark": session, "params": params})
+        _check_static(static.name, frame)
+        return frame, PinnedInput(input=static.name, pins=())
+    versions = {pin.path: pin for pin in pinned.pins if isinstance(pin, DeltaPin)} if pinned else {}
+    pinning = PinningSession.of(session, versions)
+    frame = _call(static.name, static.function, {"spark": pinning, "params": params})
+    _check_static(static.name, frame)
+    unpinned = [leaf for leaf in static_leaves(frame) if not leaf.fixed]
+    if unpinned:
+        raise _refused(
+            static.name,
+            f"reads {unpinned[0].description}, whose version cannot be pinned for the round",
+            'Read a Delta table with spark.read.format("delta").load(path) or spark.read.table(name), or declare refresh="unpinned".',
+        )
+    return frame, PinnedInput(input=static.name, pins=tuple(pinning.pins.values()))
+
+
+class PinningSession(SparkSession):
+    """A session whose ``read`` reads Delta tables at fixed versions. It shares everything else with the session it stands for."""
+
+    pins: dict[str, DeltaPin]
+
+    @classmethod
+    def of(cls, session: SparkSession, pins: Mapping[str, DeltaPin]) -> "PinningSession":
+        pinning = object.__new__(cls)
+        pinning.__dict__.update(session.__dict__)
+        pinning.pins = dict(pins)
+        return pinning
+
+    @property
+    def read(self) -> DataFrameReader:
+        return _PinningReader(self)
+
+
+class _PinningReader(DataFrameReader):
+    def __init__(self, session: PinningSession) -> None:
+        super().__init__(session)
+        self._pinning = session
+        self._format = ""
+        self._options: set[str] = set()
+
+    def format(self, source: str) -> "DataFrameReader":
+        self._format = source.lower()
+        return super().format(source)
+
+    def option(self, key: str, value: Any) -> "DataFrameReader":
+        self._options.add(key.lower())
+        return super().option(key, value)
+
+    def options(self, **options: Any) -> "DataFrameReader":
+        self._options |= {key.lower() for key in options}
+        return super().options(**options)
+
+    def load(self, path: Any = None, format: str | None = None, schema: Any = None, **options: Any) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        self.options(**options)
+        if self._format == "delta" and isinstance(path, str):
+            self._at_version(path, path)
+        return super().load(path, schema=schema)
+
+    def table(self, tableName: str) -> DataFrame:
+        location = DeltaJvm(self._pinning).table_path(tableName)
+        if location is not None:
+            self._at_version(tableName, location)
+        return super().table(tableName)
+
+    def _at_version(self, key: str, path: str) -> None:
+        if self._options & {"versionasof", "timestampasof"}:
+            return
+        if key not in self._pinning.pins:
+            version, metadata, _ = DeltaJvm(self._pinning).snapshot(path)
+            self._pinning.pins[key] = DeltaPin(path=key, table=metadata["id"], version=max(version, 0))
+        super().option("versionAsOf", self._pinning.pins[key].version)
+
+
+def _check_static(name: InputName, frame: object) -> None:
+    if not isinstance(frame, DataFrame) or frame.isStreaming:
+        raise _refused(name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source.")
+
+
+def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:
+    try:
+        return call(function, available)
+    except AnalysisException as error:
+        raise _refused(name, f"cannot be read: {str(error).splitlines()[0]}", "Check the path and the columns.") from error
+
+
+def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:
+    path = leaf.options["path"]
+    version, metadata, _ = DeltaJvm(session).snapshot(path)
+    return DeltaPin(path=path, table=metadata["id"], version=version)
+
+
+def _pin_files(session: SparkSession, leaf: Leaf) -> FilesPin:
+    """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
+    options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
+    try:
+        paths = session.read.format("binaryFile").options(**options).load(leaf.options["path"]).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        paths = []
+    files = []
+    for path in sorted(paths):
+        timestamp_ms, size_bytes = file_status(session, path)
+        files.append(FilePin(path=path, timestamp_ms=timestamp_ms, size_bytes=size_bytes))
+    return FilesPin(path=leaf.options["path"], files=tuple(files))
+
+
+def _refused(name: str, problem: str, remedy: str) -> InvalidPipelineError:
+    return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)

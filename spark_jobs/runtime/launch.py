@@ -1,0 +1,88 @@
+"""From an entry and a home to an answered run: what ``spark-jobs run``, ``Pipeline.run`` and the test harness share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartRequest, StartResponse
+from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
+from spark_jobs.runtime.application import Application, table_path
+from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import check_create_if_absent, open_files
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run may choose for itself.
+
+    Args:
+        run: Who asks; the same in every retry. A new one unless given.
+        on_end: Instead of the pipeline's, for the round that this run begins.
+        publish: Instead of every sink's policy, for that round.
+        fresh: Begin anew.
+        on_rewind: What becomes of rows that are public when a run begins anew.
+    """
+
+    run: RunId | None = None
+    on_end: OnEnd | None = None
+    publish: Publish | None = None
+    fresh: bool = False
+    on_rewind: OnRewind = OnRewind.REFUSE
+
+
+def launch(
+    pipeline: Pipeline,
+    home: str | Files,
+    parameters: Mapping[str, Any] | BaseModel,
+    options: RunOptions,
+    start_spark: Callable[[], SparkSession],
+    watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
+) -> StartResponse:
+    """Asks for a run and does it, in this process.
+
+    Raises:
+        RejectedError: The pipeline, a parameter or the home does not allow it. Nothing was written.
+        StreamPipelineError: It did not get to its end; the error says whether it can go on.
+    """
+    graph = pipeline.graph(on_end=options.on_end)
+    bound = pipeline.bind(parameters)
+    for table in graph.tables(bound).values():
+        table_path(table)
+    files = open_files(home) if isinstance(home, str) else home
+    channel = Channel(files)
+    if channel.pipeline() is None:
+        check_create_if_absent(files)
+    document = channel.claim(graph.pipeline)
+    request = channel.request_start(
+        options.run or new_run_id(),
+        parameters=bound.public(),
+        on_end=options.on_end,
+        publish=options.publish,
+        fresh=options.fresh,
+        on_rewind=options.on_rewind,
+    )
+    return Application(graph, bound, files, document, start_spark, watch).answer(request)
+
+
+def launch_requested(
+    pipeline: Pipeline,
+    home: str | Files,
+    request_id: RequestId,
+    start_spark: Callable[[], SparkSession],
+    watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
+) -> StartResponse:
+    """Does a run that somebody else has asked for, in this process; errors as :func:`launch`."""
+    files = open_files(home) if isinstance(home, str) else home
+    channel = Channel(files)
+    request: StartRequest = channel.request(request_id)
+    graph = pipeline.graph(on_end=request.on_end)
+    bound = pipeline.bind(request.parameters)
+    graph.tables(bound)
+    document = channel.claim(graph.pipeline)
+    return Application(graph, bound, files, document, start_spark, watch).answer(request)

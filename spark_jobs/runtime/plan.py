@@ -1,0 +1,181 @@
+"""What a stage reads and how it treats event time, read from Spark's own plans."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+DELAY_KEY = "spark.watermarkDelayMs"
+_CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A stream that a frame reads."""
+
+    identity: int
+    """Equal for two leaves that come from one ``readStream...load()``."""
+    node: str
+    """Spark's class of the plan node."""
+    format: str
+    options: dict[str, str]
+    schema: StructType
+
+
+@dataclass(frozen=True)
+class EventTimeColumn:
+    """An output column that still carries a watermark."""
+
+    name: str
+    timestamp: bool
+    """Whether it is a timestamp; else it is a window."""
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What Spark counted in the batch that ran last."""
+
+    newest_event_ms: dict[str, int]
+    """By watermark node; missing where it saw no row."""
+    oldest_event_ms: dict[str, int]
+    late_rows: int
+
+
+@dataclass(frozen=True)
+class StaticLeaf:
+    """A relation that a batch frame reads."""
+
+    description: str
+    fixed: bool
+    """Whether it reads the same rows at every start."""
+
+
+def static_leaves(frame: DataFrame) -> list[StaticLeaf]:
+    """The relations that a batch frame reads."""
+    leaves = []
+    jvm: Any = frame.sparkSession._jvm
+    # not by name: Delta's relation is an anonymous subclass
+    files = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.datasources.HadoopFsRelation")
+    for node in _walk(_analyzed(frame)):
+        if int(node.children().size()) > 0:
+            continue
+        name = str(node.getClass().getSimpleName())
+        if name != "LogicalRelation":
+            leaves.append(StaticLeaf(name, name in _CONSTANT_LEAVES))
+            continue
+        relation = node.relation()
+        location = relation.location() if files.isInstance(relation) else None
+        if location is None:
+            leaves.append(StaticLeaf(str(relation.toString()), False))
+            continue
+        delta = str(location.getClass().getSimpleName()).startswith("TahoeLogFileIndex")
+        leaves.append(StaticLeaf(str(location.rootPaths().mkString(", ")), delta and bool(location.isTimeTravelQuery())))
+    return leaves
+
+
+def streaming_leaves(frame: DataFrame) -> list[Leaf]:
+    """The streams that ``frame`` reads, in the order in which Spark's offset log lists them."""
+    leaves = []
+    jvm: Any = frame.sparkSession._jvm
+    for node in _walk(_analyzed(frame)):
+        name = str(node.getClass().getSimpleName())
+        if name == "StreamingRelation":
+            source = node.dataSource()
+            options = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(source.options()))
+            schema = StructType.fromJson(json.loads(source.sourceInfo().schema().json()))
+            leaves.append(Leaf(jvm.System.identityHashCode(source), name, str(source.className()), options, schema))
+        elif name.startswith("StreamingRelation"):
+            leaves.append(Leaf(jvm.System.identityHashCode(node), name, str(node.sourceName()), {}, StructType()))
+    return leaves
+
+
+def watermark_nodes(frame: DataFrame) -> list[str]:
+    """The ids of all watermarks in ``frame``'s plan."""
+    return [str(node.nodeId().toString()) for node in _walk(_analyzed(frame)) if _is(node, "EventTimeWatermark")]
+
+
+def event_time_columns(frame: DataFrame) -> list[EventTimeColumn]:
+    """The top-level columns of ``frame`` that carry a watermark."""
+    return [
+        EventTimeColumn(field.name, isinstance(field.dataType, TimestampType | TimestampNTZType), int(field.metadata[DELAY_KEY]))
+        for field in frame.schema.fields
+        if DELAY_KEY in field.metadata
+    ]
+
+
+def processing_time_operators(frame: DataFrame) -> list[str]:
+    """Operators that wait for the clock: a bounded stage with one of them would never end."""
+    found = []
+    for node in _walk(_analyzed(frame)):
+        name = str(node.getClass().getSimpleName())
+        if name.startswith("FlatMapGroups") and "ProcessingTime" in str(node.timeout().toString()):
+            found.append("applyInPandasWithState with a processing-time timeout")
+        if name.startswith("TransformWithState") and "ProcessingTime" in str(node.timeMode().toString()):
+            found.append("transformWithState with timeMode='ProcessingTime'")
+    return found
+
+
+def has_timers(frame: DataFrame) -> bool:
+    """Whether an operator of the user's can register timers, so that one drain batch may leave some."""
+    return any(str(node.getClass().getSimpleName()).startswith("TransformWithState") for node in _walk(_analyzed(frame)))
+
+
+def undrained_operators(frame: DataFrame) -> list[str]:
+    """Operators whose state a drain does not empty, because no event time tells when a key is done."""
+    return [
+        "dropDuplicates without an event-time column"
+        for node in _walk(_analyzed(frame))
+        if _is(node, "Deduplicate") and not _keys_carry_watermark(node)
+    ]
+
+
+def batch_facts(query: StreamingQuery) -> BatchFacts:
+    """What Spark counted in the batch whose ``foreachBatch`` is running, after its rows were consumed."""
+    newest: dict[str, int] = {}
+    oldest: dict[str, int] = {}
+    late_rows = 0
+    for node in _walk(query._jsq.streamingQuery().lastExecution().executedPlan()):
+        if _is(node, "EventTimeWatermarkExec"):
+            stats, node_id = node.eventTimeStats().value(), str(node.nodeId().toString())
+            if stats.count() > 0:
+                newest[node_id] = max(newest.get(node_id, stats.max()), stats.max())
+                oldest[node_id] = min(oldest.get(node_id, stats.min()), stats.min())
+        dropped = node.metrics().get("numRowsDroppedByWatermark")
+        if dropped.isDefined():
+            late_rows += int(dropped.get().value())
+    return BatchFacts(newest, oldest, late_rows)
+
+
+def _keys_carry_watermark(node: Any) -> bool:
+    keys = node.keys().iterator()
+    while keys.hasNext():
+        if keys.next().metadata().contains(DELAY_KEY):
+            return True
+    return False
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _is(node: Any, name: str) -> bool:
+    return str(node.getClass().getSimpleName()) == name
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    """A plan's nodes, parents first. What adaptive execution hides is looked into."""
+    yield node
+    children = (node.executedPlan(),) if _is(node, "AdaptiveSparkPlanExec") else _iterate(node.children())
+    for child in children:
+        yield from _walk(child)
+
+
+def _iterate(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

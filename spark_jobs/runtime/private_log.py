@@ -1,0 +1,116 @@
+"""A stage's private Delta log: what the stage has staged, batch by batch, and the channel that its consumers stream from.
+
+Invariants:
+
+1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
+2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log.
+3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files
+
+STAGE_OPERATION = "STAGE"
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What one batch of a stage staged."""
+
+    batch: BatchId
+    offsets_sha256: str
+    rows: int
+    late_rows: int
+    newest_event_ms: dict[str, int]
+    """By input with an event time: the newest one that this batch or any before it saw."""
+    adds: tuple[dict[str, Any], ...]
+    """Delta ``add`` actions with paths relative to the table."""
+
+
+class PrivateLog:
+    """The private log in ``directory`` of a work directory, for files that lie in the table at ``table_url``."""
+
+    def __init__(self, files: Files, directory: str, table_url: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._table_url = table_url
+        self.table_id = str(uuid5(NAMESPACE_URL, f"{files.url}/{directory}"))
+
+    @property
+    def url(self) -> str:
+        return f"{self._files.url}/{self._directory}"
+
+    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any]) -> None:
+        """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
+
+        A table whose schema changed since keeps the log's schema: the batches of one log have one schema.
+        """
+        if self.exists():
+            return
+        actions = [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}]
+        with step(Step.LOG_CREATE):
+            self._write(0, {}, actions)
+
+    def exists(self) -> bool:
+        return bool(self._files.names(f"{self._directory}/_delta_log"))
+
+    def latest(self) -> int:
+        """The newest version; -1 where the log is not begun."""
+        names = self._files.names(f"{self._directory}/_delta_log")
+        return max((int(name.removesuffix(".json")) for name in names if name.endswith(".json")), default=-1)
+
+    def append(self, staged: StagedBatch) -> None:
+        """Makes a batch's version, whole and durable. Batch ids that never reached the sink get an empty version before it.
+
+        Raises:
+            AlreadyExistsError: The batch has a version already.
+        """
+        for missing in range(self.latest() + 1, staged.batch + 1):
+            self._write(missing, _facts(replace(staged, offsets_sha256="", rows=0, late_rows=0)), [])
+        adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
+        with step(Step.STAGE_VERSION):
+            self._write(staged.batch + 1, _facts(staged), adds)
+
+    def read(self, batch: BatchId) -> StagedBatch | None:
+        """What a batch staged; None where it has no version yet."""
+        if batch + 1 > self.latest():
+            return None
+        actions = [json.loads(line) for line in self._files.read(self._path(batch + 1)).decode().splitlines()]
+        facts = json.loads(actions[0]["commitInfo"]["userMetadata"])
+        prefix = f"{self._table_url}/"
+        adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
+        return StagedBatch(batch, adds=adds, **facts)
+
+    def between(self, after: BatchId, last: BatchId) -> list[StagedBatch]:
+        """What the batches after ``after`` up to ``last`` staged."""
+        found = (self.read(BatchId(batch)) for batch in range(after + 1, last + 1))
+        return [staged for staged in found if staged is not None]
+
+    def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
+        info = {
+            "timestamp": 0,
+            "operation": STAGE_OPERATION,
+            "operationParameters": {},
+            "userMetadata": canonical(facts).decode(),
+        }
+        lines = [canonical(action) for action in [{"commitInfo": info}, *actions]]
+        self._files.create(self._path(version), b"\n".join(lines) + b"\n")
+
+    def _path(self, version: int) -> str:
+        return f"{self._directory}/_delta_log/{version:020d}.json"
+
+
+def _facts(staged: StagedBatch) -> dict[str, Any]:
+    return {
+        "offsets_sha256": staged.offsets_sha256,
+        "rows": staged.rows,
+        "late_rows": staged.late_rows,
+        "newest_event_ms": staged.newest_event_ms,
+    }

@@ -1,0 +1,222 @@
+"""The Spark session of a driver, and Delta's transaction classes reached through it.
+
+Only this module, ``plan.py`` and ``staging.py`` touch the JVM.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+
+JAVA_MIN = 17
+REQUIRED_SETTINGS: Mapping[str, str] = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    "spark.sql.streaming.fileSource.log.compactInterval": "10",
+}
+"""What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+def check_java() -> str:
+    """The version of the Java that Spark will use.
+
+    Raises:
+        MissingRequirementError: There is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    remedy = f"Install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one."
+    if java is None or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no java on the PATH"
+        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer, and {where}.", remedy=remedy)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', answer)
+    if match is None or int(match.group(1)) < JAVA_MIN:
+        found = match.group(0) if match else "no version"
+        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer; {java} answers {found}.", remedy=remedy, java=java)
+    return match.group(0)
+
+
+def start_session(
+    app_name: str,
+    conf: Mapping[str, str],
+    *,
+    packages: Sequence[str] = (),
+    jars: Sequence[str] = (),
+    py_files: Sequence[str] = (),
+    driver_memory: str | None = None,
+) -> SparkSession:
+    """A new Spark session with Delta, for a driver of ours.
+
+    Args:
+        app_name: Shown in Spark's UI.
+        conf: The user's settings; they win over our defaults, never over what a guarantee needs.
+        packages: Maven coordinates to add to Delta's.
+        jars: Jar files to add.
+        py_files: Python files for the executors.
+        driver_memory: Such as ``4g``.
+
+    Raises:
+        MissingRequirementError: Java or Delta's jars are missing.
+    """
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from delta import configure_spark_with_delta_pip
+
+    master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
+    settings = (
+        _DEFAULTS | {"spark.master": master, "spark.app.name": app_name} | _shuffle_partitions(master) | dict(conf) | _DELTA
+    )
+    if driver_memory:
+        settings["spark.driver.memory"] = driver_memory
+    for key, files in (("spark.jars", jars), ("spark.submit.pyFiles", py_files)):
+        if files:
+            settings[key] = ",".join(files)
+    builder = SparkSession.Builder()
+    for key, value in (settings | dict(REQUIRED_SETTINGS)).items():
+        builder = builder.config(key, value)
+    try:
+        return configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
+    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+        raise MissingRequirementError(
+            f"Spark did not start: {str(error).strip().splitlines()[0]}.",
+            remedy="The lines above say why. Delta's jars are fetched once; that needs a package registry or --jars.",
+        ) from error
+
+
+def _shuffle_partitions(master: str) -> dict[str, str]:
+    """On one host as many state partitions as cores: a stage's state keeps the number for ever, and each costs a task a batch."""
+    cores = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if cores is None:
+        return {}
+    number = cores.group(1) or "1"
+    return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1) if number == "*" else number}
+
+
+def session_for_run(spark: SparkSession) -> SparkSession:
+    """A session of the same application with the settings that the guarantees need; the given one stays as it is.
+
+    Raises:
+        RejectedError: It is a Spark Connect session, or has no Delta.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise RejectedError(
+            "Spark Connect sessions cannot run a pipeline: staging needs Delta's transaction classes in the driver.",
+            safe="Nothing was started.",
+            remedy="Use a classic session (SparkSession.builder.master(...)), or spark-jobs run.",
+        )
+    for key, value in _DELTA.items():
+        if value not in (spark.conf.get(key, "") or "").split(","):
+            raise RejectedError(
+                f"The Spark session has no Delta Lake: {key} is {spark.conf.get(key, '')!r}.",
+                safe="Nothing was started.",
+                remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
+            )
+    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in REQUIRED_SETTINGS.items():
+        own.conf.set(key, value)
+    return own
+
+
+class WorkLock:
+    """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
+
+    It is held by the JVM because a JVM can outlive its killed Python process and finish a batch.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        self._file = jvm.java.io.RandomAccessFile(path, "rw")
+        self._lock: Any = None
+
+    def try_lock(self) -> bool:
+        """Whether the lock is ours now."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._lock = self._file.getChannel().tryLock()
+        except Py4JJavaError as error:
+            if "OverlappingFileLockException" not in str(error.java_exception):
+                raise
+            self._lock = None
+        return self._lock is not None
+
+    def release(self) -> None:
+        """Gives the lock back; idempotent."""
+        self._file.close()
+
+
+class DeltaJvm:
+    """Delta's own classes for one session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._session: Any = spark._jsparkSession
+        self._convert = jvm.scala.jdk.javaapi.CollectionConverters
+
+    def _object(self, name: str) -> Any:  # Class.forName misses jars that were added with --packages
+        return self._jvm.org.apache.spark.util.Utils.classForName(name, True, False).getField("MODULE$").get(None)
+
+    def _log(self, path: str) -> Any:
+        self._jvm.SparkSession.setActiveSession(self._session)  # Delta reads its settings from the thread's session
+        return self._object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
+
+    def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
+        snapshot = self._log(path).update(False, self._jvm.scala.Option.apply(None), self._jvm.scala.Option.apply(None))
+        return (
+            int(snapshot.version()),
+            json.loads(snapshot.metadata().json())["metaData"],
+            json.loads(snapshot.protocol().json())["protocol"],
+        )
+
+    def table_path(self, name: str) -> str | None:
+        """Where the Delta table of this name in the catalog is; None where it is not a Delta table."""
+        rows = self.spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+        facts = {row["col_name"]: row["data_type"] for row in rows}
+        return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
+
+    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+        """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
+
+        Returns:
+            Delta's ``add`` actions, with paths relative to the table.
+        """
+        # The only way to recognise a file that was written and recorded nowhere: Delta's own name for it would be a bare UUID.
+        self._session.sessionState().conf().setConfString("spark.databricks.delta.testOnly.dataFileNamePrefix", prefix)
+        actions = self._log(path).startTransaction().writeFiles(frame._jdf)
+        return [json.loads(action.json())["add"] for action in self._convert.asJava(actions)]
+
+
+def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
+    """The modification time in milliseconds and the size in bytes of a file, as Spark's file source sees them."""
+    jvm: Any = spark._jvm
+    java_context: Any = spark.sparkContext._jsc
+    location = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+    status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    return int(status.getModificationTime()), int(status.getLen())

@@ -1,0 +1,154 @@
+"""Spark's own offset and batch commit logs of one streaming query.
+
+Spark owns the directory. This module reads it, and writes exactly one thing into it: an entry of the offset log while the query is stopped,
+which Spark then runs as one batch (a drain, a release of the watermark, a batch that ends at a pin).
+
+Invariants:
+
+1. ``offsets/N+1`` is written only if batch N is committed: Spark skips an uncommitted batch below the latest entry without an error.
+2. An entry is only replaced while its batch is not committed.
+3. Keys that this version does not know are kept.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files
+
+NO_BATCH = BatchId(-1)
+"""The last batch of a query that has had none."""
+_OFFSETS_VERSION = "v1"
+
+
+@dataclass(frozen=True)
+class OffsetEntry:
+    """One entry of the offset log: what a batch reads and which watermark it sees."""
+
+    version: str
+    header: dict[str, Any]
+    sources: tuple[str, ...]
+    """The end of each source as the source wrote it, in the order of the plan; ``-`` where it has none."""
+
+    @property
+    def watermark_ms(self) -> int:
+        return int(self.header["batchWatermarkMs"])
+
+    def with_sources(self, sources: tuple[str, ...]) -> "OffsetEntry":
+        return replace(self, sources=sources)
+
+    def with_watermark(self, watermark_ms: int) -> "OffsetEntry":
+        return replace(self, header=self.header | {"batchWatermarkMs": watermark_ms})
+
+    def to_bytes(self) -> bytes:
+        return "\n".join([self.version, json.dumps(self.header), *self.sources]).encode()
+
+
+class SparkLog:
+    """The logs of the query whose Spark checkpoint is ``directory`` of a work directory."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.files = files
+        self.directory = directory
+
+    def last_offsets(self) -> BatchId:
+        """The newest batch that was planned; -1 where there is none."""
+        return self._last("offsets")
+
+    def last_commit(self) -> BatchId:
+        """The newest batch that Spark has committed; -1 where there is none."""
+        return self._last("commits")
+
+    def pending(self) -> bool:
+        """Whether a batch was planned and not committed."""
+        return self.last_offsets() > self.last_commit()
+
+    def offsets(self, batch: BatchId) -> OffsetEntry:
+        """The planned batch.
+
+        Raises:
+            NotFoundError: It was never planned, or purged.
+            UnsupportedFormatError: Spark wrote a version that this runtime does not know.
+        """
+        path = f"{self.directory}/offsets/{batch}"
+        version, _, rest = self.files.read(path).decode().partition("\n")
+        if version != _OFFSETS_VERSION:
+            raise UnsupportedFormatError(
+                f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {_OFFSETS_VERSION}.",
+                safe="Nothing was changed.",
+                remedy="Run with spark.sql.streaming.offsetLog.formatVersion=1, from a fresh start.",
+                path=path,
+                found=version,
+            )
+        header, *sources = rest.split("\n")
+        try:
+            return OffsetEntry(version, json.loads(header), tuple(sources))
+        except ValueError as error:
+            raise CorruptDocumentError(
+                f"{path} is not a whole entry of Spark's offset log: {error}.",
+                safe="It was not used.",
+                remedy="Start fresh (--fresh), or restore the work directory from a copy.",
+                path=path,
+            ) from error
+
+    def offsets_sha256(self, batch: BatchId) -> str:
+        return sha256(self.files.read(f"{self.directory}/offsets/{batch}"))
+
+    def commits_sha256(self, batch: BatchId) -> str:
+        return sha256(self.files.read(f"{self.directory}/commits/{batch}"))
+
+    def next_watermark_ms(self, batch: BatchId) -> int:
+        """The watermark after a committed batch."""
+        lines = self.files.read(f"{self.directory}/commits/{batch}").decode().split("\n")
+        return max(int(json.loads(lines[1])["nextBatchWatermarkMs"]), self.offsets(batch).watermark_ms)
+
+    def query_id(self) -> str | None:
+        """Spark's id of the query; None before its first start."""
+        try:
+            return str(json.loads(self.files.read(f"{self.directory}/metadata"))["id"])
+        except NotFoundError:
+            return None
+
+    def plan(self, batch: BatchId, entry: OffsetEntry) -> None:
+        """Plans the batch after the last committed one; Spark runs it at its next start.
+
+        Raises:
+            CorruptDocumentError: Not the next batch: Spark would skip one silently.
+        """
+        if self.pending() or batch != self.last_commit() + 1:
+            raise CorruptDocumentError(
+                f"Batch {batch} of {self.directory} cannot be planned: planned up to {self.last_offsets()}, "
+                f"committed up to {self.last_commit()}.",
+                safe="Nothing was written; Spark would have skipped a batch.",
+                remedy="Report this; a fresh start (--fresh) goes around it.",
+                path=self.directory,
+            )
+        with step(Step.PLAN_BATCH):
+            self.files.create(f"{self.directory}/offsets/{batch}", entry.to_bytes())
+
+    def replan(self, batch: BatchId, entry: OffsetEntry) -> None:
+        """Replaces the entry of a batch that is planned and not committed."""
+        if batch <= self.last_commit():
+            raise CorruptDocumentError(
+                f"Batch {batch} of {self.directory} is committed and cannot be planned again.",
+                safe="Nothing was written.",
+                remedy="Report this.",
+                path=self.directory,
+            )
+        self.rewrite(batch, entry)
+
+    def rewrite(self, batch: BatchId, entry: OffsetEntry) -> None:
+        """Replaces an entry, durably."""
+        path = f"{self.directory}/offsets/{batch}"
+        with step(Step.PLAN_BATCH):
+            self.files.replace(path, entry.to_bytes())
+            self.files.sync(path)
+
+    def _last(self, log: str) -> BatchId:
+        return BatchId(
+            max((int(name) for name in self.files.names(f"{self.directory}/{log}") if name.isdigit()), default=NO_BATCH)
+        )

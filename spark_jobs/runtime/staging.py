@@ -1,0 +1,131 @@
+"""Phase 1 of the two-phase commit: each batch's rows become Parquet files that only the stage's private log names (design, section 6)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructField, StructType
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.bounds import Bound
+from spark_jobs.runtime.plan import BatchFacts, batch_facts
+from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.session import DeltaJvm
+from spark_jobs.runtime.spark_log import SparkLog
+
+
+class PastPinError(Exception):
+    """A batch reads past a recorded end; nothing of it was staged. Handled by the stage, never shown."""
+
+
+class BeforeEpochError(Exception):
+    """A batch has rows before 1970 that Spark would drop as late; nothing of it was staged. Handled by the stage, never shown."""
+
+
+@dataclass
+class StageWriter:
+    """Stages a query's batches; given to ``foreachBatch``.
+
+    What it raises is kept in :attr:`failure`, because Spark passes on only a text.
+    """
+
+    stage: StageName
+    table_path: str
+    file_prefix: str
+    schema: StructType
+    spark_log: SparkLog
+    private_log: PrivateLog
+    bounds: Sequence[Bound]
+    inputs_by_watermark: Mapping[str, InputName]
+    """Which input each watermark node of the running query belongs to."""
+    held: bool
+    failure: BaseException | None = None
+    query: Future[StreamingQuery] = field(default_factory=Future)
+    """The query whose batches these are; the first one can come before Spark's start call has returned."""
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        try:
+            self._stage(frame, BatchId(batch))
+        except BaseException as error:
+            self.failure = error
+            raise RuntimeError(f"stage {self.stage}, batch {batch} was not staged: {type(error).__name__}") from None
+
+    def _stage(self, frame: DataFrame, batch: BatchId) -> None:
+        self._check_bounds(batch)
+        offsets_sha256 = self.spark_log.offsets_sha256(batch)
+        earlier = self.private_log.read(batch)
+        fitted = fit(frame, self.schema)
+        if earlier is not None:
+            self._check_same(earlier, offsets_sha256, fitted.count())
+            return
+        with step(Step.STAGE_FILES):
+            adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, self.file_prefix)
+        facts = self._facts(batch)
+        self.private_log.append(
+            StagedBatch(
+                batch=batch,
+                offsets_sha256=offsets_sha256,
+                rows=sum(json.loads(add["stats"])["numRecords"] for add in adds),
+                late_rows=facts.late_rows,
+                newest_event_ms=self._newest_by_input(batch, facts),
+                adds=tuple(adds),
+            )
+        )
+
+    def _check_bounds(self, batch: BatchId) -> None:
+        lines = self.spark_log.offsets(batch).sources
+        previous = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else [None] * len(lines)
+        if any(bound.exceeded(before, line) for bound, before, line in zip(self.bounds, previous, lines, strict=True)):
+            raise PastPinError
+
+    def _facts(self, batch: BatchId) -> BatchFacts:
+        facts = batch_facts(self.query.result())
+        before_epoch = any(oldest < 0 for oldest in facts.oldest_event_ms.values())
+        if self.held and before_epoch and self.spark_log.offsets(batch).watermark_ms == 0:
+            raise BeforeEpochError
+        return facts
+
+    def _newest_by_input(self, batch: BatchId, facts: BatchFacts) -> dict[str, int]:
+        before = self.private_log.read(BatchId(batch - 1)) if batch > 0 else None
+        newest = dict(before.newest_event_ms) if before else {}
+        for node, event_ms in facts.newest_event_ms.items():
+            name = self.inputs_by_watermark[node]
+            newest[name] = max(newest.get(name, event_ms), event_ms)
+        return newest
+
+    def _check_same(self, earlier: StagedBatch, offsets_sha256: str, rows: int) -> None:
+        """The first result of a batch stands; the second is only consumed, for the state's sake."""
+        if earlier.offsets_sha256 == offsets_sha256 and earlier.rows == rows:
+            return
+        what = "other input" if earlier.offsets_sha256 != offsets_sha256 else f"{rows} rows after {earlier.rows}"
+        raise InterruptedRunError(
+            f"Batch {earlier.batch} of stage '{self.stage}' was computed twice and came to {what}: the stage is not deterministic.",
+            exists="The first result is staged and not public.",
+            safe="No table was changed.",
+            remedy="Remove what differs between two runs of the same rows (random values, the clock, an unpinned static input), "
+            "then start fresh (--fresh).",
+            stage=self.stage,
+            batch=earlier.batch,
+            expected=earlier.rows,
+            found=rows,
+        )
+
+
+def fit(frame: DataFrame, schema: StructType) -> DataFrame:
+    """``frame`` with a table's column names, order and types; columns that the frame lacks stay absent.
+
+    Delta's ``writeFiles`` neither casts nor checks types: an integer column staged as text makes a table unreadable.
+    """
+    names = {name.lower() for name in frame.columns}
+    return frame.to(StructType([StructField(f.name, f.dataType, True) for f in schema.fields if f.name.lower() in names]))
+
+
+def file_prefix(incarnation: str, stage: StageName) -> str:
+    """What the names of a stage's staged files begin with, so that the sweep recognises those that nothing names."""
+    return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"

@@ -1,0 +1,78 @@
+"""The storage port.
+
+Invariants that every implementation keeps, and that ``tests/contract`` checks on each:
+
+1. When ``create`` returns, the file is durable and whole under its name; before, nobody sees a part of it.
+2. Of several creates of one name exactly one succeeds; the others are told, unless they brought the same bytes.
+3. ``read`` gives what a finished ``create`` or ``replace`` wrote, never a mix.
+4. Paths are relative to the root, with ``/`` between parts; no path leads out of the root.
+"""
+
+from typing import Protocol
+
+from spark_jobs.protocol.codec import D, Document, decode, encode
+
+
+class Files(Protocol):
+    """A directory of small files with create-if-absent.
+
+    Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails. Any failed
+    call may be repeated.
+    """
+
+    @property
+    def url(self) -> str:
+        """The root, as Spark and fsspec both read it."""
+        ...
+
+    def below(self, directory: str) -> "Files":
+        """The directory of this name as a root of its own, in the same storage."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Makes ``path`` with exactly ``data``; durable on return. The same bytes again are a success.
+
+        Raises:
+            AlreadyExistsError: Other bytes are there.
+            OutcomeUnknownError: It may or may not exist; read it back.
+        """
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Puts ``data`` under ``path`` whatever was there: the old or the new bytes are read, never a mix. Not fsynced: for hints."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """All bytes of ``path``.
+
+        Raises:
+            NotFoundError: It is not there.
+        """
+        ...
+
+    def names(self, directory: str) -> list[str]:
+        """The names directly inside ``directory``, sorted; without unfinished files; empty where it does not exist."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Removes a file or a whole directory; a missing one is a success."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """Makes a file that somebody else wrote under the root durable."""
+        ...
+
+
+def create_document(files: Files, path: str, document: Document) -> None:
+    """Creates a document; see :meth:`Files.create`."""
+    files.create(path, encode(document))
+
+
+def read_document(files: Files, path: str, kind: type[D]) -> D:
+    """Reads a document, whole.
+
+    Raises:
+        NotFoundError: It is not there.
+        CorruptDocumentError: It is torn or altered.
+    """
+    return decode(kind, files.read(path), f"{files.url}/{path}")

@@ -1,0 +1,312 @@
+"""The storage port on a POSIX file system, of one machine or shared.
+
+How a create keeps its promise: the directories above are made and fsynced; the bytes are written to an unfinished file beside
+the final name and fsynced; a hard link gives the file its name, which fails if the name is taken, also by another host of a
+shared file system; the unfinished name goes, and the directory is fsynced. A crash leaves nothing, an unfinished file that
+nobody sees, or the whole file.
+
+An unfinished file is called ``.<name>.<random>.tmp``. One that a crash has left is removed by the next create or replace of the
+same name, and a day later by any in the same directory. A writer so slow that its file is removed under its hands is told to
+look again.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from uuid import uuid4
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    ConflictError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageFullError,
+    StreamPipelineError,
+)
+from spark_jobs.storage.system import RealSystem, System
+
+_UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
+_LEFTOVER_AGE_S = 24 * 3600.0
+_CHUNK_BYTES = 1 << 20
+_AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
+"""What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
+
+_KINDS: dict[int, type[StreamPipelineError]] = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StorageFullError)
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDeniedError)
+    | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), NotFoundError)
+    | dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), InvalidParameterError)
+    | dict.fromkeys((errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL), MissingRequirementError)
+)
+_REMEDIES: dict[type[StreamPipelineError], str] = {
+    StorageFullError: "Free space or raise the quota, then repeat.",
+    AccessDeniedError: "Give this user the right to write there, on a file system that has hard links.",
+    InvalidParameterError: "Use a shorter path.",
+    MissingRequirementError: "Use a file system with hard links and durable directories.",
+    StorageError: "Repeat; if it goes on, check the disk or the mount.",
+}
+
+
+class LocalFiles:
+    """The files below a directory; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+
+    Args:
+        root: The directory; made by the first write. A relative path starts at the current directory.
+        system: The operating system, or a test's replacement.
+
+    Raises:
+        InvalidParameterError: The path has characters that the parts of a pipeline would read differently.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], system: System | None = None) -> None:
+        self._root = "/" + os.path.abspath(root).lstrip("/")
+        self._system = system or RealSystem()
+        self._root_is_durable = False
+        if found := _AMBIGUOUS.search(self._root):
+            raise InvalidParameterError(
+                f"The path {self._root!r} has the character {found[0]!r}, which Spark, fsspec and delta-rs read differently.",
+                safe="Nothing was written.",
+                remedy="Use a path of letters, digits, spaces and any of / . _ - + = , @ ~",
+                path=self._root,
+                found=found[0],
+            )
+
+    @property
+    def url(self) -> str:
+        """``file:///…`` without escapes: neither Hadoop nor fsspec undoes them."""
+        return f"file://{self._root}"
+
+    def below(self, directory: str) -> "LocalFiles":
+        return LocalFiles(self._target(directory), self._system)
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._target(path)
+        with _translated(target):
+            self._make_directory(os.path.dirname(target))
+            unfinished = self._write_unfinished(target, data)
+            try:
+                self._link(unfinished, target, data)
+            except BaseException:
+                self._remove_quietly(unfinished)
+                raise
+        with _translated(target, outcome_unknown=True):
+            with suppress(FileNotFoundError):
+                self._system.unlink(unfinished)
+            self._remove_leftovers(target)
+            self._fsync(os.path.dirname(target))
+
+    def replace(self, path: str, data: bytes) -> None:
+        # The contents are fsynced before the rename, so that also after a crash the old or the new bytes are read.
+        target = self._target(path)
+        with _translated(target):
+            self._make_directory(os.path.dirname(target))
+            unfinished = self._write_unfinished(target, data)
+            try:
+                self._system.replace(unfinished, target)
+            except FileNotFoundError as error:
+                raise _overtaken(target) from error
+            except BaseException:
+                self._remove_quietly(unfinished)
+                raise
+            self._remove_leftovers(target)
+
+    def read(self, path: str) -> bytes:
+        target = self._target(path)
+        with _translated(target):
+            return self._read(target)
+
+    def names(self, directory: str) -> list[str]:
+        target = self._target(directory) if directory else self._root
+        with _translated(target):
+            try:
+                return sorted(name for name in self._system.listdir(target) if not _UNFINISHED.fullmatch(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def delete(self, path: str) -> None:
+        # Also what somebody else has just removed is made durable: the caller may rely on it when it goes on.
+        target = self._target(path)
+        with _translated(target):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self._remove(target)
+            self._fsync_nearest(os.path.dirname(target))
+
+    def sync(self, path: str) -> None:
+        # Whoever wrote the file may have made the directories above it as well.
+        target = self._target(path)
+        with _translated(target):
+            self._fsync(target)
+            for directory in self._up_to_root(os.path.dirname(target)):
+                self._fsync(directory)
+
+    def _target(self, path: str) -> str:
+        parts = path.split("/")
+        if "\0" in path or any(part in ("", ".", "..") or _UNFINISHED.fullmatch(part) for part in parts):
+            raise InvalidParameterError(
+                f"{path!r} is not the path of a file below {self.url}.",
+                safe="Nothing was read or written.",
+                remedy="Give a relative path with one / between its parts, without '.', '..' and names like '.x.tmp'.",
+                path=path,
+            )
+        return os.path.join(self._root, *parts)
+
+    def _up_to_root(self, directory: str) -> Iterator[str]:
+        while len(directory) > len(self._root):
+            yield directory
+            directory = os.path.dirname(directory)
+        yield self._root
+
+    def _make_directory(self, directory: str) -> None:
+        # A directory that exists may have been made a moment ago by somebody who has not fsynced the one above it yet.
+        self._make_root()
+        for each in reversed(list(self._up_to_root(directory))[:-1]):
+            with suppress(FileExistsError):
+                self._system.mkdir(each)
+            self._fsync(os.path.dirname(each))
+
+    def _make_root(self) -> None:
+        if self._root_is_durable:
+            return
+        missing = [self._root]
+        while missing:
+            try:
+                self._system.mkdir(missing[-1])
+            except FileNotFoundError:
+                missing.append(os.path.dirname(missing[-1]))
+                continue
+            except FileExistsError:
+                # Above an existing directory we may not be allowed to look; whoever gave it to us has made it durable.
+                with suppress(PermissionError):
+                    self._fsync(os.path.dirname(missing.pop()))
+                continue
+            self._fsync(os.path.dirname(missing.pop()))
+        self._root_is_durable = True
+
+    def _write_unfinished(self, target: str, data: bytes) -> str:
+        directory, name = os.path.split(target)
+        unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
+        try:
+            descriptor = self._system.create_file(unfinished)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[self._system.write(descriptor, rest) :]
+                self._system.fsync(descriptor)
+            finally:
+                self._system.close(descriptor)
+        except BaseException:
+            self._remove_quietly(unfinished)
+            raise
+        return unfinished
+
+    def _link(self, unfinished: str, target: str, data: bytes) -> None:
+        """Links, or finds that a link with our bytes is there: whatever the system has answered, what can be read decides."""
+        try:
+            self._system.link(unfinished, target)
+        except OSError as error:
+            try:
+                found = self._read(target)
+            except IsADirectoryError:
+                found = None
+            except FileNotFoundError:
+                if isinstance(error, FileExistsError | FileNotFoundError):
+                    raise _overtaken(target) from error
+                raise error from None
+            except OSError as unreadable:
+                raise _outcome_unknown(target, unreadable) from error
+            if found != data:
+                self._remove_leftovers(target)
+                raise AlreadyExistsError(
+                    f"{target} exists with other contents.",
+                    safe="It was not changed.",
+                    remedy="Read it and decide again.",
+                    path=target,
+                    expected=sha256(data),
+                    found=None if found is None else sha256(found),
+                ) from error
+
+    def _read(self, target: str) -> bytes:
+        descriptor = self._system.open(target)
+        try:
+            return b"".join(iter(lambda: self._system.read(descriptor, _CHUNK_BYTES), b""))
+        finally:
+            self._system.close(descriptor)
+
+    def _fsync(self, target: str) -> None:
+        descriptor = self._system.open(target)
+        try:
+            self._system.fsync(descriptor)
+        finally:
+            self._system.close(descriptor)
+
+    def _fsync_nearest(self, directory: str) -> None:
+        for each in self._up_to_root(directory):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return self._fsync(each)
+
+    def _remove(self, target: str) -> None:
+        if not self._system.is_directory(target):
+            return self._system.unlink(target)
+        for name in self._system.listdir(target):
+            with suppress(FileNotFoundError):
+                self._remove(os.path.join(target, name))
+        self._system.rmdir(target)
+
+    def _remove_quietly(self, unfinished: str) -> None:
+        with suppress(OSError):  # the error that brought us here matters more; leftovers have their own rule
+            self._system.unlink(unfinished)
+
+    def _remove_leftovers(self, target: str) -> None:
+        """Removes what crashes have left; the name is taken now, so nobody needs its unfinished files any more."""
+        directory, name = os.path.split(target)
+        ours = re.compile(re.escape(f".{name}.") + r"[0-9a-f]{12}\.tmp")
+        with suppress(OSError):
+            for found in filter(_UNFINISHED.fullmatch, self._system.listdir(directory)):
+                leftover = os.path.join(directory, found)
+                with suppress(OSError):
+                    if ours.fullmatch(found) or self._system.age_s(leftover) > _LEFTOVER_AGE_S:
+                        self._system.unlink(leftover)
+
+
+@contextmanager
+def _translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
+    """The one place where the system's errors become ours."""
+    try:
+        yield
+    except OSError as error:
+        if outcome_unknown:
+            raise _outcome_unknown(target, error) from error
+        kind = _KINDS.get(error.errno or 0, StorageError)
+        raise kind(
+            f"{target}: {error.strerror or error}.",
+            safe="No file is half-written, and the call may be repeated.",
+            remedy=_REMEDIES.get(kind, ""),
+            path=target,
+            errno=error.errno,
+        ) from error
+
+
+def _outcome_unknown(target: str, error: OSError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{target} may or may not be durable: {error.strerror or error}.",
+        exists="If it is there, it is whole.",
+        remedy="Repeat with the same contents.",
+        path=target,
+        errno=error.errno,
+    )
+
+
+def _overtaken(target: str) -> ConflictError:
+    return ConflictError(
+        f"Somebody else wrote or removed {target} at the same time.",
+        safe="Nothing was mixed.",
+        remedy="Look again, then repeat.",
+        path=target,
+    )

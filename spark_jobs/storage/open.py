@@ -1,0 +1,79 @@
+"""From what a user writes down as a home to the storage port."""
+
+import re
+from os.path import expanduser
+from urllib.parse import unquote
+from uuid import uuid4
+
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
+
+
+def open_files(url: str) -> Files:
+    """Opens a directory. Reads and writes nothing yet; ``open_files(files.url)`` opens the same one again.
+
+    Args:
+        url: A path, ``~`` allowed, or a ``file:`` URL with one or three slashes, escapes allowed.
+
+    Raises:
+        InvalidParameterError: It is neither, or its path has characters that a pipeline's parts would read differently.
+    """
+    found = _SCHEME.match(url)
+    if found is None:
+        path = expanduser(url)
+    elif found[1].lower() == "file":
+        absolute = _FILE_URL.fullmatch(url)
+        if absolute is None:
+            raise _refused(url, "A file: URL has the form file:///directory.")
+        path = unquote(absolute[1], errors="surrogateescape")
+    else:
+        raise _refused(
+            url,
+            f"{found[1]}: is not supported: in this version a home is a directory that this machine has mounted, on a local or a "
+            "shared POSIX file system. Object stores (s3:, s3a:, gs:, abfss:, wasbs:, oss:), hdfs:, dbfs: and http: are not.",
+        )
+    if not path.strip():
+        raise _refused(url, "It names no directory.")
+    return LocalFiles(path)
+
+
+def check_create_if_absent(files: Files) -> None:
+    """Refuses a store that does not hold what every guarantee rests on: of two creates of one name, one is told.
+
+    Leaves nothing behind. Meant for whoever makes a home; it writes, so not for readers.
+
+    Raises:
+        MissingRequirementError: The store lets a second create pass, or does not list or remove what was created.
+        StorageError: It cannot be written at all.
+    """
+    probe = f"probe-{uuid4().hex}"
+    try:
+        files.create(probe, b"first")
+        try:
+            files.create(probe, b"second")
+        except AlreadyExistsError:
+            kept = files.read(probe) == b"first" and probe in files.names("")
+        else:
+            kept = False
+    finally:
+        files.delete(probe)
+    if not kept or probe in files.names(""):
+        raise MissingRequirementError(
+            f"{files.url} does not keep the first of two files created under one name, or does not list it.",
+            safe="Nothing was left there.",
+            remedy="Use a local disk, or a shared file system with hard links, as the home.",
+            url=files.url,
+        )
+
+
+def _refused(url: str, reason: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"{url!r} cannot be opened. {reason}",
+        safe="Nothing was written.",
+        remedy="Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights.",
+        url=url,
+    )

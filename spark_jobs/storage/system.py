@@ -1,0 +1,104 @@
+"""The calls to the operating system that the local storage makes, one by one, so that tests can fail or forget any of them."""
+
+import os
+import stat
+import time
+from typing import Protocol
+
+
+class System(Protocol):
+    """What a POSIX system does with files. Paths are absolute; every call raises ``OSError`` as :mod:`os` does."""
+
+    def create_file(self, path: str) -> int:
+        """Makes an empty file and opens it for writing; fails if the name is taken."""
+        ...
+
+    def open(self, path: str) -> int:
+        """Opens a file or a directory for reading."""
+        ...
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """Writes some of ``data`` and returns how many bytes that were."""
+        ...
+
+    def read(self, descriptor: int, size_bytes: int) -> bytes:
+        """Reads at most ``size_bytes``; nothing at the end."""
+        ...
+
+    def fsync(self, descriptor: int) -> None:
+        """Makes a file's contents, or a directory's entries, durable."""
+        ...
+
+    def close(self, descriptor: int) -> None:
+        """Closes, also when it raises."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Gives a file a second name; fails if that is taken."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Renames a file over whatever has the name ``target``."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def mkdir(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def is_directory(self, path: str) -> bool:
+        """Whether ``path`` is a directory; a symbolic link to one is not."""
+        ...
+
+    def age_s(self, path: str) -> float:
+        """The time since the contents of ``path`` last changed, as far as the clocks agree."""
+        ...
+
+
+class RealSystem:
+    """The operating system itself."""
+
+    def create_file(self, path: str) -> int:
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        return os.write(descriptor, data)
+
+    def read(self, descriptor: int, size_bytes: int) -> bytes:
+        return os.read(descriptor, size_bytes)
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target, follow_symlinks=False)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+
+    def age_s(self, path: str) -> float:
+        return time.time() - os.lstat(path).st_mtime

@@ -1,0 +1,70 @@
+"""An Airflow of the tests' own, and pipelines' homes without Spark."""
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DAGS = ROOT / "dags_examples"
+
+if "airflow" in sys.modules:
+    raise RuntimeError("Airflow was imported before its tests could choose its home.")
+AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="airflow-")
+EXAMPLES = Path(AIRFLOW_HOME.name) / "examples"
+os.environ |= {
+    "AIRFLOW_HOME": AIRFLOW_HOME.name,
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+    "SPARK_JOBS_EXAMPLES": str(EXAMPLES),
+}
+
+
+@dataclass(frozen=True)
+class Homes:
+    """The home roots of the test's connection."""
+
+    root: Path
+
+    def path(self, name: str = "flights") -> Path:
+        return self.root / name
+
+    def starts(self, name: str = "flights") -> list[dict[str, Any]]:
+        """How each driver of this home was started."""
+        return [json.loads(path.read_text()) for path in sorted(self.path(name).glob("started-*.json"))]
+
+
+def connection(**extra: Any) -> str:
+    return json.dumps({"conn_type": "stream_pipeline", "extra": extra})
+
+
+@pytest.fixture(scope="session")
+def fake_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A "Python" whose ``-m spark_jobs run`` is the fake driver; anything else goes to the real one."""
+    program = tmp_path_factory.mktemp("bin") / "fake-python"
+    python, script = shlex.quote(sys.executable), shlex.quote(str(Path(__file__).with_name("fake_driver.py")))
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))}; export PYTHONPATH\n[ "$1" = -m ] && exec {python} {script} "$@"\n'
+        f'exec {python} "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Homes]:
+    """A connection that allows homes in one directory, with the fake driver."""
+    root = tmp_path / "homes"
+    root.mkdir()
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(root), python=str(fake_python)))
+    yield Homes(root)
+    for home in root.iterdir():  # lets every driver that waits for it end
+        (home / "go").touch()

@@ -1,0 +1,177 @@
+"""Acts on a home as a driver does, without Spark. The name of the pipeline's file says what it does.
+
+It is started as the driver's Python: ``fake_driver -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import DRIVER_LOCK, local_path
+from spark_jobs.control.status import write_status
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    ErrorReport,
+    RunState,
+    SinkResult,
+    StageState,
+    StageStatus,
+    StartRequest,
+    StartResponse,
+    Status,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import (
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    RequestId,
+    RoundNumber,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+)
+from spark_jobs.storage.open import open_files
+from tests.support.staged_pipeline import a_manifest
+
+ERRORS = {
+    "refused": RejectedError("The pipeline is wrong.", safe="Nothing was written.", remedy="Correct line 3."),
+    "corrupt": CorruptDocumentError("A manifest is torn.", path="checkpoints/1/manifest.json"),
+    "failed": InterruptedRunError(
+        "A stage failed.", exists="Checkpoint 4.", safe="Its tables.", remedy="Free space.", stage="hourly"
+    ),
+}
+
+
+def claim(channel: Channel, request: StartRequest) -> None:
+    host = socket.gethostname()
+    channel.attempts.create(
+        AttemptDocument(
+            attempt=request.attempt,
+            request=request.request,
+            run=request.run,
+            round=RoundNumber(1),
+            incarnation=IncarnationId("first"),
+            restored_from=None,
+            work_directory=WorkDirectory(id=WorkDirectoryId("work"), path="/var/work", host=host),
+            host=host,
+            process=os.getpid(),
+            started_at=datetime.now(UTC),
+            versions={},
+        )
+    )
+
+
+def hold(channel: Channel) -> None:
+    path = local_path(channel.files, DRIVER_LOCK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fcntl.lockf(os.open(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+
+
+def respond(channel: Channel, request: StartRequest, error: StreamPipelineError | None) -> None:
+    report = None
+    checkpoint = None
+    if error is None:
+        manifest = a_manifest(int(request.attempt), run=request.run, attempt=request.attempt, round=RoundNumber(7), parent=None)
+        CheckpointStore(channel.files).complete(manifest)
+        checkpoint = manifest.checkpoint
+    else:
+        report = ErrorReport(
+            error=type(error).__name__,
+            retry=error.retry.value,
+            failed=error.failed,
+            exists=error.exists,
+            safe=error.safe,
+            remedy=error.remedy,
+            evidence=error.evidence,
+        )
+    channel.respond(
+        StartResponse(
+            request=request.request,
+            attempt=request.attempt,
+            run=request.run,
+            checkpoint=checkpoint,
+            sinks={SinkName("hourly"): SinkResult(table="file:///t/hourly", checkpoint=CheckpointId(1), version=3, rows=9)},
+            error=report,
+            answered_at=datetime.now(UTC),
+        )
+    )
+
+
+def record_start(channel: Channel) -> None:
+    """What a test wants to know of how this process was started, beside the home."""
+    facts = {
+        "argv": sys.argv[1:],
+        "environment": dict(os.environ),
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "stdin": os.readlink("/proc/self/fd/0"),
+    }
+    path = local_path(channel.files, f"started-{os.getpid()}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts))
+
+
+def wait_for_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.02)
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    assert arguments[:3] == ["-m", "spark_jobs", "run"]
+    behaviour = Path(arguments[3]).stem
+    home = arguments[arguments.index("--home") + 1]
+    channel = Channel(open_files(home))
+    request = channel.request(RequestId(arguments[arguments.index("--request") + 1]))
+    record_start(channel)
+    print("the driver says hello", flush=True)
+    if behaviour == "refused_before_anything":
+        print("no such pipeline", flush=True)
+        return 2
+    try:
+        claim(channel, request)
+    except FencedError:
+        return 0
+    hold(channel)
+    local_path(channel.files, "attempts/1.log").write_text('{"time": "noon", "level": "error", "message": "out of disk"}\n')
+    stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
+    write_status(
+        channel.files,
+        Status(
+            attempt=request.attempt,
+            run=request.run,
+            state=RunState.RUNNING,
+            updated_at=datetime.now(UTC),
+            stages={StageName("hourly"): stage},
+        ),
+    )
+    return finish(behaviour, channel, request)
+
+
+def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
+    if behaviour == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "unknown":
+        return 4
+    if behaviour == "silent":
+        return 0
+    if behaviour in ("waits", "stubborn"):
+        if behaviour == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        wait_for_file(local_path(channel.files, "go"))
+    respond(channel, request, ERRORS.get(behaviour))
+    return 0 if behaviour not in ERRORS else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What Airflow does with an error of the tree."""
+
+import pickle
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider.exceptions import (
+    PipelineRunError,
+    PipelineRunRefusedError,
+    airflow_error,
+    raising_airflow_errors,
+    reported_error,
+)
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    CorruptDocumentError,
+    DeadlineExceededError,
+    FencedError,
+    IncompleteError,
+    InterruptedRunError,
+    InvalidPipelineError,
+    MissingRequirementError,
+    OutcomeUnknownError,
+    RejectedError,
+    StorageError,
+    StorageFullError,
+    StreamPipelineError,
+    UnsupportedFormatError,
+)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        RejectedError,
+        InvalidPipelineError,
+        MissingRequirementError,
+        UnsupportedFormatError,
+        CorruptDocumentError,
+        AccessDeniedError,
+    ],
+)
+def test_what_would_fail_again_is_not_retried(kind: type[StreamPipelineError]) -> None:
+    assert isinstance(airflow_error(kind("It is wrong.")), AirflowFailException)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AlreadyExistsError,
+        FencedError,
+        OutcomeUnknownError,
+        StorageError,
+        StorageFullError,
+        DeadlineExceededError,
+        InterruptedRunError,
+        IncompleteError,
+    ],
+)
+def test_what_may_succeed_next_time_is_retried(kind: type[StreamPipelineError]) -> None:
+    error = airflow_error(kind("It is busy."))
+    assert isinstance(error, AirflowException)
+    assert not isinstance(error, AirflowFailException)
+
+
+def test_the_text_says_what_failed_what_exists_what_is_safe_and_what_to_do() -> None:
+    error = airflow_error(StorageFullError("The disk is full.", exists="Checkpoint 4.", safe="The tables.", remedy="Free space."))
+    assert str(error).splitlines() == [
+        "StorageFullError: The disk is full.",
+        "Exists: Checkpoint 4.",
+        "Safe: The tables.",
+        "To do: Free space.",
+    ]
+
+
+def test_an_error_survives_a_report_with_its_evidence() -> None:
+    report = ErrorReport(error="StorageFullError", retry="with_backoff", failed="Full.", evidence={"path": "/data"})
+    error = reported_error(report)
+    assert isinstance(error, StorageFullError)
+    assert error.evidence == {"path": "/data"}
+
+
+@pytest.mark.parametrize("kind", [PipelineRunError, PipelineRunRefusedError])
+def test_an_exception_can_cross_a_process(kind: type[PipelineRunError]) -> None:
+    copy = pickle.loads(pickle.dumps(kind(StorageFullError("Full.", remedy="Free space.", path="/data"))))
+    assert type(copy) is kind
+    assert copy.error.evidence == {"path": "/data"}
+
+
+def test_other_exceptions_pass_unchanged() -> None:
+    with pytest.raises(ZeroDivisionError), raising_airflow_errors():
+        _ = 1 / 0

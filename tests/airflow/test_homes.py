@@ -1,0 +1,108 @@
+"""The allow-list of home roots."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider.homes import open_home
+from spark_jobs.protocol.errors import AccessDeniedError, RejectedError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "homes").mkdir()
+    (tmp_path / "homes-of-others").mkdir()
+    return tmp_path / "homes"
+
+
+def test_a_home_inside_the_root_is_opened(root: Path) -> None:
+    assert open_home(f"file://{root}/flights", [str(root)]).url == f"file://{root}/flights"
+
+
+def test_a_relative_home_starts_at_the_first_root(root: Path, tmp_path: Path) -> None:
+    assert open_home("team/flights", [str(root), str(tmp_path / "other")]).url == f"file://{root}/team/flights"
+
+
+def test_a_home_inside_any_of_several_roots_is_opened(root: Path, tmp_path: Path) -> None:
+    assert open_home(str(root / "flights"), [f"file://{tmp_path}/other", str(root)]).url == f"file://{root}/flights"
+
+
+def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
+    (root / "real").mkdir()
+    (root / "link").symlink_to("real")
+    assert open_home(f"file://{root}/x/../%6cink/flights", [str(root)]).url == f"file://{root}/real/flights"
+
+
+@pytest.mark.parametrize(
+    "home",
+    [
+        "{root}-of-others/flights",
+        "{root}",
+        "{root}/",
+        "{root}/x/..",
+        "/",
+        "~/flights",
+        "{root}/../homes-of-others/x",
+        "../homes-of-others/x",
+        "x/../../homes-of-others/x",
+        "file://{root}/../homes-of-others/x",
+        "file://{root}/%2e%2e/homes-of-others/x",
+        "file://{root}/%2E%2e%2fhomes-of-others/x",
+        "file:{root}/../x",
+        "{root}/link/x",
+        "link/x",
+        "file://{root}/l%69nk/x",
+    ],
+)
+def test_no_home_outside_is_opened(root: Path, home: str) -> None:
+    (root / "link").symlink_to("../homes-of-others")
+    with pytest.raises(AccessDeniedError) as caught:
+        open_home(home.format(root=root), [str(root)])
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "home",
+    [
+        "s3://bucket/flights",
+        "hdfs:{root}/flights",
+        "file://host{root}/flights",
+        "FILE://evil/{root}",
+        "{root}/%2e%2e/x",
+        "{root}/\0",
+        "{root}/a\nb",
+        "",
+        "  ",
+        "file://{root}/%252e%252e/x",
+    ],
+)
+def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
+    with pytest.raises(RejectedError):
+        open_home(home.format(root=root), [str(root)])
+
+
+def test_without_roots_no_home_is_allowed(root: Path) -> None:
+    with pytest.raises(AccessDeniedError, match="no home roots"):
+        open_home(str(root / "flights"), [])
+
+
+def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(root)
+    assert open_home("flights", [str(tmp_path / "alias")]).url == f"file://{root}/flights"
+
+
+@given(parts=st.lists(st.sampled_from(["..", ".", "a", "%2e%2e", "%2E.", "", "link", "up", "%2f", "file:"]), max_size=8))
+def test_no_spelling_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    root = tmp_path_factory.getbasetemp() / "spelled"
+    (root / "a").mkdir(parents=True, exist_ok=True)
+    if not (root / "link").is_symlink():
+        (root / "link").symlink_to("a")
+        (root / "a" / "up").symlink_to("../..")
+    for prefix in ("", f"{root}/", f"file://{root}/"):
+        try:
+            opened = open_home(prefix + "/".join(parts), [str(root)])
+        except (AccessDeniedError, RejectedError):
+            continue
+        assert Path(opened.url.removeprefix("file://")).resolve().is_relative_to(root)

@@ -1,0 +1,348 @@
+"""The operator against a driver that acts on the home as the real one does."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+from airflow.sdk import Context
+
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.hooks.stream_pipeline import StartOrder, StreamPipelineHook
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    ConflictError,
+    CorruptDocumentError,
+    DeadlineExceededError,
+    InterruptedRunError,
+    InvalidParameterError,
+    MissingRequirementError,
+    OutcomeUnknownError,
+    RejectedError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import RunId
+from tests.airflow.conftest import Homes, connection
+
+RUN = RunId("airflow/flights/manual__2026-01-01T00:00:00+00:00/run")
+DEADLINE_S = 20.0
+
+
+def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = -1) -> Context:
+    task = SimpleNamespace(dag_id="flights", run_id=run_id, task_id="run", map_index=map_index)
+    return cast(Context, {"ti": task})
+
+
+def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
+    given = {"home": "flights", "poll_interval_s": 0.05} | arguments
+    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **given)
+
+
+def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> psutil.Process:
+    """A driver of an earlier try, whose task is gone."""
+    hook = StreamPipelineHook()
+    _, driver = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=run))
+    until(lambda: hook.is_at_work("flights") and hook.status("flights") is not None)
+    return psutil.Process(driver.pid)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Waits for what another process does."""
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.02)):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("It did not happen in time.")
+
+
+def in_background(action: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=action)
+    thread.start()
+    return thread
+
+
+def failure(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> PipelineRunError:
+    with pytest.raises(PipelineRunError) as caught:
+        task.execute(context())
+    assert type(caught.value.error) is kind
+    return caught.value
+
+
+def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
+    assert operator().execute(context()) == {
+        "home": f"file://{homes.path()}",
+        "run": RUN,
+        "round": 7,
+        "attempt": 1,
+        "checkpoint": 1,
+        "drained": True,
+        "completed_at": "2026-01-01T00:00:00+00:00",
+        "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},
+    }
+
+
+def test_a_run_that_was_answered_is_not_run_again(homes: Homes) -> None:
+    first = operator().execute(context())
+    assert operator("failed").execute(context()) == first
+    assert len(homes.starts()) == 1
+
+
+def test_another_dag_run_and_another_map_index_are_other_runs(homes: Homes) -> None:
+    found = [operator().execute(each)["run"] for each in (context(), context("manual__2"), context(map_index=0))]
+    assert len(set(found)) == 3
+    assert len(homes.starts()) == 3
+
+
+def test_a_driver_at_work_for_this_task_is_adopted(homes: Homes) -> None:
+    a_driver_at_work(homes)
+    finish = in_background(lambda: (homes.path() / "go").touch())
+    assert operator().execute(context())["attempt"] == 1
+    finish.join()
+    assert len(homes.starts()) == 1
+
+
+def test_a_driver_at_work_for_another_run_is_left_alone(homes: Homes) -> None:
+    a_driver_at_work(homes, RunId("somebody-else"))
+    error = failure(operator(), ConflictError)
+    assert "somebody-else" in str(error)
+    assert "max_active_runs=1" in str(error)
+    assert len(homes.starts()) == 1
+
+
+def test_a_second_driver_for_the_same_request_waits_for_the_first(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = a_driver_at_work(homes)
+    # The first look came before the driver had locked the home, so that the open request is asked for and started once more.
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline.first_step", lambda look, run: _start())
+    submit = StreamPipelineHook.submit
+
+    def submit_again(self: StreamPipelineHook, home: str, order: StartOrder) -> Any:
+        (homes.path() / "attempts/1.json").rename(homes.path() / "attempts/1.hidden")
+        request, second = submit(self, home, order)
+        (homes.path() / "attempts/1.hidden").rename(homes.path() / "attempts/1.json")
+        until(lambda: second.exit_code == 0)
+        (homes.path() / "go").touch()
+        return request, second
+
+    monkeypatch.setattr(StreamPipelineHook, "submit", submit_again)
+    assert operator().execute(context())["attempt"] == 1
+    assert driver.pid in {start["pid"] for start in homes.starts()}
+    assert len(homes.starts()) == 2
+
+
+def _start() -> Any:
+    from airflow_provider.waiting import Next
+
+    return Next.START
+
+
+def test_a_refused_run_is_not_retried_and_says_what_to_do(homes: Homes) -> None:
+    error = failure(operator("refused"), RejectedError)
+    assert isinstance(error, PipelineRunRefusedError)
+    assert "To do: Correct line 3." in str(error)
+
+
+def test_a_corrupt_home_is_not_retried(homes: Homes) -> None:
+    assert isinstance(failure(operator("corrupt"), CorruptDocumentError), PipelineRunRefusedError)
+
+
+def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_lines(
+    homes: Homes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        error = failure(operator("failed"), InterruptedRunError)
+    assert not isinstance(error, PipelineRunRefusedError)
+    assert (error.error.exists, error.error.safe, error.error.remedy) == ("Checkpoint 4.", "Its tables.", "Free space.")
+    assert error.error.evidence == {"stage": "hourly"}
+    assert "noon error out of disk" in caplog.text
+    assert "the driver says hello" in caplog.text
+
+
+def test_a_retry_after_a_failure_starts_the_next_attempt(homes: Homes) -> None:
+    failure(operator("failed"), InterruptedRunError)
+    assert operator().execute(context())["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [("killed", InterruptedRunError), ("unknown", OutcomeUnknownError), ("refused_before_anything", RejectedError)],
+)
+def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: str, kind: type[StreamPipelineError]) -> None:
+    assert "left no answer" in str(failure(operator(entry), kind))
+
+
+def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": 0.2})
+    assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
+
+
+def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
+    failure(operator("waits", timeout_s=1.0), DeadlineExceededError)
+    assert StreamPipelineHook().is_at_work("flights")
+    finish = in_background(lambda: (homes.path() / "go").touch())
+    assert operator().execute(context())["attempt"] == 1
+    finish.join()
+
+
+def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure(operator("failed"), InterruptedRunError)
+    at_work = iter([True, True, False])
+    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.driver_at_work", lambda files: next(at_work, False))
+    assert operator().execute(context())["attempt"] == 2
+    assert next(at_work, None) is None
+
+
+@pytest.mark.parametrize("entry", ["waits", "stubborn"])
+def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
+    task = operator(entry)
+    killer = in_background(lambda: (until(homes.starts and (lambda: StreamPipelineHook().status("flights"))), task.on_kill())[0])
+    error = failure(task, InterruptedRunError)
+    killer.join()
+    assert "The task was killed." in str(error)
+    assert not StreamPipelineHook().is_at_work("flights")
+    assert not psutil.pid_exists(homes.starts()[0]["pid"])
+
+
+def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = operator("waits")
+    submit = StreamPipelineHook.submit
+
+    def killed_meanwhile(self: StreamPipelineHook, home: str, order: StartOrder) -> Any:
+        submitted = submit(self, home, order)
+        task.on_kill()
+        return submitted
+
+    monkeypatch.setattr(StreamPipelineHook, "submit", killed_meanwhile)
+    assert "Its driver was stopped." in str(failure(task, InterruptedRunError))
+    assert not StreamPipelineHook().is_at_work("flights")
+
+
+def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
+    task = operator("waits", cancel_on_kill=False)
+    killer = in_background(lambda: (until(lambda: StreamPipelineHook().status("flights")), task.on_kill())[0])
+    assert "left running" in str(failure(task, InterruptedRunError))
+    killer.join()
+    assert StreamPipelineHook().is_at_work("flights")
+
+
+def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: StreamPipelineOperator) -> None:
+        until(lambda: StreamPipelineHook().is_at_work("flights"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StreamPipelineOperator, "_pause", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        operator("waits").execute(context())
+    assert not StreamPipelineHook().is_at_work("flights")
+
+
+def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgres://u:hidden@db/x")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "hidden")
+    operator().execute(context())
+    (start,) = homes.starts()
+    assert start["session"] == start["pid"] != os.getsid(0)
+    assert start["stdin"] == os.devnull
+    assert not [name for name in start["environment"] if "AIRFLOW" in name.upper() and name != "AIRFLOW_HOME"]
+    assert (homes.path() / "attempts/driver-1.out").read_text() == "the driver says hello\n"
+
+
+def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Homes) -> None:
+    operator(parameters={"flights": "/data"}, conf={"spark.executor.memory": "2g"}, on_end="suspend").execute(context())
+    assert homes.starts()[0]["argv"] == [
+        *("-m", "spark_jobs", "run", "/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"),
+        *("--conf", "spark.executor.memory=2g"),
+    ]
+
+
+def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_API", '{"conn_type": "http", "password": "s3cr3t-value"}')
+    facts = operator(secrets={"token": "api"}).execute(context())
+    (start,) = homes.starts()
+    assert start["environment"].pop("SPARK_JOBS_PARAM_TOKEN") == "s3cr3t-value"
+    assert "s3cr3t-value" not in repr((start, facts))
+    written = [path.read_text() for path in homes.path().rglob("*") if path.is_file() and not path.name.startswith("started-")]
+    assert written
+    assert not [text for text in written if "s3cr3t-value" in text]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"home": "/elsewhere/flights"}, AccessDeniedError),
+        ({"home": "../flights"}, AccessDeniedError),
+        ({"on_end": "explode"}, InvalidParameterError),
+        ({"publish": "sometimes"}, InvalidParameterError),
+        ({"parameters": {"at": object()}}, InvalidParameterError),
+        ({"parameters": "flights=/data"}, InvalidParameterError),
+        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, InvalidParameterError),
+        ({"secrets": {"token=": "api"}}, InvalidParameterError),
+        ({"secrets": {"token": "without_password"}}, InvalidParameterError),
+        ({"conn_id": "unknown"}, MissingRequirementError),
+        ({"conn_id": "no_python"}, MissingRequirementError),
+        ({"conn_id": "no_roots"}, AccessDeniedError),
+    ],
+)
+def test_what_is_not_allowed_is_refused_before_anything_is_written(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], kind: type[StreamPipelineError]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WITHOUT_PASSWORD", '{"conn_type": "http"}')
+    monkeypatch.setenv("AIRFLOW_CONN_NO_PYTHON", connection(home_root=str(homes.root), python="/no/such/python"))
+    monkeypatch.setenv("AIRFLOW_CONN_NO_ROOTS", connection())
+    error = failure(operator(**arguments), kind)
+    assert isinstance(error, PipelineRunRefusedError)
+    assert error.error.remedy
+    assert list(homes.root.iterdir()) == []
+
+
+def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
+    assert operator(on_end="", publish="").execute(context())["checkpoint"] == 1
+
+
+@pytest.mark.parametrize("arguments", [{"wait_for": "running"}, {"poll_interval_s": 0}, {"timeout_s": -1}])
+def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        operator(**arguments)
+
+
+def test_code_is_not_templated() -> None:
+    assert {"entry", "conf", "secrets", "conn_id"}.isdisjoint(StreamPipelineOperator.template_fields)
+
+
+def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
+    task = operator("waits", poll_interval_s=60.0)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
+    try:
+        main = threading.get_ident()
+        killer = in_background(
+            lambda: (until(lambda: StreamPipelineHook().status("flights")), signal.pthread_kill(main, signal.SIGTERM))[0]
+        )
+        failure(task, InterruptedRunError)
+        killer.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not StreamPipelineHook().is_at_work("flights")
+
+
+def test_the_hosts_name_is_said_when_a_driver_is_adopted(homes: Homes, caplog: pytest.LogCaptureFixture) -> None:
+    a_driver_at_work(homes)
+    (homes.path() / "go").touch()
+    with caplog.at_level(logging.INFO):
+        operator().execute(context())
+    assert f"at work for this task on {socket.gethostname()}" in caplog.text or "answered before" in caplog.text
+
+
+def test_the_output_of_a_driver_is_for_this_users_eyes_only(homes: Homes) -> None:
+    operator().execute(context())
+    output = Path(homes.path() / "attempts/driver-1.out")
+    assert output.stat().st_mode & 0o077 == 0

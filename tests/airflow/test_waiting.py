@@ -1,0 +1,184 @@
+"""What a look at a home means. No files, no clock."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from airflow_provider.waiting import FirstLook, Look, Next, ProgressLog, Wait, first_step, progress
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    ErrorReport,
+    RunState,
+    StageState,
+    StageStatus,
+    StartResponse,
+    Status,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    InterruptedRunError,
+    OutcomeUnknownError,
+    RejectedError,
+    StorageFullError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    RequestId,
+    RoundNumber,
+    RunId,
+    StageName,
+    WorkDirectoryId,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OURS, OTHER = RunId("ours"), RunId("other")
+FULL = ErrorReport(error="StorageFullError", retry="with_backoff", failed="The disk is full.", remedy="Free space.")
+
+
+def answer(error: ErrorReport | None = None, checkpoint: int | None = 4) -> StartResponse:
+    return StartResponse(
+        request=RequestId("start-1"),
+        attempt=AttemptNumber(1),
+        run=OURS,
+        checkpoint=None if checkpoint is None else CheckpointId(checkpoint),
+        sinks={},
+        error=error,
+        answered_at=NOW,
+    )
+
+
+def attempt(run: RunId) -> AttemptDocument:
+    return AttemptDocument(
+        attempt=AttemptNumber(1),
+        request=RequestId("start-1"),
+        run=run,
+        round=RoundNumber(1),
+        incarnation=IncarnationId("first"),
+        restored_from=None,
+        work_directory=WorkDirectory(id=WorkDirectoryId("work"), path="/var/work", host="worker-1"),
+        host="worker-1",
+        process=4711,
+        started_at=NOW,
+        versions={},
+    )
+
+
+def status(state: RunState = RunState.RUNNING, batch: int = 3, **stage: Any) -> Status:
+    hourly = StageStatus(state=StageState.RUNNING, batch=BatchId(batch), **stage)
+    stages = {StageName("hourly"): hourly, StageName("daily"): StageStatus(state=StageState.WAITING)}
+    return Status(attempt=AttemptNumber(2), run=OURS, state=state, updated_at=NOW, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("look", "expected"),
+    [
+        (FirstLook(answer=None, live=None, live_answered=False, at_work=False), Next.START),
+        (FirstLook(answer=None, live=attempt(OURS), live_answered=False, at_work=False), Next.START),
+        (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=True, at_work=False), Next.START),
+        (FirstLook(answer=None, live=None, live_answered=False, at_work=True), Next.START),
+        (FirstLook(answer=answer(), live=attempt(OURS), live_answered=True, at_work=False), Next.RETURN),
+        (FirstLook(answer=answer(), live=attempt(OTHER), live_answered=False, at_work=True), Next.RETURN),
+        (FirstLook(answer=None, live=attempt(OURS), live_answered=False, at_work=True), Next.ADOPT),
+        (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=False, at_work=True), Next.ADOPT),
+        (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=True, at_work=True), Next.LET_END),
+        (FirstLook(answer=None, live=attempt(OTHER), live_answered=True, at_work=True), Next.LET_END),
+        (FirstLook(answer=None, live=attempt(OTHER), live_answered=False, at_work=True), Next.GIVE_WAY),
+    ],
+)
+def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expected: Next) -> None:
+    assert first_step(look, OURS) is expected
+
+
+def wait(timeout_s: float | None = None) -> Wait:
+    return Wait("file:///homes/flights", RequestId("start-1"), began_s=100.0, timeout_s=timeout_s, silence_max_s=15.0)
+
+
+def look(
+    *, exit_code: int | None = None, ours_runs: bool = False, at_work: bool = False, seen: StartResponse | None = None
+) -> Look:
+    return Look(exit_code=exit_code, ours_runs=ours_runs, at_work=at_work, status=status(), answer=seen)
+
+
+def test_an_answer_ends_the_wait_whatever_the_driver_does() -> None:
+    for each in (look(seen=answer()), look(seen=answer(), exit_code=3), look(seen=answer(), at_work=True)):
+        assert wait(timeout_s=1.0).see(each, 500.0) == answer()
+
+
+def test_an_answer_with_an_error_raises_that_error() -> None:
+    with pytest.raises(StorageFullError, match="Free space"):
+        wait().see(look(seen=answer(FULL)), 101.0)
+
+
+def test_an_answer_without_a_final_checkpoint_is_no_success() -> None:
+    with pytest.raises(InterruptedRunError, match="without a final checkpoint"):
+        wait().see(look(seen=answer(checkpoint=None)), 101.0)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind"), [(2, RejectedError), (3, InterruptedRunError), (4, OutcomeUnknownError), (-9, InterruptedRunError)]
+)
+def test_our_driver_that_ended_without_an_answer_is_an_error_at_once(exit_code: int, kind: type[StreamPipelineError]) -> None:
+    with pytest.raises(kind, match=f"exit code {exit_code}"):
+        wait().see(look(exit_code=exit_code), 100.1)
+
+
+def test_our_driver_may_take_any_time_to_show_up_in_the_home() -> None:
+    assert wait().see(look(ours_runs=True), 10_000.0) is None
+
+
+def test_a_second_driver_that_ended_well_leaves_us_with_the_first() -> None:
+    waiting = wait()
+    assert waiting.see(look(exit_code=0, at_work=True), 101.0) is None
+    assert waiting.see(look(exit_code=0, at_work=True), 900.0) is None
+    assert waiting.see(look(exit_code=0, seen=answer()), 901.0) == answer()
+
+
+def test_a_silent_home_is_given_a_grace_and_then_is_an_error() -> None:
+    waiting = wait()
+    assert waiting.see(look(at_work=True), 200.0) is None
+    assert waiting.see(look(), 214.9) is None
+    with pytest.raises(InterruptedRunError, match="not been seen for 15 s"):
+        waiting.see(look(), 215.0)
+
+
+def test_a_driver_that_is_seen_again_begins_the_grace_anew() -> None:
+    waiting = wait()
+    assert waiting.see(look(), 110.0) is None
+    assert waiting.see(look(at_work=True), 112.0) is None
+    assert waiting.see(look(), 126.0) is None
+
+
+def test_a_deadline_says_what_is_still_running() -> None:
+    waiting = wait(timeout_s=60.0)
+    assert waiting.see(look(at_work=True), 159.0) is None
+    with pytest.raises(DeadlineExceededError, match="stage hourly: running, batch 3") as caught:
+        waiting.see(look(at_work=True), 160.0)
+    assert "not stopped" in caught.value.safe
+
+
+def test_progress_names_stage_batch_rate_and_watermark() -> None:
+    lines = progress(status(rows_in=1_000, rows_per_s=50.4, watermark_ms=1_357_041_600_000, progress=0.25, late_rows=2))
+    assert lines == [
+        "attempt 2: running",
+        "stage hourly: running, batch 3, 25%, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z, 2 late",
+    ]
+
+
+def test_a_drained_stage_is_at_the_end_of_time() -> None:
+    assert "watermark at the end of time" in progress(status(watermark_ms=253_402_300_799_000))[1]
+
+
+def test_progress_is_said_once_per_interval_and_at_once_when_the_state_changes() -> None:
+    log = ProgressLog(interval_s=10.0)
+    assert log.lines(None, 0.0) == []
+    assert log.lines(status(batch=1), 1.0)
+    assert log.lines(status(batch=2), 10.9) == []
+    assert log.lines(status(batch=2), 11.0)
+    assert log.lines(status(batch=2), 30.0) == []
+    assert log.lines(status(RunState.PUBLISHING, batch=2), 30.1)

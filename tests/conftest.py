@@ -1,0 +1,74 @@
+"""What holds for every test: Python and address of Spark, how hypothesis searches, and that no process outlives the tests."""
+
+import os
+import sys
+import uuid
+
+import psutil
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ["pytester"]
+
+OUTLIVE_S = 15.0
+"""How long what the tests started may take to end by itself."""
+
+settings.register_profile("every_change", deadline=None, print_blob=True)
+settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=2_000)
+settings.load_profile("every_change")
+
+MARK = "SPARK_JOBS_TESTS"
+"""An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
+
+left_behind: list[str] = []
+
+
+def pytest_configure() -> None:
+    os.environ[MARK] = str(uuid.uuid4())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def started_by_us() -> list[psutil.Process]:
+    """Every other process that carries our mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(MARK) == os.environ[MARK] and process.status() != psutil.STATUS_ZOMBIE
+            # Python's own, which ends with this process.
+            if ours and process.pid != os.getpid() and "multiprocessing.resource_tracker" not in " ".join(process.cmdline()):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def close_jvm() -> None:
+    """Ends this process's own JVM, which Spark otherwise keeps until the interpreter exits."""
+    pyspark = sys.modules.get("pyspark")
+    gateway = pyspark and pyspark.SparkContext._gateway
+    if not pyspark or not gateway:
+        return
+    if pyspark.SparkContext._active_spark_context:
+        pyspark.SparkContext._active_spark_context.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(OUTLIVE_S)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the session if anything that a test started is still there; ends it all the same."""
+    close_jvm()
+    _, alive = psutil.wait_procs(started_by_us(), timeout=OUTLIVE_S)
+    for process in alive:
+        left_behind.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
+        process.kill()
+    if alive and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if left_behind:
+        terminalreporter.section("processes that outlived the tests", red=True, bold=True)
+        terminalreporter.write_line("\n".join(left_behind))

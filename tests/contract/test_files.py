@@ -1,0 +1,271 @@
+"""The storage port, on every implementation: the invariants of ``spark_jobs/storage/files.py``."""
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from threading import Barrier as ThreadBarrier
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.documents import PipelineDocument
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import PipelineName, PipelineUuid
+from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import check_create_if_absent, open_files
+from tests.support.systems import CrashSystem, FaultSystem
+
+Open = Callable[[Path], Files]
+
+
+def local(root: Path) -> Files:
+    return LocalFiles(root)
+
+
+def opened(root: Path) -> Files:
+    return open_files(root.as_uri())
+
+
+def over_crash_system(root: Path) -> Files:
+    return LocalFiles(root, CrashSystem(root.parent))
+
+
+def over_fault_system(root: Path) -> Files:
+    return LocalFiles(root, FaultSystem())
+
+
+IMPLEMENTATIONS: list[Open] = [local, opened, over_crash_system, over_fault_system]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda open_: open_.__name__)
+def open_home(request: pytest.FixtureRequest) -> Open:
+    """Opens a directory; each call as another process would."""
+    found: Open = request.param
+    return found
+
+
+@pytest.fixture
+def home(open_home: Open, tmp_path: Path) -> Files:
+    return open_home(tmp_path / "home")
+
+
+def test_a_created_file_is_read_back_by_anyone(open_home: Open, home: Files, tmp_path: Path) -> None:
+    home.create("checkpoints/7/manifest.json", b"whole")
+    assert home.read("checkpoints/7/manifest.json") == b"whole"
+    assert open_home(tmp_path / "home").read("checkpoints/7/manifest.json") == b"whole"
+
+
+def test_the_same_bytes_again_are_a_success(home: Files) -> None:
+    home.create("a/b", b"ours")
+    home.create("a/b", b"ours")
+    assert home.read("a/b") == b"ours"
+
+
+@pytest.mark.parametrize("other", [b"theirs", b"", b"ours and more", b"our"])
+def test_other_bytes_under_a_taken_name_are_refused_and_change_nothing(home: Files, other: bytes) -> None:
+    home.create("a/b", b"ours")
+    with pytest.raises(AlreadyExistsError) as refused:
+        home.create("a/b", other)
+    assert home.read("a/b") == b"ours"
+    assert refused.value.evidence["path"].endswith("/home/a/b")
+    assert home.names("a") == ["b"]
+
+
+def test_a_directory_takes_its_name_too(home: Files) -> None:
+    home.create("a/b", b"ours")
+    with pytest.raises(AlreadyExistsError):
+        home.create("a", b"theirs")
+
+
+def test_a_missing_file_is_not_found(home: Files) -> None:
+    for path in ("a", "a/b"):
+        with pytest.raises(NotFoundError):
+            home.read(path)
+    home.create("a", b"a file")
+    with pytest.raises(NotFoundError):
+        home.read("a/b")
+
+
+def test_a_directory_is_not_a_file(home: Files) -> None:
+    home.create("a/b", b"")
+    with pytest.raises(NotFoundError):
+        home.read("a")
+
+
+def test_replace_puts_new_bytes_under_any_name(home: Files) -> None:
+    home.replace("status.json", b"first")
+    home.replace("status.json", b"second, longer")
+    home.replace("status.json", b"3")
+    assert home.read("status.json") == b"3"
+    assert home.names("") == ["status.json"]
+
+
+def test_names_are_sorted_and_direct_and_empty_where_nothing_is(home: Files) -> None:
+    assert home.names("") == []
+    for path in ("c/10", "c/9", "c/x/deep", "b", "a"):
+        home.create(path, b"")
+    assert home.names("") == ["a", "b", "c"]
+    assert home.names("c") == ["10", "9", "x"]
+    assert home.names("nowhere") == []
+    assert home.names("a") == []
+
+
+def test_delete_removes_a_file_or_a_tree_and_may_be_repeated(home: Files) -> None:
+    for path in ("c/1/manifest.json", "c/1/deep/er", "c/2/manifest.json"):
+        home.create(path, b"x")
+    for _ in range(2):
+        home.delete("c/2/manifest.json")
+        home.delete("c/1")
+        home.delete("never/there")
+    assert home.names("c") == ["2"]
+    assert home.names("c/2") == []
+    home.create("c/1/manifest.json", b"a name is free again once it is deleted")
+
+
+def test_sync_takes_what_somebody_else_wrote_and_misses_what_nobody_did(home: Files, tmp_path: Path) -> None:
+    (tmp_path / "home" / "part=1").mkdir(parents=True)
+    (tmp_path / "home" / "part=1" / "0.parquet").write_bytes(b"rows")
+    home.sync("part=1/0.parquet")
+    assert home.read("part=1/0.parquet") == b"rows"
+    with pytest.raises(NotFoundError):
+        home.sync("part=1/1.parquet")
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "..", "../x", "a/../../x", "a/./b", "a//b", "a/", ".x.tmp", "a/.b.0.tmp/c", "a\0b"]
+)
+def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp_path: Path, path: str) -> None:
+    (tmp_path / "x").write_bytes(b"outside")
+    for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b""), lambda path: home.replace(path, b"")):
+        with pytest.raises(RejectedError):
+            call(path)
+    if path:
+        with pytest.raises(RejectedError):
+            home.names(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["x"], "nothing was written"
+    assert (tmp_path / "x").read_bytes() == b"outside"
+
+
+def test_a_name_that_is_too_long_is_refused(home: Files) -> None:
+    with pytest.raises(InvalidParameterError):
+        home.create("n" * 300, b"")
+    assert home.names("") == []
+
+
+def test_the_url_opens_the_same_files(home: Files) -> None:
+    home.create("a", b"here")
+    assert home.url.startswith("file:///")
+    assert open_files(home.url).read("a") == b"here"
+
+
+def test_the_promise_that_a_home_needs_is_kept_and_leaves_nothing(home: Files) -> None:
+    check_create_if_absent(home)
+    assert home.names("") == []
+
+
+def test_documents_go_in_and_come_out(home: Files) -> None:
+    document = PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("0-1"))
+    create_document(home, "pipeline.json", document)
+    create_document(home, "pipeline.json", document)
+    assert read_document(home, "pipeline.json", PipelineDocument) == document
+    with pytest.raises(AlreadyExistsError):
+        create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
+
+
+@given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_read_as_they_were_written(home: Files, contents: list[bytes]) -> None:
+    home.delete("d")
+    for number, data in enumerate(contents):
+        home.create(f"d/{number}", data)
+        home.replace("d/latest", data)
+    assert [home.read(f"d/{number}") for number in range(len(contents))] == contents
+    assert home.read("d/latest") == contents[-1]
+
+
+def test_files_larger_than_one_write_are_whole(home: Files) -> None:
+    data = bytes(range(256)) * 20_000
+    home.create("large", data)
+    assert home.read("large") == data
+
+
+def _creates(home: Files, path: str, data: bytes) -> bool:
+    try:
+        home.create(path, data)
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
+    threads = 8
+    homes = [open_home(tmp_path / "home") for _ in range(threads)]
+    barrier = ThreadBarrier(threads)
+
+    def creates(number: int, path: str) -> bool:
+        barrier.wait(30)
+        return _creates(homes[number], path, b"%d" % number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for turn in range(10):
+            won = list(pool.map(creates, range(threads), [f"new/{turn}/x"] * threads))
+            assert won.count(True) == 1
+            assert homes[0].read(f"new/{turn}/x") == b"%d" % won.index(True)
+            assert [found.name for found in (tmp_path / f"home/new/{turn}").iterdir()] == ["x"], "the losers clear up"
+
+
+def test_one_writer_that_asks_in_many_threads_is_never_refused(open_home: Open, tmp_path: Path) -> None:
+    home = open_home(tmp_path / "home")
+    with ThreadPoolExecutor(8) as pool:
+        for turn in range(10):
+            assert all(pool.map(_creates, [home] * 8, [f"a/{turn}"] * 8, [b"same"] * 8))
+
+
+def test_a_reader_beside_a_writer_never_sees_a_mix(open_home: Open, tmp_path: Path) -> None:
+    home, reader = open_home(tmp_path / "home"), open_home(tmp_path / "home")
+    values = [b"%d" % number * 50_000 for number in range(10)]
+    home.replace("status.json", values[0])
+
+    def write() -> None:
+        for value in values * 3:
+            home.replace("status.json", value)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        seen = {reader.read("status.json")}
+        while not writing.done():
+            seen.add(reader.read("status.json"))
+            assert reader.names("") == ["status.json"]
+        writing.result()
+    assert seen <= set(values)
+
+
+def _create_in_process(open_home: Open, root: Path, number: int, barrier: Barrier, answers: "Queue[tuple[int, int]]") -> None:
+    home = open_home(root)
+    for turn in range(20):
+        barrier.wait(60)
+        if _creates(home, f"new/{turn}", b"%d" % number):
+            answers.put((turn, number))
+
+
+def test_of_many_processes_one_creates(open_home: Open, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(3), context.Queue()
+    root = tmp_path / "home"
+    processes = [
+        context.Process(target=_create_in_process, args=(open_home, root, number, barrier, answers)) for number in range(3)
+    ]
+    for process in processes:
+        process.start()
+    won = dict(answers.get(timeout=60) for _ in range(20))
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert answers.empty()
+    home = open_home(root)
+    assert {turn: int(home.read(f"new/{turn}")) for turn in range(20)} == won

@@ -1,0 +1,1 @@
+"""Documents that are not what was written."""

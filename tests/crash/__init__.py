@@ -1,0 +1,1 @@
+"""Power cuts and errors of the operating system."""

@@ -1,0 +1,174 @@
+"""One document of each kind, with something in every field, and any document of each kind."""
+
+from datetime import UTC, datetime
+from types import UnionType
+from typing import Any, Literal, NewType, Union, get_args, get_origin
+
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from spark_jobs.protocol import documents
+from spark_jobs.protocol.codec import Document
+from spark_jobs.protocol.documents import (
+    ActionsFile,
+    AttemptDocument,
+    CheckpointHistory,
+    CheckpointKind,
+    DeltaPin,
+    ErrorReport,
+    FilePin,
+    FilesPin,
+    Manifest,
+    OnEnd,
+    OnRewind,
+    PinnedInput,
+    PipelineDocument,
+    Publish,
+    RoundDocument,
+    RunState,
+    SinkCut,
+    SinkResult,
+    StageCut,
+    StageState,
+    StageStatus,
+    StartRequest,
+    StartResponse,
+    Status,
+    StepTime,
+    WorkDirectory,
+)
+from spark_jobs.protocol.ids import (
+    AppId,
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    PipelineName,
+    PipelineUuid,
+    RequestId,
+    RoundNumber,
+    RunId,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+)
+
+_NONCE = "0" * 32
+_NOON = datetime(2013, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
+_PIPELINE = PipelineUuid("5a2f7c1e-0000-4000-8000-000000000001")
+_INCARNATION = IncarnationId("5a2f7c1e-0000-4000-8000-000000000002")
+_WORK = WorkDirectoryId("5a2f7c1e-0000-4000-8000-000000000003")
+_RUN = RunId("bounded_flights/scheduled__2013-01-02T00:00:00+00:00/run/-1")
+_REQUEST = RequestId("start-3")
+_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+_FAILURE = ErrorReport(
+    error="StorageFullError", retry="with_backoff", failed="The disk is full.", safe="Nothing is lost.", remedy="Free space.",
+    evidence={"path": "/data/höme", "errno": 28},
+)  # fmt: skip
+_PIN = DeltaPin(path="file:///data/flights", table="9c0a", version=4)
+_FILES = FilesPin(path="/data/in", files=(FilePin(path="/data/in/1.csv", timestamp_ms=1357128000250, size_bytes=90),))
+
+
+def _manifest() -> Manifest:
+    stage = StageCut(
+        query="b0", batch=BatchId(6), offsets_sha256=_SHA256, commits_sha256=_SHA256, watermark_ms=253402300799000, finished=True,
+        drained=True, drain_batches=1, rows=336776, late_rows=0,
+    )  # fmt: skip
+    sink = SinkCut(
+        stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", schema_sha256=_SHA256, protocol_sha256=_SHA256,
+        partition_by=("origin",), app=AppId(f"{_PIPELINE}/{_INCARNATION}/hourly"),
+        actions=ActionsFile(path="checkpoints/2/hourly.actions", sha256=_SHA256, files=3, rows=9, size_bytes=4096),
+        publish=Publish.FINAL, known_published=CheckpointId(1),
+    )  # fmt: skip
+    return Manifest(
+        nonce=_NONCE, checkpoint=CheckpointId(2), parent=CheckpointId(1), checkpoint_kind=CheckpointKind.FINAL,
+        on_end=OnEnd.DRAIN, pipeline=_PIPELINE, pipeline_name=PipelineName("flights"), incarnation=_INCARNATION,
+        round=RoundNumber(1), run=_RUN, attempt=AttemptNumber(3), work_directory=_WORK, request=_REQUEST,
+        began_at=_NOON, completed_at=_NOON,
+        graph={"stages": {"hourly": ["departures"]}}, parameters={"flights": "/data/flights"},
+        settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES)},
+        stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
+    )  # fmt: skip
+
+
+SAMPLES: tuple[Document, ...] = (
+    PipelineDocument(nonce=_NONCE, name=PipelineName("flights"), uuid=_PIPELINE),
+    StartRequest(
+        nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, requested_at=_NOON, parameters={"day": "2013-01-02"},
+        on_end=OnEnd.SUSPEND, publish=Publish.EXTERNAL, fresh=True, on_rewind=OnRewind.KEEP,
+    ),
+    AttemptDocument(
+        nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
+        follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
+        work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711,
+        started_at=_NOON, versions={"pyspark": "4.2.0"},
+    ),
+    RoundDocument(
+        nonce=_NONCE, round=RoundNumber(1), run=_RUN, incarnation=_INCARNATION, on_end=OnEnd.DRAIN, publish=None,
+        parameters={"ratio": 0.5}, graph={"stages": {"hourly": {"inputs": {"departures": "departures"}}}}, begun_at=_NOON,
+    ),
+    PinnedInput(nonce=_NONCE, input=InputName("departures"), pins=(_PIN, _FILES)),
+    _manifest(),
+    StartResponse(
+        nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, checkpoint=CheckpointId(2),
+        sinks={SinkName("hourly"): SinkResult(table="file:///data/hourly", checkpoint=CheckpointId(2), version=7, rows=9)},
+        error=_FAILURE, answered_at=_NOON,
+    ),
+    CheckpointHistory(
+        nonce=_NONCE, checkpoint=CheckpointId(2), checkpoint_kind=CheckpointKind.FINAL, attempt=AttemptNumber(3), began_at=_NOON,
+        steps=(StepTime(step="manifest.create", duration_s=0.125),), files=3, size_bytes=4096, rows=9, failure=_FAILURE,
+    ),
+    Status(
+        nonce=_NONCE, attempt=AttemptNumber(3), run=_RUN, state=RunState.RUNNING, updated_at=_NOON,
+        stages={StageName("hourly"): StageStatus(state=StageState.DRAINING, batch=BatchId(6), watermark_ms=0, progress=0.5)},
+        checkpoint=CheckpointId(1), spark_ui="http://127.0.0.1:4040",
+    ),
+)  # fmt: skip
+"""One of each kind. Equal in every run."""
+
+KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
+
+
+def kinds_in_the_product() -> set[type[Document]]:
+    """Every kind that ``protocol/documents.py`` defines."""
+    return {kind for kind in Document.__subclasses__() if kind.__module__ == documents.__name__}
+
+
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | _FLOATS | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def _values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Any value of a field with this type."""
+    arguments = get_args(annotation)
+    origin = get_origin(annotation)
+    if isinstance(annotation, NewType):
+        return _values(annotation.__supertype__)
+    if annotation is Any:
+        return json_values
+    if annotation is datetime:
+        return st.datetimes(timezones=st.just(UTC))
+    if annotation is float:
+        return _FLOATS
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (Union, UnionType):
+        return st.one_of(*map(_values, arguments))
+    if origin is tuple:
+        return st.lists(_values(arguments[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(_values(arguments[0]), _values(arguments[1]), max_size=3)
+    if issubclass(annotation, BaseModel):
+        fields = {name: _values(field.annotation) for name, field in annotation.model_fields.items()}
+        return st.fixed_dictionaries(fields).map(lambda values: annotation(**values))
+    return st.from_type(annotation)
+
+
+def any_document() -> st.SearchStrategy[Document]:
+    """Any document of any kind, with any values that its fields allow."""
+    return st.sampled_from(KINDS).flatmap(_values)

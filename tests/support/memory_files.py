@@ -1,0 +1,76 @@
+"""The storage port in memory: for tests of what is built on it. Safe for several threads."""
+
+from threading import Lock
+
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
+
+
+class MemoryFiles:
+    """Files that live as long as the object. ``contents`` may be altered by a test."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    @property
+    def url(self) -> str:
+        return "memory:"
+
+    def below(self, directory: str) -> "MemoryFiles":
+        inner = _Below(self, directory)
+        return inner
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._lock:
+            if self.contents.setdefault(path, data) != data:
+                raise AlreadyExistsError(f"{path} exists.", path=path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self.contents[path] = data
+
+    def read(self, path: str) -> bytes:
+        with self._lock:
+            if path not in self.contents:
+                raise NotFoundError(f"{path} is not there.", path=path)
+            return self.contents[path]
+
+    def names(self, directory: str) -> list[str]:
+        prefix = f"{directory}/" if directory else ""
+        with self._lock:
+            return sorted({path.removeprefix(prefix).split("/")[0] for path in self.contents if path.startswith(prefix)})
+
+    def delete(self, path: str) -> None:
+        with self._lock:
+            for found in [found for found in self.contents if found == path or found.startswith(f"{path}/")]:
+                del self.contents[found]
+
+    def sync(self, path: str) -> None:
+        pass
+
+
+class _Below(MemoryFiles):
+    """A directory of another one's contents."""
+
+    def __init__(self, outer: MemoryFiles, directory: str) -> None:
+        super().__init__()
+        self._outer, self._directory = outer, directory
+
+    @property
+    def url(self) -> str:
+        return f"{self._outer.url}/{self._directory}"
+
+    def create(self, path: str, data: bytes) -> None:
+        self._outer.create(f"{self._directory}/{path}", data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._outer.replace(f"{self._directory}/{path}", data)
+
+    def read(self, path: str) -> bytes:
+        return self._outer.read(f"{self._directory}/{path}")
+
+    def names(self, directory: str) -> list[str]:
+        return self._outer.names(f"{self._directory}/{directory}" if directory else self._directory)
+
+    def delete(self, path: str) -> None:
+        self._outer.delete(f"{self._directory}/{path}")

@@ -1,0 +1,155 @@
+"""A pipeline's home and tables without Spark: Parquet files staged by pyarrow, tables made by delta-rs, manifests written by the
+product's store."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, SinkCut
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    IncarnationId,
+    PipelineName,
+    PipelineUuid,
+    RoundNumber,
+    RunId,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+    app_id,
+)
+from spark_jobs.publication.delta_rs import table_facts
+from spark_jobs.storage.files import Files
+
+PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
+HOURLY, DAILY = SinkName("hourly"), SinkName("daily")
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Row = tuple[int, str | None]
+
+
+def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
+    """A valid manifest without sinks. ``changes`` replace fields."""
+    fields: dict[str, Any] = {
+        "checkpoint": CheckpointId(checkpoint),
+        "parent": CheckpointId(checkpoint - 1) if checkpoint > 1 else None,
+        "checkpoint_kind": CheckpointKind.FINAL,
+        "on_end": OnEnd.SUSPEND,
+        "pipeline": PIPELINE,
+        "pipeline_name": PipelineName("flights"),
+        "incarnation": IncarnationId("first"),
+        "round": RoundNumber(checkpoint),
+        "run": RunId(f"run-{checkpoint}"),
+        "attempt": AttemptNumber(1),
+        "work_directory": WorkDirectoryId("work"),
+        "request": None,
+        "began_at": NOW,
+        "completed_at": NOW,
+        "graph": {"stages": {"hourly": {"inputs": {"events": "events"}}, "daily": {"inputs": {"hourly": "hourly"}}}},
+        "parameters": {},
+        "settings": {},
+        "inputs": {},
+        "stages": {},
+        "sinks": {},
+        "drained": False,
+    }
+    return Manifest(**(fields | changes))
+
+
+class StagedPipeline:
+    """Makes tables, stages rows and completes checkpoints as the runtime does."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self.files, self.directory = files, directory
+        self.store = CheckpointStore(files)
+        self.tables: dict[SinkName, str] = {}
+
+    def make_table(self, sink: SinkName = HOURLY, *, partition_by: Sequence[str] = ("day",), **options: Any) -> str:
+        uri = (self.directory / sink).as_uri()
+        DeltaTable.create(uri, SCHEMA, partition_by=list(partition_by), **options)
+        self.tables[sink] = uri
+        return uri
+
+    def stage(self, sink: SinkName, rows: Sequence[Row], batch: int = 0) -> list[dict[str, Any]]:
+        """Writes rows beside the table's own files, one file per partition value."""
+        directory = path_of(self.tables[sink])
+        partitioned = table_facts(self.tables[sink]).partition_by == ("day",)
+        lines = []
+        for day in sorted({day for _, day in rows}, key=str):
+            some = [(number, name) for number, name in rows if name == day]
+            folder = f"day={'__HIVE_DEFAULT_PARTITION__' if day is None else quote(day, safe=' ')}/" if partitioned else ""
+            relative = f"{folder}part-{uuid4()}.parquet"
+            (directory / relative).parent.mkdir(exist_ok=True)
+            columns = {"id": pa.array([number for number, _ in some], pa.int64())}
+            if not partitioned:
+                columns["day"] = pa.array([name for _, name in some], pa.string())
+            pq.write_table(pa.table(columns), directory / relative)
+            add = {
+                "path": quote(relative),
+                "partitionValues": {"day": day} if partitioned else {},
+                "size": (directory / relative).stat().st_size,
+                "modificationTime": 1_700_000_000_000,
+                "dataChange": True,
+                "stats": json.dumps({"numRecords": len(some)}),
+            }
+            lines.append({"add": add, "batch": batch})
+        return lines
+
+    def checkpoint(
+        self,
+        rows: Mapping[SinkName, Sequence[Row]],
+        *,
+        publish: Publish = Publish.FINAL,
+        known_published: CheckpointId | None = None,
+        **changes: Any,
+    ) -> Manifest:
+        """Stages ``rows`` and completes the next checkpoint of the head's incarnation. ``changes`` replace fields of the
+        manifest."""
+        head = self.store.head()
+        incarnation = changes.get("incarnation", head.incarnation if head else IncarnationId("first"))
+        parent = head.checkpoint if head and head.incarnation == incarnation else None
+        number = self.store.next_id(parent)
+        cuts = {}
+        for sink, added in rows.items():
+            facts = table_facts(self.tables[sink])
+            cuts[sink] = SinkCut(
+                stage=StageName(sink),
+                table=self.tables[sink],
+                table_id=facts.table_id,
+                schema_sha256=facts.schema_sha256,
+                protocol_sha256=facts.protocol_sha256,
+                partition_by=facts.partition_by,
+                app=app_id(PIPELINE, incarnation, sink),
+                actions=self.store.write_actions(number, sink, self.stage(sink, added)),
+                publish=publish,
+                known_published=known_published,
+            )
+        fields: dict[str, Any] = {"parent": parent, "incarnation": incarnation, "sinks": cuts}
+        manifest = a_manifest(number, **(fields | changes))
+        self.store.complete(manifest)
+        return manifest
+
+    def rows(self, sink: SinkName, version: int | None = None) -> list[Row]:
+        """What a reader of the table sees, sorted."""
+        table = DeltaTable(self.tables[sink], version=version).to_pyarrow_table()
+        return sorted(zip(table["id"].to_pylist(), table["day"].to_pylist(), strict=True), key=str)
+
+    def commits(self, sink: SinkName) -> list[int]:
+        """The version of each SetTransaction in the table's log, in order, whoever made it."""
+        log = sorted((path_of(self.tables[sink]) / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
+        return [action["txn"]["version"] for action in actions if "txn" in action]
+
+
+def path_of(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))

@@ -1,0 +1,280 @@
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.functions import call
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import StageName
+
+
+class Params(BaseModel):
+    warehouse: str = "/data"
+
+
+def function_of(*arguments: str) -> Any:
+    """A function with these arguments that returns them."""
+    scope: dict[str, Any] = {}
+    exec(f"def made({', '.join(arguments)}): return ({''.join(f'{argument}, ' for argument in arguments)})", scope)
+    return scope["made"]
+
+
+def flights(**options: Any) -> Pipeline:
+    """A pipeline with one source and one static input."""
+    pipeline = Pipeline("flights", **{"params": Params} | options)
+    pipeline.source(bounded=True, event_time="departure", watermark_delay="1 hour", name="departures")(function_of("spark"))
+    pipeline.static(name="airlines")(function_of())
+    return pipeline
+
+
+def add(pipeline: Pipeline, name: str, *arguments: str, **options: Any) -> Pipeline:
+    """Adds a stage with a sink of its own."""
+    pipeline.stage(name=name, **{"sink": DeltaSink(f"/{name}")} | options)(function_of(*arguments))
+    return pipeline
+
+
+def whole() -> Pipeline:
+    pipeline = add(flights(), "hourly", "departures", sink=DeltaSink("{warehouse}/hourly", partition_by=["origin"]))
+    return add(pipeline, "daily", "hourly", "airlines", event_time="day_end", watermark_delay="1 day")
+
+
+def refused(pipeline: Pipeline, problem: str, **options: Any) -> InvalidPipelineError:
+    with pytest.raises(InvalidPipelineError, match=problem) as caught:
+        pipeline.graph(**options)
+    assert "Pipeline 'flights'" in caught.value.failed
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_the_graph_links_each_argument_to_its_input() -> None:
+    graph = whole().graph()
+    daily = graph.stages[StageName("daily")]
+    assert list(daily.inputs) == ["hourly", "airlines"]
+    assert isinstance(daily.inputs["hourly"], Stage)
+    assert daily.inputs["hourly"] is graph.stages[StageName("hourly")]
+    assert isinstance(daily.inputs["airlines"], Static)
+    assert isinstance(graph.stages[StageName("hourly")].inputs["departures"], Source)
+    assert (daily.event_time, daily.delay_ms) == ("day_end", 86_400_000)
+
+
+def test_a_placed_stage_is_called_by_its_arguments() -> None:
+    daily = whole().graph().stages[StageName("daily")]
+    assert call(daily.function, {argument: node.name for argument, node in daily.inputs.items()}) == ("hourly", "airlines")
+
+
+def test_a_stage_may_read_one_that_is_declared_later() -> None:
+    pipeline = add(flights(), "daily", "hourly", "airlines")
+    assert list(add(pipeline, "hourly", "departures").graph().stages) == ["hourly", "daily"]
+
+
+def test_a_stage_may_read_one_input_twice() -> None:
+    pipeline = add(flights(), "pairs", "left", "right", "airlines", inputs={"left": "departures", "right": "departures"})
+    inputs = pipeline.graph().stages[StageName("pairs")].inputs
+    assert inputs["left"] is inputs["right"]
+
+
+def test_a_stage_without_a_sink_may_be_read_by_others() -> None:
+    graph = add(add(flights(), "joined", "departures", "airlines", sink=None), "daily", "joined").graph()
+    assert list(graph.sinks) == ["daily"]
+
+
+@given(st.data())
+def test_stages_come_after_their_inputs_and_else_as_declared(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 8))
+    place = data.draw(st.permutations(range(count)))
+    reads = {  # stage i may read those that are earlier in the hidden order
+        index: data.draw(st.sets(st.sampled_from([other for other in range(count) if place[other] < place[index]])))
+        if place[index]
+        else set()
+        for index in range(count)
+    }
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="events")(function_of())
+    for index in range(count):
+        add(pipeline, f"s{index}", "events", *(f"s{other}" for other in sorted(reads[index])))
+
+    left, expected = list(range(count)), []
+    while left:
+        following = next(index for index in left if not reads[index] & set(left))
+        left.remove(following)
+        expected.append(f"s{following}")
+    assert list(pipeline.graph().stages) == expected
+
+
+@given(st.integers(1, 6), st.integers(0, 3))
+def test_every_cycle_is_found_and_shown(length: int, tail: int) -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="events")(function_of())
+    for index in range(length):
+        add(pipeline, f"s{index}", "events", f"s{(index - 1) % length}")
+    for index in range(tail):
+        add(pipeline, f"t{index}", f"t{index - 1}" if index else "s0")
+    cycle = refused(pipeline, "cycle: s").evidence["cycle"]
+    assert cycle[0] == cycle[-1]
+    assert sorted(cycle[1:]) == [f"s{index}" for index in range(length)]
+    assert all(int(after[1:]) == (int(before[1:]) + 1) % length for before, after in pairwise(cycle))
+
+
+def test_a_cycle_is_shown_in_the_direction_of_the_data() -> None:
+    pipeline = add(add(flights(), "a", "departures", "airlines", "b"), "b", "a")
+    refused(pipeline, "its stages form a cycle: (a -> b -> a|b -> a -> b)")
+
+
+def test_an_unknown_input_is_refused_with_the_nearest_one() -> None:
+    error = refused(add(flights(), "hourly", "departure"), "stage 'hourly': it reads 'departure', which is not declared")
+    assert error.remedy == "Did you mean 'departures'?"
+
+
+def test_an_unknown_input_behind_another_argument_is_named_with_it() -> None:
+    refused(add(flights(), "hourly", "events", inputs={"events": "eu"}), r"it reads 'eu' \(inputs= of the argument 'events'\)")
+
+
+def test_a_pipeline_without_a_stage_is_refused() -> None:
+    refused(flights(), "it has no stage")
+
+
+def test_a_pipeline_without_a_sink_is_refused() -> None:
+    refused(add(flights(), "hourly", "departures", "airlines", sink=None), "no stage has a sink")
+
+
+def test_a_stage_that_reads_only_static_inputs_is_refused() -> None:
+    refused(add(flights(), "copied", "airlines"), "it reads only static inputs")
+
+
+def test_a_stage_that_reads_nothing_is_refused() -> None:
+    refused(add(flights(), "made", "params"), "it reads nothing")
+
+
+def test_a_source_that_nothing_reads_is_refused() -> None:
+    pipeline = add(flights(), "hourly", "departures", "airlines")
+    pipeline.source(bounded=True, name="weather")(function_of())
+    refused(pipeline, "source 'weather': no stage reads it")
+
+
+def test_a_static_input_that_nothing_reads_is_refused() -> None:
+    refused(add(flights(), "hourly", "departures"), "static 'airlines': no stage reads it")
+
+
+def test_a_stage_that_nothing_reads_and_that_has_no_sink_is_refused() -> None:
+    pipeline = add(flights(), "hourly", "departures", "airlines")
+    refused(add(pipeline, "lost", "hourly", sink=None), "stage 'lost': it has no sink, and no stage reads it")
+
+
+@pytest.mark.parametrize("part", ["source", "static", "stage"])
+def test_a_function_that_takes_params_needs_a_model(part: str) -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="departures")(function_of(*["params"] * (part == "source")))
+    pipeline.static(name="airlines")(function_of(*["params"] * (part == "static")))
+    add(pipeline, "hourly", "departures", "airlines", *["params"] * (part == "stage"))
+    refused(pipeline, f"{part} '.*': its function takes 'params', but the pipeline has none")
+
+
+def test_suspending_needs_a_delay_on_each_source_with_event_time() -> None:
+    pipeline = add(flights(on_end="suspend"), "hourly", "departures", "airlines", "others")
+    pipeline.source(bounded=True, event_time="arrival", name="others")(function_of())
+    refused(pipeline, "source 'others': on_end=\"suspend\" needs a watermark_delay")
+    assert pipeline.graph(on_end="drain").on_end is OnEnd.DRAIN
+
+
+@pytest.mark.parametrize("held", [None, True, False])
+def test_suspending_goes_with_a_delay_held_or_not(held: bool | None) -> None:
+    pipeline = Pipeline("flights", on_end="suspend")
+    options: dict[str, Any] = {"event_time": "departure", "watermark_delay": "1 day", "hold_watermark": held}
+    pipeline.source(bounded=True, name="departures", **options)(function_of())
+    assert add(pipeline, "hourly", "departures").graph().on_end is OnEnd.SUSPEND
+
+
+def test_suspending_goes_without_event_time() -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="departures")(function_of())
+    assert add(pipeline, "copied", "departures").graph(on_end="suspend").on_end is OnEnd.SUSPEND
+
+
+def test_tables_follow_the_order_of_the_stages() -> None:
+    pipeline = whole()
+    assert list(pipeline.graph().tables(pipeline.bind({})).items()) == [("hourly", "/data/hourly"), ("daily", "/daily")]
+
+
+def test_the_description_holds_what_a_restart_depends_on() -> None:
+    assert whole().graph().describe() == {
+        "sources": {"departures": {"bounded": True, "event_time": "departure", "delay_ms": 3_600_000, "held": False}},
+        "statics": {"airlines": {"refresh": "round"}},
+        "stages": {
+            "hourly": {
+                "inputs": {"departures": "departures"},
+                "event_time": None,
+                "delay_ms": None,
+                "sink": {"name": "hourly", "path": "{warehouse}/hourly", "mode": "append", "partition_by": ["origin"]},
+            },
+            "daily": {
+                "inputs": {"hourly": "hourly", "airlines": "airlines"},
+                "event_time": "day_end",
+                "delay_ms": 86_400_000,
+                "sink": {"name": "daily", "path": "/daily", "mode": "append", "partition_by": []},
+            },
+        },
+    }
+
+
+def test_the_description_survives_json_and_a_different_order() -> None:
+    graph = whole().graph()
+    stored = json.loads(json.dumps(graph.describe(), sort_keys=True))
+    assert graph.changes_since(stored) == ()
+    assert graph.fingerprint() == whole().graph().fingerprint()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conf": {"spark.sql.ansi.enabled": "true"}},
+        {"max_files_per_trigger": 3},
+        {"sink": DeltaSink("/hourly", publish="external")},
+    ],
+)
+def test_what_may_change_between_runs_is_not_in_the_fingerprint(options: Any) -> None:
+    before = add(flights(), "hourly", "departures", "airlines").graph()
+    after = add(flights(), "hourly", "departures", "airlines", **options).graph(on_end="suspend")
+    assert after.fingerprint() == before.fingerprint()
+
+
+def changed(**options: Any) -> Graph:
+    return add(flights(), "hourly", "departures", "airlines", **options).graph()
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({"event_time": "t"}, 'stages.hourly.event_time was null and is "t".'),
+        ({"event_time": "t", "watermark_delay": "1 second"}, "stages.hourly.delay_ms was null and is 1000."),
+        ({"sink": DeltaSink("/x", name="hourly")}, 'stages.hourly.sink.path was "/hourly" and is "/x".'),
+        ({"sink": DeltaSink("/hourly", name="hours")}, 'stages.hourly.sink.name was "hourly" and is "hours".'),
+        ({"sink": DeltaSink("/hourly", partition_by=["o"])}, 'stages.hourly.sink.partition_by was [] and is ["o"].'),
+    ],
+)
+def test_what_state_depends_on_is_in_the_fingerprint_and_named_when_it_changes(options: Any, change: str) -> None:
+    before, after = changed(), changed(**options)
+    assert after.fingerprint() != before.fingerprint()
+    assert change in after.changes_since(before.describe())
+
+
+def test_a_part_that_came_or_went_is_named() -> None:
+    one, two = changed(), add(add(flights(), "hourly", "departures", "airlines"), "daily", "hourly").graph()
+    assert 'stages.daily.inputs.hourly was not there and is "hourly".' in two.changes_since(one.describe())
+    assert 'stages.daily.inputs.hourly was "hourly" and is gone.' in one.changes_since(two.describe())
+
+
+def test_two_sinks_with_one_table_are_refused_when_the_parameters_are_known() -> None:
+    pipeline = add(whole(), "copied", "departures", sink=DeltaSink("/data/hourly/"))
+    graph = pipeline.graph()
+    with pytest.raises(InvalidPipelineError, match="is also the table of sink"):
+        graph.tables(pipeline.bind({}))
+    assert len(graph.tables(pipeline.bind({"warehouse": "/elsewhere"}))) == 3

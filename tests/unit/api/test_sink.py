@@ -1,0 +1,216 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.graph import Graph
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import SinkName
+
+
+class Params(BaseModel):
+    warehouse: str = "/data"
+    year: int = 2013
+    region: str | None = None
+    carriers: list[str] = ["AA"]
+    token: SecretStr = SecretStr("")
+
+
+def graph_with(*sinks: DeltaSink, params: type[BaseModel] | None = Params) -> Graph:
+    """One source, and a stage for each sink, named a, b, c …"""
+    pipeline = Pipeline("flights", params=params)
+
+    @pipeline.source(bounded=True)
+    def departures(spark: Any) -> Any: ...
+
+    for sink, name in zip(sinks, "abc", strict=False):
+
+        @pipeline.stage(sink=sink, name=name)
+        def copied(departures: Any) -> Any: ...
+
+    return pipeline.graph()
+
+
+def tables(*sinks: DeltaSink, **params: Any) -> list[str]:
+    """Where the sinks' tables are."""
+    pipeline = Pipeline("flights", params=Params)
+    return list(graph_with(*sinks).tables(pipeline.bind(params)).values())
+
+
+def test_a_sink_has_its_stages_name_and_publishes_at_the_end() -> None:
+    (sink,) = graph_with(DeltaSink("{warehouse}/hourly", partition_by=["origin"])).sinks.values()
+    assert (sink.name, sink.mode, sink.partition_by, sink.publish) == ("a", "append", ("origin",), Publish.FINAL)
+
+
+def test_a_sink_may_have_a_name_of_its_own() -> None:
+    assert list(graph_with(DeltaSink("/hourly", name="Hours")).sinks) == ["Hours"]
+
+
+@pytest.mark.parametrize("publish", ["final", "every_checkpoint", "external", *Publish])
+def test_the_ways_to_publish_are_texts_or_members(publish: Any) -> None:
+    assert graph_with(DeltaSink("/hourly", publish=publish)).sinks[SinkName("a")].publish is Publish(publish)
+
+
+def test_parameters_stand_in_a_path() -> None:
+    assert tables(DeltaSink("{warehouse}/{year}/hourly"), warehouse="s3://bucket") == ["s3://bucket/2013/hourly"]
+
+
+def test_doubled_braces_are_braces() -> None:
+    assert tables(DeltaSink("{warehouse}/{{x}}")) == ["/data/{x}"]
+
+
+def test_a_path_object_is_a_path() -> None:
+    assert tables(DeltaSink(Path("/data") / "hourly")) == ["/data/hourly"]
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "expected"),
+    [
+        ("/data/", "/data/hourly"),
+        ("/data//x///", "/data/x/hourly"),
+        ("file:///data/", "file:///data/hourly"),
+        ("file:/data", "file:/data/hourly"),
+        ("s3a://bucket/", "s3a://bucket/hourly"),
+        ("out", "out/hourly"),
+    ],
+)
+def test_superfluous_slashes_are_removed(warehouse: str, expected: str) -> None:
+    assert tables(DeltaSink("{warehouse}/hourly/"), warehouse=warehouse) == [expected]
+
+
+def test_a_bucket_may_be_a_table() -> None:
+    assert tables(DeltaSink("{warehouse}"), warehouse="s3://bucket/") == ["s3://bucket"]
+
+
+@pytest.mark.parametrize("warehouse", ["/", "file:///", "file:/", "s3:"])
+def test_a_root_is_no_table(warehouse: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a table's directory"):
+        tables(DeltaSink("{warehouse}"), warehouse=warehouse)
+
+
+def test_an_unknown_parameter_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"sink 'a'.*names 'warehose'.*Did you mean 'warehouse'\?") as caught:
+        graph_with(DeltaSink("{warehose}/hourly"))
+    assert caught.value.evidence["fields"] == ["warehouse", "year", "region", "carriers"]
+
+
+def test_a_pipeline_without_parameters_has_none_in_a_path() -> None:
+    with pytest.raises(InvalidPipelineError, match="names 'warehouse'"):
+        graph_with(DeltaSink("{warehouse}/hourly"), params=None)
+
+
+def test_a_secret_is_not_put_in_a_path() -> None:
+    with pytest.raises(InvalidPipelineError, match="names 'token'"):
+        graph_with(DeltaSink("{warehouse}/{token}"))
+
+
+@pytest.mark.parametrize("field", ["region", "carriers"])
+def test_a_parameter_without_text_is_not_put_in_a_path(field: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"names {field!r}, whose value is"):
+        tables(DeltaSink(f"{{warehouse}}/{{{field}}}"))
+
+
+def test_an_empty_parameter_is_not_put_in_a_path() -> None:
+    with pytest.raises(InvalidPipelineError, match="whose value is nothing"):
+        tables(DeltaSink("{warehouse}/hourly"), warehouse="")
+
+
+@pytest.mark.parametrize("path", ["{warehouse.x}/t", "{warehouse[0]}/t", "{warehouse!r}/t", "{year:04d}/t", "{}/t", "{0}/t"])
+def test_only_names_stand_in_braces(path: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="more or less than a parameter's name"):
+        graph_with(DeltaSink(path))
+
+
+@pytest.mark.parametrize("path", ["{warehouse/t", "warehouse}/t"])
+def test_a_single_brace_is_refused(path: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a template"):
+        graph_with(DeltaSink(path))
+
+
+@pytest.mark.parametrize("path", ["", "/", "  ", None, 3])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a path"):
+        graph_with(DeltaSink(path))
+
+
+def test_another_mode_is_refused_by_name() -> None:
+    with pytest.raises(InvalidPipelineError, match="mode='upsert' is not supported"):
+        graph_with(DeltaSink("/hourly", mode="upsert"))  # type: ignore[arg-type]
+
+
+def test_an_unknown_way_to_publish_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match="publish='now' is unknown"):
+        graph_with(DeltaSink("/hourly", publish="now"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("origin", "a single string"),
+        ([""], "not a list of column names"),
+        ([3], "not a list of column names"),
+        (3, "not a list of column names"),
+        (["origin", "Origin"], "names a column twice"),
+    ],
+)
+def test_partition_columns_are_a_list_of_different_names(columns: Any, problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem):
+        graph_with(DeltaSink("/hourly", partition_by=columns))
+
+
+def test_what_is_no_sink_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match="stage 'a': sink='/hourly' is not a sink"):
+        graph_with("/hourly")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["_hidden", "a-b", "spark"])
+def test_a_sinks_name_is_safe(name: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"sink '{name}'"):
+        graph_with(DeltaSink("/hourly", name=name))
+
+
+@pytest.mark.parametrize("name", ["a", "A"])
+def test_two_sinks_with_one_name_are_refused(name: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="stages 'a' and 'b' have one name"):
+        graph_with(DeltaSink("/x"), DeltaSink("/y", name=name))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("/data/t", "{warehouse}/t/"),
+        ("/data/t", "file:/data/t"),
+        ("file:///data/t", "file:/data//t"),
+        ("/data/t", "/data/x/../t"),
+        ("t", "./t"),
+        ("s3://bucket/t", "s3a://bucket/t"),
+        ("gs://bucket/t", "gs://bucket/./t"),
+    ],
+)
+def test_two_sinks_with_one_table_are_refused(first: str, second: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=r"sink 'b': its table .* is also the table of sink 'a'"):
+        tables(DeltaSink(first), DeltaSink(second))
+
+
+@pytest.mark.parametrize(("first", "second"), [("/data", "/data/t"), ("/data/t", "file:/data"), ("s3://b", "s3a://b/t")])
+def test_a_table_inside_another_is_refused(first: str, second: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="one is inside the other"):
+        tables(DeltaSink(first), DeltaSink(second))
+
+
+@pytest.mark.parametrize(("first", "second"), [("/data/t", "/data/t2"), ("s3://b/t", "gs://b/t"), ("s3://b/t", "s3://c/t")])
+def test_tables_side_by_side_are_fine(first: str, second: str) -> None:
+    assert tables(DeltaSink(first), DeltaSink(second)) == [first, second]
+
+
+@given(
+    st.lists(st.from_regex(r"[a-z]{1,3}", fullmatch=True), min_size=1, max_size=4), st.sampled_from(["/", "file:///", "s3://b/"])
+)
+def test_slashes_never_change_which_table_it_is(parts: list[str], root: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="is also the table of"):
+        tables(DeltaSink(root + "/".join(parts)), DeltaSink(root + "//".join(parts) + "//"))

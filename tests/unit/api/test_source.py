@@ -1,0 +1,112 @@
+from typing import Any
+
+import pytest
+
+from spark_jobs import Pipeline
+from spark_jobs.api.source import Refresh, Source, Static
+from spark_jobs.protocol.errors import InvalidPipelineError
+
+
+def source_of(**options: Any) -> Source:
+    """A source as the runtime sees it."""
+    pipeline = Pipeline("flights")
+
+    @pipeline.source(**{"bounded": True} | options)
+    def departures(spark: Any) -> Any: ...
+
+    declared = pipeline._declarations["departures"]
+    assert isinstance(declared, Source)
+    return declared
+
+
+def test_a_bounded_source_without_a_delay_is_held_until_its_end() -> None:
+    source = source_of(event_time="departure")
+    assert (source.event_time, source.delay_ms, source.held) == ("departure", None, True)
+
+
+def test_with_a_delay_it_runs_as_in_spark() -> None:
+    source = source_of(event_time="departure", watermark_delay="30 minutes")
+    assert (source.delay_ms, source.held) == (1_800_000, False)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_with_a_delay_it_is_held_where_it_says_so(held: bool) -> None:
+    assert source_of(event_time="departure", watermark_delay="1 day", hold_watermark=held).held is held
+
+
+def test_without_event_time_there_is_no_watermark_to_hold() -> None:
+    source = source_of()
+    assert (source.event_time, source.delay_ms, source.held) == (None, None, False)
+
+
+def test_an_unbounded_source_is_not_yet_supported() -> None:
+    with pytest.raises(InvalidPipelineError, match="source 'departures': unbounded inputs are not supported in this version"):
+        source_of(bounded=False)
+
+
+def test_a_delay_needs_an_event_time() -> None:
+    with pytest.raises(InvalidPipelineError, match="watermark_delay is given without event_time"):
+        source_of(watermark_delay="1 day")
+
+
+def test_a_hold_needs_an_event_time() -> None:
+    with pytest.raises(InvalidPipelineError, match="hold_watermark is given without event_time"):
+        source_of(hold_watermark=True)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_hold_needs_a_delay(held: bool) -> None:
+    with pytest.raises(InvalidPipelineError, match="hold_watermark is given without watermark_delay"):
+        source_of(event_time="departure", hold_watermark=held)
+
+
+@pytest.mark.parametrize("event_time", ["", " ", 3])
+def test_an_event_time_is_a_column_name(event_time: Any) -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a column name"):
+        source_of(event_time=event_time)
+
+
+def test_a_delay_is_an_interval() -> None:
+    with pytest.raises(InvalidPipelineError, match="source 'departures': watermark_delay='soon' is not an interval"):
+        source_of(event_time="departure", watermark_delay="soon")
+
+
+def test_a_source_takes_only_spark_and_params() -> None:
+    pipeline = Pipeline("flights")
+    with pytest.raises(InvalidPipelineError, match="takes 'airlines', but it is given only spark and params"):
+
+        @pipeline.source(bounded=True)
+        def departures(spark: Any, airlines: Any) -> Any: ...
+
+    with pytest.raises(InvalidPipelineError, match="takes 'departures', but it is given only spark and params"):
+
+        @pipeline.static
+        def airports(departures: Any) -> Any: ...
+
+
+def test_a_source_may_bind_a_loops_variable_as_a_default() -> None:
+    pipeline = Pipeline("flights")
+    for region in ("eu", "us"):
+
+        @pipeline.source(bounded=True, name=f"{region}_events")
+        def events(spark: Any, region: str = region) -> Any: ...
+
+    assert list(pipeline._declarations) == ["eu_events", "us_events"]
+
+
+def test_a_static_input_is_pinned_for_the_round_unless_it_says_otherwise() -> None:
+    pipeline = Pipeline("flights")
+
+    @pipeline.static
+    def airlines(spark: Any) -> Any: ...
+
+    @pipeline.static(refresh="unpinned")
+    def airports() -> Any: ...
+
+    refreshes = [part.refresh for part in pipeline._declarations.values() if isinstance(part, Static)]
+    assert refreshes == [Refresh.ROUND, Refresh.UNPINNED]
+
+
+def test_an_unknown_refresh_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"refresh='daily' is unknown\. Choose one of: round, unpinned"):
+        Pipeline("flights").static(refresh="daily", name="airlines")(lambda spark: spark)  # type: ignore[call-overload]

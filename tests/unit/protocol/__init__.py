@@ -1,0 +1,1 @@
+"""Words, documents, errors and steps."""

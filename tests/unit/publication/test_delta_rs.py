@@ -1,0 +1,372 @@
+import json
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake import exceptions as delta_exceptions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageFullError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.delta_rs import (
+    COMMITTABLE_FEATURES,
+    add_action,
+    check_publishable,
+    open_table,
+    table_facts,
+    translated,
+)
+from tests.support.staged_pipeline import HOURLY, StagedPipeline
+
+APP = AppId("pipeline/incarnation/sink")
+READER_FEATURES = {
+    "catalogManaged",
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "variantShredding",
+    "variantType",
+    "variantType-preview",
+}
+MAPPED = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c"}
+
+
+def k(number: int) -> CheckpointId:
+    return CheckpointId(number)
+
+
+def table_with(
+    directory: Path,
+    *features: str,
+    writer: int = 7,
+    reader: int | None = None,
+    field: dict[str, Any] | None = None,
+    properties: dict[str, str] | None = None,
+) -> str:
+    """A table whose log is written by hand, as a writer with every feature would have begun it."""
+    readers = sorted(READER_FEATURES & set(features))
+    protocol: dict[str, Any] = {"minReaderVersion": reader or (3 if readers else 1), "minWriterVersion": writer}
+    if writer == 7:
+        protocol["writerFeatures"] = list(features)
+    if readers:
+        protocol["readerFeatures"] = readers
+    metadata = MAPPED if "columnMapping" in features else {}
+    columns = [{"name": "id", "type": "long", "nullable": True, "metadata": metadata} | (field or {})]
+    configuration = (properties or {}) | ({"delta.columnMapping.mode": "name"} if "columnMapping" in features else {})
+    meta_data = {
+        "id": "t",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": columns}),
+        "partitionColumns": [],
+        "configuration": configuration,
+        "createdTime": 1,
+    }
+    log = directory / "t" / "_delta_log"
+    log.mkdir(parents=True)
+    actions = [{"protocol": protocol}, {"metaData": meta_data}]
+    (log / f"{0:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+    return (directory / "t").as_uri()
+
+
+@pytest.mark.parametrize("feature", sorted(COMMITTABLE_FEATURES))
+def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_path: Path, feature: str) -> None:
+    uri = table_with(tmp_path, feature)
+    check_publishable(uri)
+    open_table(uri).commit((), APP, k(1), {})
+    assert open_table(uri).transaction_version(APP) == 1
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "allowColumnDefaults",
+        "checkpointProtection",
+        "clustering",
+        "coordinatedCommits-preview",
+        "domainMetadata",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "inCommitTimestamp",
+        "materializePartitionColumns",
+        "rowTracking",
+        "typeWidening",
+        "vacuumProtocolCheck",
+        "variantShredding",
+        "somethingOfTomorrow",
+    ],
+)
+def test_a_table_with_a_feature_that_delta_rs_cannot_commit_with_is_refused_by_name(tmp_path: Path, feature: str) -> None:
+    uri = table_with(tmp_path, "appendOnly", feature)
+    with pytest.raises(UnsupportedTableError) as refused:
+        check_publishable(uri)
+    assert refused.value.evidence["unsupported"] == [feature]
+    with pytest.raises(ConflictError, match="Unsupported table features"):  # the list above is no more careful than delta-rs is
+        open_table(uri).commit((), APP, k(1), {})
+
+
+def test_identity_columns_of_an_old_protocol_are_refused(tmp_path: Path) -> None:
+    identity = {"metadata": {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": True}}
+    with pytest.raises(UnsupportedTableError, match="identityColumns"):
+        check_publishable(table_with(tmp_path, writer=6, reader=1, field=identity))
+
+
+@pytest.mark.parametrize("writer", [1, 2, 3, 4, 5])
+def test_old_protocols_without_identity_columns_are_accepted(tmp_path: Path, writer: int) -> None:
+    check_publishable(table_with(tmp_path, writer=writer))
+
+
+def test_a_table_that_forgets_what_was_published_is_refused(tmp_path: Path) -> None:
+    uri = table_with(tmp_path, properties={"delta.setTransactionRetentionDuration": "interval 1 day"})
+    with pytest.raises(UnsupportedTableError, match="setTransactionRetentionDuration"):
+        check_publishable(uri)
+
+
+def test_a_catalog_managed_table_is_refused_by_name(tmp_path: Path) -> None:
+    uri = table_with(tmp_path, "catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck")
+    with pytest.raises(UnsupportedTableError, match="catalogManaged"):
+        check_publishable(uri)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("a b", True),
+        ("ü#?+=:&'\"{}<>", True),
+        ("50%", True),
+        ("a%20b", False),
+        ("a[1]", False),
+        ("a^b", False),
+        ("a|b", False),
+        ("a\\b", False),
+        ("a\nb", False),
+    ],
+)
+def test_a_tables_own_path_is_addressed_rightly_or_refused(tmp_path: Path, name: str, allowed: bool) -> None:
+    uri = (tmp_path / name).as_uri()
+    if not allowed:
+        with pytest.raises(UnsupportedTableError, match="in its path"):
+            check_publishable(uri)
+        return
+    write_deltalake(uri, pa.table({"id": [1]}))
+    open_table(uri).commit((), APP, k(1), {})
+    assert (open_table(uri).transaction_version(APP), os.listdir(tmp_path)) == (1, [name])
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/t", "/data/t", "file:t", "file://host/t", "file:///t?x=1", ""])
+def test_what_is_no_local_uri_is_refused(uri: str) -> None:
+    with pytest.raises(UnsupportedTableError, match="file:"):
+        check_publishable(uri)
+
+
+def test_hadoops_spelling_of_a_local_uri_is_the_same_table(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    assert table_facts(uri.replace("file:///", "file:/")).table_id == table_facts(uri).table_id
+
+
+def test_a_missing_table_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        open_table((tmp_path / "nothing").as_uri())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError):
+        open_table((tmp_path / "empty").as_uri())
+
+
+def test_an_empty_commit_advances_the_version_and_carries_its_evidence(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    open_table(uri).commit((), APP, k(7), {"checkpoint": 7})
+    assert open_table(uri).transaction_version(APP) == 7
+    newest = DeltaTable(uri).history(1)[0]
+    assert json.loads(newest["userMetadata"]) == {"checkpoint": 7}
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_the_version_survives_checkpoints_of_the_log(tmp_path: Path) -> None:
+    uri = table_with(tmp_path, properties={"delta.checkpointInterval": "5"})
+    for number in range(1, 13):
+        open_table(uri).commit((), APP, k(number), {})
+    log = tmp_path / "t/_delta_log"
+    assert len(list(log.glob("*.checkpoint.parquet"))) == 2
+    for path in sorted(log.glob("*.json"))[:9]:
+        path.unlink()
+    assert open_table(uri).transaction_version(APP) == 12
+
+
+@pytest.mark.parametrize("second", [7, 8])
+def test_of_two_publishers_that_looked_at_the_same_state_one_wins(pipeline: StagedPipeline, second: int) -> None:
+    uri = pipeline.tables[HOURLY]
+    one, other = open_table(uri), open_table(uri)
+    one.commit((), APP, k(7), {})
+    with pytest.raises(ConflictError):
+        other.commit((), APP, k(second), {})
+    assert pipeline.commits(HOURLY) == [7]
+
+
+def test_looking_on_one_handle_and_committing_on_another_would_publish_twice(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    looked = [open_table(uri).transaction_version(APP) for _ in range(2)]
+    for reached in looked:
+        if reached is None:
+            open_table(uri).commit((), APP, k(7), {})
+    assert pipeline.commits(HOURLY) == [7, 7]
+
+
+def test_publishers_of_other_pipelines_and_foreign_appends_do_not_conflict(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    handle = open_table(uri)
+    open_table(uri).commit((), AppId("another"), k(7), {})
+    write_deltalake(uri, pa.table({"id": [9], "day": ["x"]}), mode="append")
+    handle.commit((), APP, k(7), {})
+    assert open_table(uri).transaction_version(APP) == 7
+    assert pipeline.rows(HOURLY) == [(9, "x")]
+
+
+@pytest.mark.parametrize("change", ["schema", "constraint", "property"])
+def test_a_change_of_the_table_after_it_was_opened_conflicts(pipeline: StagedPipeline, change: str) -> None:
+    uri = pipeline.tables[HOURLY]
+    handle = open_table(uri)
+    if change == "schema":
+        write_deltalake(uri, pa.table({"id": [9], "day": ["x"], "new": [1]}), mode="append", schema_mode="merge")
+    elif change == "constraint":
+        DeltaTable(uri).alter.add_constraint({"positive": "id > 0"})
+    else:
+        DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(ConflictError):
+        handle.commit((), APP, k(7), {})
+    assert open_table(uri).transaction_version(APP) is None
+
+
+def test_facts_are_the_same_whoever_asks_and_change_with_the_table(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    before = table_facts(uri)
+    write_deltalake(uri, pa.table({"id": [9], "day": ["x"]}), mode="append")
+    after = table_facts(uri)
+    assert (after.schema_sha256, after.protocol_sha256) == (before.schema_sha256, before.protocol_sha256)
+    assert (before.partition_by, before.version, after.version) == (("day",), 0, 1)
+    DeltaTable(uri).alter.add_constraint({"positive": "id > 0"})
+    constrained = table_facts(uri)
+    assert constrained.schema_sha256 != before.schema_sha256
+    assert constrained.protocol_sha256 != before.protocol_sha256
+    DeltaTable(uri).alter.add_constraint({"small": "id < 10"})  # the protocol knows constraints already
+    again = table_facts(uri)
+    assert again.schema_sha256 != constrained.schema_sha256
+    assert again.protocol_sha256 == constrained.protocol_sha256
+
+
+def test_only_gained_nullable_columns_are_accepted(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    before = table_facts(uri).schema_sha256
+    write_deltalake(uri, pa.table({"id": [9], "day": ["x"], "a": [1], "b": ["z"]}), mode="append", schema_mode="merge")
+    gained = open_table(uri)
+    assert gained.facts.schema_sha256 != before
+    assert gained.accepts_schema(before)
+    assert not gained.accepts_schema("another")
+
+
+def test_a_gained_column_that_may_not_be_null_is_not_accepted(tmp_path: Path) -> None:
+    before = table_facts(table_with(tmp_path / "before", "appendOnly")).schema_sha256
+    schema = pa.schema([("id", pa.int64()), pa.field("new", pa.int64(), nullable=False)])
+    DeltaTable.create((tmp_path / "after").as_uri(), schema)
+    assert not open_table((tmp_path / "after").as_uri()).accepts_schema(before)
+
+
+@pytest.mark.parametrize("name", delta_exceptions.__all__)
+@pytest.mark.parametrize("reading", [True, False])
+def test_every_exception_of_delta_rs_has_a_meaning(name: str, reading: bool) -> None:
+    error = translated(getattr(delta_exceptions, name)("something"), "file:///t", reading=reading)
+    expected: dict[str, tuple[type[StreamPipelineError], type[StreamPipelineError]]] = {
+        "CommitFailedError": (ConflictError, ConflictError),
+        "DeltaError": (StorageError, OutcomeUnknownError),
+        "DeltaProtocolError": (UnsupportedTableError, OutcomeUnknownError),
+        "SchemaMismatchError": (UnsupportedTableError, OutcomeUnknownError),
+        "TableNotFoundError": (NotFoundError, NotFoundError),
+    }
+    assert type(error) is expected[name][not reading]
+    assert error.evidence == {"table": "file:///t", "cause": f"{name}: something"}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (28, StorageFullError),
+        (122, StorageFullError),
+        (13, AccessDeniedError),
+        (30, AccessDeniedError),
+        (2, NotFoundError),
+        (5, StorageError),
+    ],
+)
+@pytest.mark.parametrize("raised", [OSError, delta_exceptions.DeltaError, delta_exceptions.CommitFailedError])
+def test_an_error_of_the_operating_system_is_told_by_its_number(
+    number: int, kind: type[StorageError], raised: type[Exception]
+) -> None:
+    error = translated(raised(f"Generic LocalFileSystem error (os error {number})"), "file:///t", reading=False)
+    assert type(error) is kind
+
+
+VALUES = ["plain", "a b", "50%", "a%20b", "x/y", "a=b", "ü→💥", "q'\"", "#?&+;:", "[x]", "\\", ".", "{}", None]
+
+
+def test_partition_values_of_every_kind_are_read_back_as_they_were_staged(pipeline: StagedPipeline) -> None:
+    rows = [(number, value) for number, value in enumerate(VALUES)]
+    uri = pipeline.tables[HOURLY]
+    open_table(uri).commit([add_action(uri, line["add"]) for line in pipeline.stage(HOURLY, rows)], APP, k(1), {})
+    assert pipeline.rows(HOURLY) == sorted(rows, key=str)
+
+
+def test_partitions_by_date_and_number_are_read_back(tmp_path: Path) -> None:
+    uri = (tmp_path / "t").as_uri()
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("part", pa.int32())])
+    DeltaTable.create(uri, schema, partition_by=["day", "part"])
+    for folder, day, part in [
+        ("day=2013-01-31/part=7", "2013-01-31", "7"),
+        ("day=__HIVE_DEFAULT_PARTITION__/part=-1", None, "-1"),
+    ]:
+        path = tmp_path / "t" / folder / "f.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), path)
+        add = {
+            "path": f"{folder}/f.parquet",
+            "partitionValues": {"day": day, "part": part},
+            "size": path.stat().st_size,
+            "modificationTime": 1,
+            "stats": '{"numRecords":1}',
+        }
+        handle = open_table(uri)
+        handle.commit([add_action(uri, add)], APP, CheckpointId((handle.transaction_version(APP) or 0) + 1), {})
+    read = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    assert sorted(((row["day"], row["part"]) for row in read), key=str) == [(None, -1), (date(2013, 1, 31), 7)]
+
+
+@pytest.mark.parametrize(
+    "lost", [{"deletionVector": {}}, {"baseRowId": 0}, {"defaultRowCommitVersion": 0}, {"clusteringProvider": "liquid"}]
+)
+def test_what_delta_rs_would_drop_from_an_action_is_refused(pipeline: StagedPipeline, lost: dict[str, Any]) -> None:
+    add = pipeline.stage(HOURLY, [(1, "x")])[0]["add"]
+    with pytest.raises(UnsupportedTableError, match=next(iter(lost))):
+        add_action(pipeline.tables[HOURLY], add | lost)
+
+
+@given(st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text))
+def test_a_path_is_unquoted_exactly_once(name: str) -> None:
+    add = {"path": quote(name), "size": 1, "partitionValues": {}, "modificationTime": 1, "stats": "{}"}
+    assert add_action("file:///t", add).path == name

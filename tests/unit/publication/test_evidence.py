@@ -1,0 +1,176 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId
+from spark_jobs.publication import evidence
+from spark_jobs.publication.delta_rs import OpenTable, open_table
+from spark_jobs.publication.evidence import consistent_versions, published_checkpoints, version_with
+from spark_jobs.publication.pending import CLOSED, pending_actions
+from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
+
+EXTERNAL = Publish.EXTERNAL
+
+
+def foreign_append(pipeline: StagedPipeline, *, times: int = 1) -> None:
+    for _ in range(times):
+        write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+
+
+def test_every_table_is_read_right_after_the_same_checkpoint(pipeline: StagedPipeline) -> None:
+    for number in (1, 2):
+        pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(10 * number, "a")]}, publish=EXTERNAL)
+        foreign_append(pipeline)
+        publish(pipeline.files)
+    foreign_append(pipeline)
+    hourly, daily = pipeline.tables[HOURLY], pipeline.tables[DAILY]
+    assert consistent_versions(pipeline.files) == {HOURLY: (hourly, 4), DAILY: (daily, 2)}
+    assert consistent_versions(pipeline.files, CheckpointId(1)) == {HOURLY: (hourly, 2), DAILY: (daily, 1)}
+    assert list(consistent_versions(pipeline.files)) == [HOURLY, DAILY]
+    assert pipeline.rows(HOURLY, 2) == [(1, "a"), (9, "x")]
+
+
+def test_the_newest_cut_is_the_newest_checkpoint_that_every_sink_has(pipeline: StagedPipeline) -> None:
+    for number in (1, 2, 3):
+        pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(number, "a")]}, publish=EXTERNAL)
+    publish(pipeline.files)
+    pipeline.checkpoint({HOURLY: [(4, "a")], DAILY: [(4, "a")]}, publish=EXTERNAL)
+    publish(pipeline.files, sinks=[HOURLY])
+    assert {sink: version for sink, (_, version) in consistent_versions(pipeline.files).items()} == {HOURLY: 3, DAILY: 3}
+    with pytest.raises(RejectedError) as refused:
+        consistent_versions(pipeline.files, CheckpointId(4))
+    assert refused.value.evidence == {"checkpoint": 4, "sinks": [DAILY]}
+
+
+def test_a_checkpoint_that_became_public_together_with_a_later_one_has_no_cut_of_its_own(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=CheckpointKind.PERIODIC)
+    pipeline.checkpoint({HOURLY: [(2, "a")]})
+    publish(pipeline.files)
+    assert consistent_versions(pipeline.files)[HOURLY][1] == 1
+    with pytest.raises(RejectedError, match="together with a later one"):
+        consistent_versions(pipeline.files, CheckpointId(1))
+
+
+def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> None:
+    with pytest.raises(RejectedError, match="No checkpoint"):
+        consistent_versions(pipeline.files)
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    with pytest.raises(RejectedError, match="No checkpoint"):
+        consistent_versions(pipeline.files)
+    with pytest.raises(RejectedError, match="no complete checkpoint 5"):
+        consistent_versions(pipeline.files, CheckpointId(5))
+
+
+def test_a_corrupt_head_does_not_hide_the_cut_before_it(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    pipeline.checkpoint({HOURLY: [(2, "a")]})
+    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
+    assert consistent_versions(pipeline.files)[HOURLY][1] == 1
+
+
+def test_a_new_incarnation_without_publication_leaves_the_old_cut(pipeline: StagedPipeline) -> None:
+    old = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    close_incarnation(pipeline.tables[HOURLY], old.sinks[HOURLY].app, CheckpointId(1))
+    new = pipeline.checkpoint({HOURLY: [(2, "a")]}, incarnation=IncarnationId("second"))
+    assert consistent_versions(pipeline.files)[HOURLY][1] == 1
+    assert (published_checkpoints(old), published_checkpoints(new)) == ({HOURLY: CLOSED}, {HOURLY: None})
+    publish(pipeline.files)
+    assert published_checkpoints(new) == {HOURLY: 2}
+
+
+def test_a_home_can_be_named_by_its_url(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(LocalFiles(str(tmp_path / "home")), tmp_path)
+    pipeline.make_table(HOURLY)
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    assert consistent_versions(pipeline.files.url) == consistent_versions(pipeline.files)
+
+
+def test_the_version_of_every_checkpoint_is_found_among_many_commits(pipeline: StagedPipeline) -> None:
+    manifests = []
+    expected = []
+    for number in range(1, 6):
+        foreign_append(pipeline, times=number % 3)
+        manifests.append(pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=EXTERNAL))
+        publish(pipeline.files)
+        expected.append(DeltaTable(pipeline.tables[HOURLY]).version())
+    foreign_append(pipeline, times=4)
+    assert [version_with(m.sinks[HOURLY], m.checkpoint) for m in manifests] == expected
+    assert version_with(manifests[-1].sinks[HOURLY], CheckpointId(6)) is None
+
+
+def test_where_the_log_was_cleaned_the_first_version_that_can_still_be_read_is_found(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    foreign_append(pipeline, times=3)
+    table = DeltaTable(pipeline.tables[HOURLY])
+    table.create_checkpoint()
+    foreign_append(pipeline, times=2)
+    for path in sorted((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))[:5]:
+        path.unlink()
+    assert version_with(manifest.sinks[HOURLY], CheckpointId(1)) == 4
+
+
+def test_looking_for_a_version_opens_few_of_them(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    foreign_append(pipeline, times=30)
+    publish(pipeline.files)
+    opened: list[int | None] = []
+
+    def counted(uri: str, version: int | None = None) -> OpenTable:
+        opened.append(version)
+        return open_table(uri, version)
+
+    monkeypatch.setattr(evidence, "open_table", counted)
+    assert version_with(manifest.sinks[HOURLY], CheckpointId(1)) == 31
+    assert len(opened) == 2
+    foreign_append(pipeline, times=30)
+    opened.clear()
+    assert version_with(manifest.sinks[HOURLY], CheckpointId(1)) == 31
+    assert len(opened) < 13
+
+
+def test_the_evidence_in_the_tables_history_names_who_published_what(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    newest = DeltaTable(pipeline.tables[HOURLY]).history(1)[0]
+    assert json.loads(newest["userMetadata"]) == {
+        "pipeline": "flights",
+        "pipeline_uuid": "11111111-1111-1111-1111-111111111111",
+        "incarnation": "first",
+        "sink": "hourly",
+        "checkpoint": 1,
+        "attempt": 1,
+        "round": 1,
+        "run": "run-1",
+    }
+
+
+def test_pending_actions_are_what_publishing_adds(pipeline: StagedPipeline) -> None:
+    first = pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=EXTERNAL)
+    second = pipeline.checkpoint({HOURLY: [(2, "a"), (3, "b")]}, publish=EXTERNAL)
+    assert len(pending_actions(pipeline.store, HOURLY, second)) == 3
+    publish(pipeline.files, CheckpointId(1))
+    assert pending_actions(pipeline.store, HOURLY, first) == []
+    pending = pending_actions(pipeline.store, HOURLY, second)
+    assert sorted(add["partitionValues"]["day"] for add in pending) == ["a", "b"]
+    assert pipeline.rows(HOURLY) == [(1, "a")]
+    publish(pipeline.files)
+    assert pending_actions(pipeline.store, HOURLY, second) == []
+
+
+def test_a_missing_table_is_named(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    for path in (path_of(pipeline.tables[HOURLY]) / "_delta_log").iterdir():
+        path.unlink()
+    with pytest.raises(NotFoundError, match="hourly"):
+        published_checkpoints(manifest)

@@ -1,0 +1,550 @@
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.checkpoint import store as store_module
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    CorruptDocumentError,
+    InvalidParameterError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    StorageFullError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
+from spark_jobs.publication import pending, publisher
+from spark_jobs.publication.delta_rs import OpenTable, open_table
+from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.staged_files import missing_files
+from tests.support.memory_files import MemoryFiles
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
+
+PERIODIC = CheckpointKind.PERIODIC
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+
+
+def published(pipeline: StagedPipeline) -> dict[SinkName, list[int]]:
+    return {sink: pipeline.commits(sink) for sink in (HOURLY, DAILY)}
+
+
+def test_nothing_is_public_before_and_everything_after(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a"), (2, "b")], DAILY: [(3, "c")]})
+    assert pipeline.rows(HOURLY) == pipeline.rows(DAILY) == []
+    results = publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == [(1, "a"), (2, "b")]
+    assert pipeline.rows(DAILY) == [(3, "c")]
+    assert [(sink, result.checkpoint, result.version, result.rows) for sink, result in results.items()] == [
+        (HOURLY, 1, 1, 2),
+        (DAILY, 1, 1, 1),
+    ]
+
+
+def test_publishing_again_changes_nothing_and_says_the_same(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: []})
+    first = publish(pipeline.files)
+    assert publish(pipeline.files) == first
+    assert published(pipeline) == {HOURLY: [1], DAILY: [1]}
+
+
+def test_a_checkpoint_without_rows_advances_its_sinks(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [], DAILY: []})
+    publish(pipeline.files)
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: []})
+    publish(pipeline.files)
+    assert published(pipeline) == {HOURLY: [1, 2], DAILY: [1, 2]}
+
+
+def test_sinks_are_published_in_the_order_of_their_stages(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        order.append(self.facts.uri.rpartition("/")[2])
+        real(self, *given)
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    pipeline.checkpoint({DAILY: [], HOURLY: []})
+    assert list(publish(pipeline.files)) == [HOURLY, DAILY]
+    assert order == ["hourly", "daily"]
+
+
+def test_the_final_policy_makes_one_delta_transaction_of_all_that_is_pending(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, round=RoundNumber(1), checkpoint_kind=PERIODIC)
+    pipeline.checkpoint({HOURLY: [(2, "a")]}, round=RoundNumber(1), checkpoint_kind=PERIODIC)
+    pipeline.checkpoint({HOURLY: [(3, "b")]}, round=RoundNumber(1))
+    results = publish(pipeline.files, by_policy=True)
+    assert pipeline.rows(HOURLY) == [(1, "a"), (2, "a"), (3, "b")]
+    assert pipeline.commits(HOURLY) == [3]
+    assert results[HOURLY].rows == 3
+
+
+@pytest.mark.parametrize("policy", [Publish.EVERY_CHECKPOINT, Publish.EXTERNAL])
+def test_the_other_policies_make_one_delta_transaction_of_each_checkpoint(pipeline: StagedPipeline, policy: Publish) -> None:
+    for number in range(1, 4):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=policy, checkpoint_kind=PERIODIC)
+    assert publish(pipeline.files)[HOURLY].rows == 1
+    assert pipeline.commits(HOURLY) == [1, 2, 3]
+    assert [pipeline.rows(HOURLY, version) for version in (1, 2)] == [[(1, "a")], [(1, "a"), (2, "a")]]
+
+
+def test_only_up_to_the_checkpoint_that_is_asked_for(pipeline: StagedPipeline) -> None:
+    for number in range(1, 4):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
+    publish(pipeline.files, CheckpointId(2))
+    assert pipeline.rows(HOURLY) == [(1, "a"), (2, "a")]
+    publish(pipeline.files)
+    assert publish(pipeline.files, CheckpointId(2))[HOURLY].version == 2
+    assert pipeline.commits(HOURLY) == [1, 2, 3]
+
+
+def test_the_drivers_own_publication_leaves_external_sinks_staged(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    result = publish(pipeline.files, by_policy=True)[HOURLY]
+    assert (result.version, result.rows, pipeline.rows(HOURLY)) == (None, 1, [])
+
+
+def test_a_final_sink_is_not_published_from_a_periodic_checkpoint(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=PERIODIC)
+    assert publish(pipeline.files, by_policy=True)[HOURLY].version is None
+    with pytest.raises(RejectedError, match="final checkpoints only"):
+        publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == []
+    publish(pipeline.files, policy=Publish.EVERY_CHECKPOINT)
+    assert pipeline.rows(HOURLY) == [(1, "a")]
+
+
+def test_a_final_sink_is_published_from_a_drained_stop(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=CheckpointKind.STOP, drained=True)
+    assert publish(pipeline.files, by_policy=True)[HOURLY].version == 1
+
+
+def test_a_policy_can_be_given_instead_of_the_recorded_one(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    assert publish(pipeline.files, by_policy=True, policy=Publish.EXTERNAL)[HOURLY].version is None
+
+
+def test_only_the_chosen_sinks_are_published(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
+    assert list(publish(pipeline.files, sinks=[DAILY])) == [DAILY]
+    assert published(pipeline) == {HOURLY: [], DAILY: [1]}
+
+
+def test_an_unknown_sink_is_refused_before_anything_is_written(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    with pytest.raises(InvalidParameterError, match="no sink hurly"):
+        publish(pipeline.files, sinks=[HOURLY, SinkName("hurly")])
+    assert pipeline.commits(HOURLY) == []
+
+
+def test_a_sink_that_joins_later_is_published_from_there(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a")], DAILY: [(3, "b")]}, publish=Publish.EXTERNAL)
+    publish(pipeline.files)
+    assert published(pipeline) == {HOURLY: [1, 2], DAILY: [2]}
+
+
+def test_there_must_be_a_checkpoint(pipeline: StagedPipeline) -> None:
+    with pytest.raises(RejectedError, match="no complete checkpoint"):
+        publish(pipeline.files)
+    with pytest.raises(RejectedError, match="no complete checkpoint 7"):
+        publish(pipeline.files, CheckpointId(7))
+
+
+def test_the_rows_of_a_round_are_counted_as_far_as_its_checkpoints_exist(pipeline: StagedPipeline) -> None:
+    for number in (1, 2):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT, round=RoundNumber(1))
+        publish(pipeline.files)
+    pipeline.files.delete("checkpoints/1")
+    assert publish(pipeline.files)[HOURLY].rows == 1
+
+
+def test_rows_that_somebody_else_appends_in_between_stay(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+    assert publish(pipeline.files)[HOURLY].version == 2
+    assert pipeline.rows(HOURLY) == [(1, "a"), (9, "x")]
+
+
+def test_a_table_that_gained_a_nullable_column_takes_what_was_staged_before(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({DAILY: [(1, "a")]})
+    write_deltalake(pipeline.tables[DAILY], pa.table({"id": [9], "day": ["x"], "new": [5]}), mode="append", schema_mode="merge")
+    publish(pipeline.files)
+    assert pipeline.rows(DAILY) == [(1, "a"), (9, "x")]
+
+
+def damage_schema(pipeline: StagedPipeline) -> None:
+    write_deltalake(pipeline.tables[DAILY], pa.table({"id": ["text"]}), mode="overwrite", schema_mode="overwrite")
+
+
+def damage_table_id(pipeline: StagedPipeline) -> None:
+    directory = path_of(pipeline.tables[DAILY])
+    for path in (directory / "_delta_log").iterdir():
+        path.unlink()
+    pipeline.make_table(DAILY, partition_by=())
+
+
+def damage_partitioning(pipeline: StagedPipeline) -> None:
+    write_deltalake(
+        pipeline.tables[DAILY],
+        pa.table({"id": [9], "day": ["x"]}),
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=["day"],
+    )
+
+
+def damage_protocol(pipeline: StagedPipeline) -> None:
+    DeltaTable(pipeline.tables[DAILY]).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+def damage_constraints(pipeline: StagedPipeline) -> None:
+    DeltaTable(pipeline.tables[DAILY]).alter.add_constraint({"large": "id > 1000"})
+
+
+def damage_retention(pipeline: StagedPipeline) -> None:
+    retention = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    DeltaTable(pipeline.tables[DAILY]).alter.set_table_properties(retention, raise_if_not_exists=False)
+
+
+def damage_table(pipeline: StagedPipeline) -> None:
+    for path in (path_of(pipeline.tables[DAILY]) / "_delta_log").iterdir():
+        path.unlink()
+
+
+def damage_staged_file(pipeline: StagedPipeline) -> None:
+    DeltaTable(pipeline.tables[DAILY]).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def damage_part_of_staged_file(pipeline: StagedPipeline) -> None:
+    path = next(path_of(pipeline.tables[DAILY]).glob("part-*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_actions(pipeline: StagedPipeline) -> None:
+    assert isinstance(pipeline.files, MemoryFiles)
+    path = next(path for path in pipeline.files.contents if "daily" in path and path.endswith(".actions"))
+    pipeline.files.contents[path] = pipeline.files.contents[path].replace(b"part-", b"part_")
+
+
+def lose_actions(pipeline: StagedPipeline) -> None:
+    pipeline.files.delete(
+        next(f"checkpoints/1/{name}" for name in pipeline.files.names("checkpoints/1") if name.startswith("daily"))
+    )
+
+
+DAMAGES = [
+    (damage_schema, UnsupportedTableError),
+    (damage_table_id, UnsupportedTableError),
+    (damage_partitioning, UnsupportedTableError),
+    (damage_protocol, UnsupportedTableError),
+    (damage_constraints, UnsupportedTableError),
+    (damage_retention, UnsupportedTableError),
+    (damage_table, NotFoundError),
+    (damage_staged_file, NotFoundError),
+    (damage_part_of_staged_file, NotFoundError),
+    (damage_actions, CorruptDocumentError),
+    (lose_actions, NotFoundError),
+]
+
+
+@pytest.mark.parametrize(("damage", "error"), DAMAGES, ids=lambda value: value.__name__)
+def test_what_no_longer_fits_is_refused_before_anything_is_written_to_any_sink(
+    pipeline: StagedPipeline, damage: Any, error: type[StreamPipelineError]
+) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
+    damage(pipeline)
+    with pytest.raises(error) as refused:
+        publish(pipeline.files)
+    assert type(refused.value) is error
+    assert pipeline.commits(HOURLY) == []
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_without_the_comparison_with_the_table_it_would_become_unreadable(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    damage_schema(pipeline)
+    for module in (pending, publisher):
+        monkeypatch.setattr(module, "refuse_changed", lambda *_: None)
+    publish(pipeline.files)
+    with pytest.raises((ValueError, KeyError, pa.ArrowInvalid)):
+        pipeline.rows(DAILY)
+
+
+def test_without_the_look_at_the_staged_files_the_table_would_become_unreadable(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    damage_staged_file(pipeline)
+    monkeypatch.setattr(pending, "missing_files", lambda *_: [])
+    publish(pipeline.files)
+    with pytest.raises(FileNotFoundError):
+        pipeline.rows(DAILY)
+
+
+def test_without_the_hash_of_the_actions_altered_ones_would_become_public(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = pipeline.checkpoint({DAILY: [(2, "b")]})
+    (foreign,) = pipeline.stage(DAILY, [(666, "foreign")])
+    pipeline.files.replace(manifest.sinks[DAILY].actions.path, canonical(foreign))
+    monkeypatch.setattr(store_module, "sha256", lambda _: manifest.sinks[DAILY].actions.sha256)
+    publish(pipeline.files)
+    assert pipeline.rows(DAILY) == [(666, "foreign")]
+
+
+def test_without_the_table_id_another_table_at_the_path_would_get_the_rows(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]}, publish=Publish.EVERY_CHECKPOINT)
+    publish(pipeline.files)
+    damage_table_id(pipeline)
+    with pytest.raises(UnsupportedTableError, match="table id"):
+        publish(pipeline.files)
+    for module in (pending, publisher):
+        monkeypatch.setattr(module, "refuse_changed", lambda *_: None)
+    publish(pipeline.files)
+    assert pipeline.commits(DAILY) == [1]
+
+
+def test_a_file_that_is_gone_because_somebody_else_published_and_vacuumed_is_no_error(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    raced: list[bool] = []
+
+    def raced_by_another(*given: Any) -> list[str]:
+        if not raced:
+            raced.append(True)
+            publish(pipeline.files)
+            for path in path_of(pipeline.tables[DAILY]).glob("part-*.parquet"):
+                path.unlink()
+        return missing_files(*given)
+
+    monkeypatch.setattr(pending, "missing_files", raced_by_another)
+    assert publish(pipeline.files)[DAILY].version == 1
+    assert pipeline.commits(DAILY) == [1]
+
+
+def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        monkeypatch.setattr(OpenTable, "commit", real)
+        damage_schema(pipeline)
+        real(self, *given)
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    with pytest.raises(UnsupportedTableError, match="schema"):
+        publish(pipeline.files)
+    assert pipeline.commits(DAILY) == []
+
+
+@pytest.mark.parametrize("answer", [OutcomeUnknownError("lost"), StorageFullError("full"), ConflictError("other")])
+def test_a_delta_transaction_that_landed_and_whose_answer_is_lost_is_made_once(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, answer: StreamPipelineError
+) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        real(self, *given)
+        raise answer
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    assert publish(pipeline.files)[DAILY].version == 1
+    assert published(pipeline) == {HOURLY: [1], DAILY: [1]}
+    assert pipeline.rows(HOURLY) == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tries"), [(OutcomeUnknownError("lost"), 13), (ConflictError("other"), 13), (StorageFullError("full"), 1)]
+)
+def test_a_delta_transaction_that_did_not_land_is_tried_again_where_that_helps(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, answer: StreamPipelineError, tries: int
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    made = []
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        made.append(given)
+        raise answer
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    with pytest.raises(type(answer)):
+        publish(pipeline.files)
+    assert (len(made), pipeline.rows(DAILY)) == (tries, [])
+    monkeypatch.undo()
+    publish(pipeline.files)
+    assert pipeline.rows(DAILY) == [(2, "b")]
+
+
+def test_a_version_that_is_not_on_the_chain_is_an_error_that_names_both(pipeline: StagedPipeline) -> None:
+    first = pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
+    app = first.sinks[HOURLY].app
+    open_table(pipeline.tables[HOURLY]).commit((), app, CheckpointId(9), {})
+    with pytest.raises(RejectedError) as refused:
+        publish(pipeline.files)
+    assert (refused.value.evidence["checkpoint"], refused.value.evidence["not_on_chain"]) == (2, 9)
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_a_table_that_has_reached_a_checkpoint_beside_the_chain_is_an_error(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
+    publish(pipeline.files)
+    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
+    pipeline.checkpoint({HOURLY: [(3, "a")]}, publish=Publish.EXTERNAL)
+    with pytest.raises(RejectedError, match="Checkpoint 2 is not on the chain of parents of checkpoint 3"):
+        publish(pipeline.files)
+    assert pipeline.commits(HOURLY) == [1, 2]
+
+
+def test_a_table_that_has_reached_a_corrupt_checkpoint_beyond_the_head_says_so(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
+    publish(pipeline.files)
+    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
+    with pytest.raises(CorruptDocumentError, match="checkpoints/2/manifest"):
+        publish(pipeline.files)
+
+
+def test_a_table_that_lost_what_it_had_is_refused(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL, known_published=CheckpointId(1))
+    with pytest.raises(RejectedError) as refused:
+        publish(pipeline.files)
+    assert (refused.value.evidence["expected"], refused.value.evidence["found"]) == (1, None)
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_publication_never_walks_into_an_earlier_incarnation(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    pipeline.checkpoint(
+        {HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL, incarnation=IncarnationId("second"), parent=CheckpointId(1)
+    )
+    publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == [(2, "a")]
+    publish(pipeline.files, CheckpointId(1))
+    assert pipeline.rows(HOURLY) == [(1, "a"), (2, "a")]
+
+
+def test_an_app_id_that_is_not_the_sinks_own_is_refused(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    pipeline.store.complete(manifest.model_copy(update={"checkpoint": 2, "parent": 1, "incarnation": "second"}))
+    with pytest.raises(RejectedError, match="app id"):
+        publish(pipeline.files)
+
+
+def test_nothing_of_a_closed_incarnation_can_be_published(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    app = manifest.sinks[HOURLY].app
+    for _ in range(2):
+        close_incarnation(pipeline.tables[HOURLY], app, None)
+    with pytest.raises(RejectedError, match="was closed"):
+        publish(pipeline.files)
+    assert pipeline.commits(HOURLY) == [2**63 - 1]
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_without_closing_the_abandoned_line_would_be_published(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == [(1, "a")]
+
+
+def test_an_incarnation_that_was_published_meanwhile_is_not_closed(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    publish(pipeline.files)
+    with pytest.raises(ConflictError) as refused:
+        close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+    assert (refused.value.evidence["expected"], refused.value.evidence["found"]) == (None, 1)
+    close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, CheckpointId(1))
+    assert pipeline.commits(HOURLY) == [1, 2**63 - 1]
+
+
+def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        monkeypatch.setattr(OpenTable, "commit", real)
+        publish(pipeline.files)
+        real(self, *given)
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    with pytest.raises(ConflictError, match="published meanwhile"):
+        close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+    assert pipeline.commits(HOURLY) == [1]
+
+
+def test_a_closing_whose_answer_is_lost_happens_once(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any) -> None:
+        real(self, *given)
+        raise OutcomeUnknownError("lost")
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+    assert pipeline.commits(HOURLY) == [2**63 - 1]
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("checkpoint"), st.sampled_from(list(Publish)), st.sampled_from(list(CheckpointKind))),
+        st.tuples(st.just("publish"), st.booleans()),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=20)
+@given(events=EVENTS)
+def test_whenever_and_however_it_is_published_each_row_is_public_once(
+    events: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path_factory.mktemp("t"))
+    pipeline.make_table(HOURLY)
+    staged: list[tuple[int, str | None]] = []
+    due = 0  # the highest checkpoint that must be public
+    for event in events:
+        head = pipeline.store.head()
+        if event[0] == "checkpoint":
+            row = (len(staged), f"day {len(staged) % 2}")
+            pipeline.checkpoint({HOURLY: [row]}, publish=event[1], checkpoint_kind=event[2])
+            staged.append(row)
+        elif head is not None:
+            policy, by_policy = head.sinks[HOURLY].publish, event[1]
+            final = head.checkpoint_kind is CheckpointKind.FINAL
+            try:
+                publish(pipeline.files, by_policy=by_policy)
+            except RejectedError:
+                assert policy is Publish.FINAL
+                assert not final
+            if {Publish.FINAL: final, Publish.EVERY_CHECKPOINT: True, Publish.EXTERNAL: not by_policy}[policy]:
+                due = head.checkpoint
+        assert pipeline.rows(HOURLY) == sorted(staged[:due], key=str)
+    commits = pipeline.commits(HOURLY)
+    assert commits == sorted(set(commits))

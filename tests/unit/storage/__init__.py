@@ -1,0 +1,1 @@
+"""The storage port on local files."""

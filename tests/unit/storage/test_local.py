@@ -1,0 +1,205 @@
+"""What is particular to files on a POSIX file system."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    StorageError,
+)
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.system import RealSystem
+
+DAY_S = 24 * 3600
+
+
+def test_a_relative_root_starts_at_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = LocalFiles("home")
+    monkeypatch.chdir("/")
+    files.create("a", b"")
+    assert files.url == f"file://{tmp_path}/home"
+    assert (tmp_path / "home" / "a").exists()
+
+
+def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "deep" / "home")
+    assert files.names("") == []
+    files.delete("a/b")
+    with pytest.raises(NotFoundError):
+        files.read("a")
+    assert list(tmp_path.iterdir()) == []
+    files.create("a", b"")
+    assert files.names("") == ["a"]
+
+
+@pytest.mark.parametrize("name", ["my home", "höme", "a+b", "a&b;c", "a=b,c@d~e"])
+def test_the_url_of_an_unusual_path_is_written_without_escapes(tmp_path: Path, name: str) -> None:
+    assert LocalFiles(tmp_path / name).url == f"file://{tmp_path}/{name}"
+
+
+@pytest.mark.parametrize("name", ["50%", "a%20b", "a#b", "a?b", "a*b", "a[b]", "a{b}", "a:b", "a\\b", "a\nb", "a\udcffb"])
+def test_a_path_that_hadoop_fsspec_and_delta_rs_read_differently_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidParameterError, match="read differently"):
+        LocalFiles(tmp_path / name)
+
+
+def test_a_symbolic_link_is_deleted_and_not_what_it_points_to(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"")
+    files = LocalFiles(tmp_path / "home")
+    files.create("a/b", b"")
+    (tmp_path / "home" / "a" / "link").symlink_to(outside)
+    files.delete("a")
+    assert (outside / "kept").exists()
+    assert files.names("") == []
+
+
+def test_a_root_that_vanished_is_not_made_again_behind_its_users_back(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "home")
+    files.create("a", b"")
+    (tmp_path / "home" / "a").unlink()
+    (tmp_path / "home").rmdir()
+    with pytest.raises(NotFoundError):
+        files.create("b", b"")
+    assert not (tmp_path / "home").exists()
+
+
+def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.create("empty", b"")
+    assert files.read("empty") == b""
+
+
+class TestLeftovers:
+    """Unfinished files of writers that died."""
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Path:
+        for name, age_s in ((".new.0123456789ab.tmp", 0), (".other.0123456789ab.tmp", 0), (".old.0123456789ab.tmp", 2 * DAY_S)):
+            (tmp_path / name).write_bytes(b"half of som")
+            written = (tmp_path / name).stat().st_mtime - age_s
+            os.utime(tmp_path / name, (written, written))
+        return tmp_path
+
+    def test_are_not_shown(self, home: Path) -> None:
+        assert LocalFiles(home).names("") == []
+
+    def test_cannot_be_read_by_name(self, home: Path) -> None:
+        with pytest.raises(InvalidParameterError):
+            LocalFiles(home).read(".new.0123456789ab.tmp")
+
+    @pytest.mark.parametrize("write", [LocalFiles.create, LocalFiles.replace])
+    def test_of_the_same_name_go_at_once_and_others_after_a_day(self, home: Path, write: object) -> None:
+        assert callable(write)
+        write(LocalFiles(home), "new", b"whole")
+        assert sorted(os.listdir(home)) == [".other.0123456789ab.tmp", "new"]
+
+    def test_go_when_a_create_finds_the_name_taken(self, home: Path) -> None:
+        (home / "new").write_bytes(b"theirs")
+        with pytest.raises(ConflictError):
+            LocalFiles(home).create("new", b"ours")
+        assert ".new.0123456789ab.tmp" not in os.listdir(home)
+
+    def test_go_with_their_directory(self, home: Path) -> None:
+        LocalFiles(home.parent).delete(home.name)
+        assert not home.exists()
+
+
+class _RemovesUnfinished(RealSystem):
+    """Somebody else finishes the name, or takes our file for a leftover, just before ours is linked or renamed."""
+
+    def __init__(self, theirs: bytes | None) -> None:
+        self._theirs = theirs
+
+    def link(self, source: str, target: str) -> None:
+        self._be_first(source, target)
+        super().link(source, target)
+
+    def replace(self, source: str, target: str) -> None:
+        self._be_first(source, target)
+        super().replace(source, target)
+
+    def _be_first(self, source: str, target: str) -> None:
+        os.unlink(source)
+        if self._theirs is not None:
+            Path(target).write_bytes(self._theirs)
+
+
+def test_a_writer_whose_unfinished_file_was_removed_is_told_to_look_again(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path, _RemovesUnfinished(theirs=None))
+    with pytest.raises(ConflictError, match="at the same time"):
+        files.create("a", b"ours")
+    with pytest.raises(ConflictError, match="at the same time"):
+        files.replace("a", b"ours")
+    assert files.names("") == []
+
+
+def test_a_writer_whose_unfinished_file_was_removed_by_the_winner_finds_the_winner(tmp_path: Path) -> None:
+    LocalFiles(tmp_path, _RemovesUnfinished(theirs=b"ours")).create("a", b"ours")
+    with pytest.raises(ConflictError, match="exists with other contents"):
+        LocalFiles(tmp_path, _RemovesUnfinished(theirs=b"theirs")).create("b", b"ours")
+
+
+class _WritesOneByte(RealSystem):
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        return super().write(descriptor, data[:1])
+
+    def read(self, descriptor: int, size_bytes: int) -> bytes:
+        return super().read(descriptor, 1)
+
+
+def test_short_writes_and_reads_are_continued(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path, _WritesOneByte())
+    files.create("a", b"many bytes")
+    assert files.read("a") == b"many bytes"
+
+
+class _HasNoDirectoryFsync(RealSystem):
+    def fsync(self, descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(22, "Invalid argument")
+
+
+def test_a_file_system_that_cannot_make_directories_durable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingRequirementError, match="Invalid argument"):
+        LocalFiles(tmp_path / "home", _HasNoDirectoryFsync()).create("a", b"")
+
+
+class _ParentOfRootIsPrivate(RealSystem):
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self, path: str) -> int:
+        if path == str(self._root.parent):
+            raise PermissionError(13, "Permission denied")
+        return super().open(path)
+
+
+def test_the_directory_above_an_existing_root_may_be_private(tmp_path: Path) -> None:
+    root = tmp_path / "home"
+    root.mkdir()
+    LocalFiles(root, _ParentOfRootIsPrivate(root)).create("a", b"")
+    assert LocalFiles(root).names("") == ["a"]
+
+
+class _Full(RealSystem):
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as failed:
+        LocalFiles(tmp_path, _Full()).create("a/b", b"data")
+    error = failed.value
+    assert str(tmp_path / "a" / "b") in error.failed
+    assert "No space left on device" in error.failed
+    assert error.safe
+    assert "Free space" in error.remedy
+    assert error.evidence == {"path": str(tmp_path / "a" / "b"), "errno": 28}

@@ -1,0 +1,129 @@
+"""What a user may write down as a home, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageError
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import check_create_if_absent, open_files
+from tests.support.systems import FaultSystem
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/data/my flights",
+        "file:/data/my flights",
+        "file:///data/my%20flights",
+        "file://localhost/data/my flights",
+        "FILE:///data/my flights/",
+    ],
+)
+def test_a_path_and_each_form_of_a_file_url_open_one_directory(url: str) -> None:
+    assert open_files(url).url == "file:///data/my flights"
+
+
+def test_a_relative_path_and_a_home_directory_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert open_files("flights").url == f"file://{tmp_path}/flights"
+    assert open_files("./a/../flights").url == f"file://{tmp_path}/flights"
+    assert open_files("~/flights").url == "file:///home/somebody/flights"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="%#?*[]{}\\:/", exclude_categories=("C", "Z")), min_size=1))
+def test_the_url_of_any_accepted_path_opens_the_same_directory(name: str) -> None:
+    url = LocalFiles(f"/data/{name}").url
+    assert open_files(url).url == url
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "wasbs", "oss", "hdfs", "dbfs", "http", "memory", "C"])
+def test_another_scheme_is_refused_by_name_with_what_is_possible(scheme: str) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_files(f"{scheme}://bucket/home")
+    assert f"{scheme}: is not supported" in refused.value.failed
+    assert "POSIX file system" in refused.value.failed
+    assert refused.value.remedy
+    assert refused.value.evidence == {"url": f"{scheme}://bucket/home"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "  ",
+        "file:",
+        "file:relative",
+        "file://host/data",
+        "file://[/data",
+        "file:///a%23b",
+        "file:///a#b",
+        "file:///a?b",
+        "file:///50%25",
+        "file:///a%FFb",
+        "/a%20b",
+        "file:////host/share",
+    ],
+)
+def test_what_names_no_directory_for_certain_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParameterError):
+        open_files(url)
+
+
+class _Overwrites(LocalFiles):
+    """A store whose second create wins."""
+
+    def create(self, path: str, data: bytes) -> None:
+        self.replace(path, data)
+
+
+class _Pretends(LocalFiles):
+    """A store whose second create passes without a word."""
+
+    def create(self, path: str, data: bytes) -> None:
+        if path not in self.names(""):
+            super().create(path, data)
+
+
+class _TellsTooLate(LocalFiles):
+    """A store that tells the second that it lost, after it has overwritten the first."""
+
+    def create(self, path: str, data: bytes) -> None:
+        taken = path in self.names("")
+        self.replace(path, data)
+        if taken:
+            super().create(path, b"neither")
+
+
+class _ListsLate(LocalFiles):
+    """A store whose listing does not show what was just created."""
+
+    def names(self, directory: str) -> list[str]:
+        return []
+
+
+class _ListsDeleted(LocalFiles):
+    """A store whose listing still shows what was just deleted."""
+
+    _seen: frozenset[str] = frozenset()
+
+    def names(self, directory: str) -> list[str]:
+        self._seen = self._seen.union(super().names(directory))
+        return sorted(self._seen)
+
+
+@pytest.mark.parametrize("store", [_Overwrites, _Pretends, _TellsTooLate, _ListsLate, _ListsDeleted])
+def test_a_store_that_does_not_hold_the_promise_is_refused_and_left_clean(tmp_path: Path, store: Callable[[Path], Files]) -> None:
+    with pytest.raises(MissingRequirementError, match="does not keep the first"):
+        check_create_if_absent(store(tmp_path / "home"))
+    assert LocalFiles(tmp_path / "home").names("") == []
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        check_create_if_absent(LocalFiles(tmp_path / "home", FaultSystem(0, lasting=True)))

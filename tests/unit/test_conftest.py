@@ -1,0 +1,32 @@
+"""The check that no process outlives the tests can itself fail."""
+
+from pathlib import Path
+
+import pytest
+
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text()
+STARTS_A_PROCESS = """
+import subprocess, sys
+
+def test_that_starts_a_process():
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    {then}
+"""
+
+
+def run(pytester: pytest.Pytester, then: str) -> pytest.RunResult:
+    pytester.makeconftest(CONFTEST.replace("OUTLIVE_S = 15.0", "OUTLIVE_S = 0.2"))
+    pytester.makepyfile(STARTS_A_PROCESS.format(then=then))
+    return pytester.runpytest_subprocess("-p", "no:randomly")
+
+
+def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "sys.kept = process")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*processes that outlived the tests*", "*sys.stdin.read()*"])
+
+
+def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "process.communicate()")
+    assert result.ret == pytest.ExitCode.OK

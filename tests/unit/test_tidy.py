@@ -1,0 +1,81 @@
+"""The habits of the house that no linter knows."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ("spark_jobs", "airflow_provider", "dags_examples", "benchmarks", "scripts")
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+VAGUE_NAMES = {"base", "common", "core", "helper", "helpers", "manager", "misc", "util", "utils"}
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
+MAY_TOUCH_THE_JVM = {
+    "spark_jobs/runtime/session.py",
+    "spark_jobs/runtime/staging.py",
+    "spark_jobs/runtime/plan.py",
+    "spark_jobs/publication/spark.py",
+}
+
+
+def files_in(*directories: str, pattern: str) -> Iterator[Path]:
+    for directory in directories:
+        yield from sorted((ROOT / directory).rglob(pattern))
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_every_file_name_says_what_is_inside() -> None:
+    assert [named(path) for path in files_in(*SOURCE, "tests", "docs", pattern="*.*") if path.stem in VAGUE_NAMES] == []
+
+
+def test_no_source_file_is_too_long_to_read() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in files_in(*SOURCE, pattern="*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX} == {}
+
+
+def test_no_function_is_too_long_to_read() -> None:
+    lengths = {
+        f"{named(path)} {function.name}": (function.end_lineno or 0) - function.lineno + 1
+        for path in files_in(*SOURCE, pattern="*.py")
+        for function in functions_of(path)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
+
+
+def test_few_modules_touch_the_jvm() -> None:
+    touching = {named(path) for path in files_in(*SOURCE, pattern="*.py") if JVM.search(path.read_text())}
+    assert touching - MAY_TOUCH_THE_JVM == set()
+
+
+def test_nothing_is_left_for_later() -> None:
+    texts = [*files_in(*SOURCE, "tests", pattern="*.py"), *files_in("docs", pattern="*.md"), *ROOT.glob("*.md")]
+    assert [named(path) for path in texts if UNFINISHED.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("page", [*files_in("docs", pattern="*.md"), *sorted(ROOT.glob("*.md"))], ids=named)
+def test_a_page_has_one_title(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(re.findall(r"^# \S", prose, flags=re.MULTILINE)) == 1
+
+
+def test_the_reference_documents_exactly_the_public_names() -> None:
+    reference = ROOT / "docs/reference/api.md"
+    if reference.exists():
+        documented = set(re.findall(r"^#{2,3} `(\w+)", reference.read_text(), flags=re.MULTILINE))
+        assert documented == set(import_module("spark_jobs").__all__)
