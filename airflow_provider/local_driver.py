@@ -24,6 +24,7 @@ class LocalDriver:
 
     def __init__(self, process: "subprocess.Popen[bytes]", output: Path) -> None:
         self._process = process
+        self._stopping = False
         self.output = output
         """Where its standard output and errors go."""
 
@@ -34,7 +35,7 @@ class LocalDriver:
     @property
     def exit_code(self) -> int | None:
         """None while it runs."""
-        return self._process.poll()
+        return self._process.returncode if self._stopping else self._process.poll()
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for its end; whether it has ended."""
@@ -51,6 +52,7 @@ class LocalDriver:
         """
         if self._process.returncode is not None:
             return
+        self._stopping = True
         self._signal_group(signal.SIGTERM)
         end = time.monotonic() + grace_s
         while not self._has_ended() and time.monotonic() < end:
@@ -60,7 +62,10 @@ class LocalDriver:
 
     def _has_ended(self) -> bool:
         # Looked at without reaping: until then its process id, which is its group's too, can be nobody else's.
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # a look at its exit code was under way
+            return True
 
     def _signal_group(self, which: signal.Signals) -> None:
         try:

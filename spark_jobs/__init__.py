@@ -1,5 +1,8 @@
 """Flink's checkpoint semantics for Spark Structured Streaming and Delta Lake: the one public door."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.protocol.errors import (
@@ -13,6 +16,10 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
+
+if TYPE_CHECKING:
+    from spark_jobs.publication.evidence import consistent_versions
+    from spark_jobs.runtime.staged_rows import read_staged
 
 __version__ = "0.1.0"
 
@@ -28,4 +35,18 @@ __all__ = [
     "RejectedError",
     "StorageError",
     "StreamPipelineError",
+    "consistent_versions",
+    "read_staged",
 ]
+
+_LAZY = {
+    "consistent_versions": "spark_jobs.publication.evidence",
+    "read_staged": "spark_jobs.runtime.staged_rows",
+}
+"""What is imported when it is first asked for: declaring a pipeline needs neither Spark nor delta-rs."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -23,7 +23,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work, local_path
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import (Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status)
+from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files

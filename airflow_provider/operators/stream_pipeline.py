@@ -193,6 +193,7 @@ class StreamPipelineOperator(BaseOperator):
         progress = ProgressLog(_PROGRESS_INTERVAL_S)
         while True:
             look = self.hook.look(self.home, request, self._driver)
+            self._check_not_killed()
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
@@ -202,14 +203,17 @@ class StreamPipelineOperator(BaseOperator):
             self._pause()
 
     def _pause(self) -> None:
-        """Sleeps until the next look.
-
-        Raises:
-            InterruptedRunError: The task was killed.
-        """
         end_s = time.monotonic() + self.poll_interval_s
         while not self._killed and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(_SLICE_S, left_s))
+        self._check_not_killed()
+
+    def _check_not_killed(self) -> None:
+        """A task that was killed must not return: Airflow would call it a success.
+
+        Raises:
+            InterruptedRunError: It was killed.
+        """
         if not self._killed:
             return
         self.on_kill()  # once more: the signal may have come before the driver was known

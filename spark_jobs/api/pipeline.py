@@ -1,9 +1,11 @@
 """The pipeline: what a user declares, by decorators that leave the functions as they are."""
 
+import dataclasses
+import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
 
@@ -11,13 +13,16 @@ from spark_jobs.api.functions import Function, function_name
 from spark_jobs.api.graph import Declaration, Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Place
+from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.sink import DeltaSink
-from spark_jobs.api.source import declare_source, declare_static
-from spark_jobs.api.stage import RateLimits, declare_stage
-from spark_jobs.protocol.documents import OnEnd
-from spark_jobs.protocol.ids import PipelineName
+from spark_jobs.api.source import Source, Static, declare_source, declare_static
+from spark_jobs.api.stage import DeclaredStage, RateLimits, declare_stage
+from spark_jobs.protocol.documents import OnEnd, OnRewind, StartResponse
+from spark_jobs.protocol.ids import PipelineName, RunId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Function)
 
@@ -215,6 +220,70 @@ class Pipeline:
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the parameters, without secrets."""
         return schema(self.params)
+
+    def run(
+        self,
+        *,
+        spark: "SparkSession",
+        home: str | os.PathLike[str],
+        params: Mapping[str, Any] | BaseModel = NO_SETTINGS,
+        run_id: str | None = None,
+        on_end: OnEnd | Literal["drain", "suspend"] | None = None,
+        fresh: bool = False,
+        on_rewind: OnRewind | Literal["refuse", "keep", "replace"] = "refuse",
+    ) -> StartResponse:
+        """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
+
+        Returns when the final checkpoint is complete and the tables are published; both are durable. The session stays as it is.
+        An interrupted run is continued by calling this again.
+
+        Args:
+            spark: A classic (not a Spark Connect) session with Delta.
+            home: Where the pipeline's documents are; made if missing.
+            params: As for :meth:`bind`.
+            run_id: Who asks; the same one gets the same answer for ever. A new one unless given.
+            on_end: Instead of the pipeline's own, for the round that this run begins.
+            fresh: Begin anew instead of going on.
+            on_rewind: What becomes of rows that are public when a run begins anew.
+
+        Raises:
+            RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
+            StreamPipelineError: It did not get to its end; the error says whether it can go on.
+        """
+        launch = importlib.import_module("spark_jobs.runtime.launch")  # the driver imports the API, never the reverse
+        options = launch.RunOptions(
+            run=None if run_id is None else RunId(run_id),
+            on_end=None if on_end is None else _on_end(Place(self.name), on_end),
+            fresh=fresh,
+            on_rewind=OnRewind(on_rewind),
+        )
+        response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
+        return response
+
+    def rewired(self, inputs: Mapping[str, Function], tables: str) -> "Pipeline":
+        """A copy for tests: other functions read the inputs, and the tables are somewhere else.
+
+        Args:
+            inputs: By source or static input the function to read it with. Those that are not named stay as they are.
+            tables: A directory; each sink's table is in it, under the sink's name.
+
+        Raises:
+            InvalidPipelineError: A name is not an input of the pipeline.
+        """
+        copy = Pipeline(self.name, params=self.params, on_end=self.on_end, conf=self.conf)
+        copy._declarations = dict(self._declarations)
+        known = [name for name, part in copy._declarations.items() if not isinstance(part, DeclaredStage)]
+        for name, function in inputs.items():
+            part = copy._declarations.get(name)
+            if not isinstance(part, Source | Static):
+                raise Place(self.name).refused(f"{name!r} is not one of its inputs.", suggestion(name, known), input=name)
+            copy._declarations[name] = dataclasses.replace(part, function=function)
+        directory = tables.replace("{", "{{").replace("}", "}}")
+        for name, part in copy._declarations.items():
+            if isinstance(part, DeclaredStage) and part.sink:
+                sink = dataclasses.replace(part.sink, template=f"{directory}/{part.sink.name}", fields=())
+                copy._declarations[name] = dataclasses.replace(part, sink=sink)
+        return copy
 
     def _place(self, kind: str, function: object, name: str | None) -> Place:
         chosen = function_name(function, name)

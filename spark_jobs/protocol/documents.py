@@ -155,9 +155,14 @@ class PinnedInput(Document):
 
 
 class CheckpointKind(StrEnum):
+    """Why a checkpoint was taken."""
+
     PERIODIC = "periodic"
+    """The interval was over."""
     SAVEPOINT = "savepoint"
+    """A user asked for one of their own."""
     STOP = "stop"
+    """The pipeline was stopped, to be resumed."""
     FINAL = "final"
     """All bounded inputs of the round have ended and every stage is at its end."""
 

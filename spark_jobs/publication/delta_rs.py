@@ -140,7 +140,19 @@ class OpenTable:
             found.append(_FORGETTING)
         return found
 
-    def commit(self, adds: Iterable[AddAction], app: AppId, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+    def allows_replacement(self) -> bool:
+        """Whether files may be removed from this table."""
+        return self._configuration.get("delta.appendOnly", "false").lower() != "true"
+
+    def commit(
+        self,
+        adds: Iterable[AddAction],
+        app: AppId,
+        version: CheckpointId,
+        commit_info: Mapping[str, Any],
+        *,
+        replace: bool = False,
+    ) -> None:
         """Makes ``adds`` public in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
 
         Conditional: succeeds only if neither ``app``'s version nor the schema nor the protocol has changed since this table was
@@ -153,6 +165,8 @@ class OpenTable:
             app: Whose version advances.
             version: Its new version.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
+            replace: Remove all files that the table has, in the same transaction; then *any* commit since it was opened is a
+                conflict.
 
         Raises:
             ConflictError: Somebody else was faster; nothing of this was committed.
@@ -160,13 +174,15 @@ class OpenTable:
             StorageError: The storage failed, probably before the commit. Read back as well.
         """
         properties = CommitProperties(
+            # Left to itself, delta-rs would keep the files of an append that it has not seen.
+            max_commit_retries=0 if replace else None,
             custom_metadata={"userMetadata": canonical(dict(commit_info)).decode()},
             app_transactions=[Transaction(app, version, int(time.time() * 1000))],
         )
         with _delta_errors(self._uri, reading=False):
             self._table.create_write_transaction(
                 list(adds),
-                mode="append",
+                mode="overwrite" if replace else "append",
                 schema=self._table.schema(),
                 partition_by=list(self.facts.partition_by),
                 commit_properties=properties,

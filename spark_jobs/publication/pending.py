@@ -13,6 +13,7 @@ from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, Not
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, add_action, open_table, refuse_unsupported
 from spark_jobs.publication.staged_files import missing_files
+from spark_jobs.storage.files import Files
 
 CLOSED = CheckpointId(2**63 - 1)
 """The version of an app id whose incarnation was abandoned: nothing of it can be published any more."""
@@ -26,11 +27,13 @@ class PendingTransaction:
         after: The checkpoint that the table must have reached.
         manifests: The checkpoints that it makes public, oldest first.
         adds: Their files.
+        replace: Whether the table's other files go.
     """
 
     after: CheckpointId | None
     manifests: tuple[Manifest, ...]
     adds: tuple[AddAction, ...]
+    replace: bool
 
     @property
     def manifest(self) -> Manifest:
@@ -173,7 +176,9 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     actions = {m.checkpoint: [add_action(cut.table, add) for add in some] for m, some in zip(pending, adds, strict=True)}
     transactions = []
     for group in groups:
-        transactions.append(PendingTransaction(reached, tuple(group), tuple(a for m in group for a in actions[m.checkpoint])))
+        added = tuple(action for m in group for action in actions[m.checkpoint])
+        replace = any(m.sinks[sink].replace for m in group)
+        transactions.append(PendingTransaction(reached, tuple(group), added, replace))
         reached = group[-1].checkpoint
     return transactions
 
@@ -187,6 +192,14 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     """
     refuse_unsupported(table)
     facts = table.facts
+    if any(m.sinks[sink].replace for m in pending) and not table.allows_replacement():
+        raise UnsupportedTableError(
+            f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
+            safe="Nothing was written to any table.",
+            remedy="Take the property away, or start with --fresh --on-rewind keep.",
+            sink=sink,
+            table=facts.uri,
+        )
     for manifest in pending:
         cut = manifest.sinks[sink]
         compared: dict[str, tuple[Any, Any]] = {
@@ -230,14 +243,24 @@ def _refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, 
     )
 
 
-def pending_actions(store: CheckpointStore, sink: SinkName, manifest: Manifest) -> list[dict[str, Any]]:
-    """The ``add`` actions that publishing ``manifest`` into ``sink`` would commit, oldest first; empty if it is public.
+def pending_actions(files: Files, sink: SinkName, checkpoint: CheckpointId | None = None) -> list[dict[str, Any]]:
+    """The ``add`` actions that publishing a checkpoint into ``sink`` would commit, oldest first; empty if it is public.
+
+    Args:
+        files: The home.
+        sink: One of the checkpoint's sinks.
+        checkpoint: By default the newest valid one.
+
+    Returns:
+        Delta's ``add`` actions, paths relative to the sink's table and URL-encoded.
 
     Raises:
-        RejectedError: As for publication.
+        RejectedError: There is no such checkpoint or sink, or it could not be published.
         CorruptDocumentError: A manifest or a file of actions was altered.
         NotFoundError: The table or a document is gone.
     """
+    store = CheckpointStore(files)
+    manifest = chosen_manifest(store, checkpoint)
     cut = sink_cut(manifest, sink)
     pending = pending_manifests(store, manifest, sink, open_table(cut.table).transaction_version(cut.app))
     return [line["add"] for m in pending for line in store.read_actions(m.sinks[sink])]

@@ -161,7 +161,12 @@ def _commit(sink: SinkName, transaction: PendingTransaction) -> None:
         "run": manifest.run,
     }
     with step(Step.PUBLISH_SINK):
-        _land(lambda: table.commit(transaction.adds, cut.app, manifest.checkpoint, info), cut.table, cut.app, manifest.checkpoint)
+        _land(
+            lambda: table.commit(transaction.adds, cut.app, manifest.checkpoint, info, replace=transaction.replace),
+            cut.table,
+            cut.app,
+            manifest.checkpoint,
+        )
 
 
 def _land(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:

@@ -116,7 +116,7 @@ class Application:
             results = publish(self.home, decision.manifest.checkpoint, by_policy=True)
             return _success(request, decision.manifest, results)
         if request.attempt in Attempts(self.home).numbers():
-            raise FencedError(
+            raise InterruptedRunError(
                 f"Attempt {request.attempt} was started before and did not finish.",
                 safe="What it made durable is kept.",
                 remedy="Ask for a new start; it goes on from there.",

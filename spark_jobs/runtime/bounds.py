@@ -130,10 +130,19 @@ class FileSourceLog:
         self._files.sync(path)
 
     def _read(self, log_id: int) -> list[dict[str, Any]]:
+        """What entry ``log_id`` holds; where Spark has deleted it, what the next compact entry repeats of it and those before."""
         try:
-            data = self._files.read(f"{self._directory}/{_file_name(log_id)}")
+            return self._entries(_file_name(log_id))
         except NotFoundError:
-            return []  # deleted by Spark after a compact entry had repeated it
+            compact = [
+                int(name.removesuffix(".compact")) for name in self._files.names(self._directory) if name.endswith(".compact")
+            ]
+            later = min((number for number in compact if number > log_id), default=None)
+            entries = [] if later is None else self._entries(_file_name(later))
+            return [entry for entry in entries if entry["batchId"] <= log_id]
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        data = self._files.read(f"{self._directory}/{name}")
         return [json.loads(line) for line in data.decode().split("\n")[1:] if line]
 
 

@@ -69,7 +69,7 @@ class _FoundPin:
 def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, StageOutput]) -> StageRun:
     """A stage that is ready to run.
 
-    Pins the stage's inputs for the round, makes its table if it is missing and begins its private log; all of it once, and before any batch.
+    Pins the stage's inputs for the round, makes its table if it is missing and begins its private log: once, and before any batch.
 
     Raises:
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.

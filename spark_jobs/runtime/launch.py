@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartRequest, StartResponse
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
 from spark_jobs.runtime.application import Application, table_path
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.session import session_for_run
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent, open_files
 
@@ -68,6 +71,31 @@ def launch(
         on_rewind=options.on_rewind,
     )
     return Application(graph, bound, files, document, start_spark, watch).answer(request)
+
+
+def launch_in_session(
+    pipeline: Pipeline, home: str | Files, parameters: Mapping[str, Any] | BaseModel, options: RunOptions, spark: SparkSession
+) -> StartResponse:
+    """:func:`launch` on a session that somebody else has made; the session stays as it is.
+
+    Raises:
+        RejectedError: The session cannot run a pipeline, or has other settings of the whole application than the pipeline
+            asks for. Nothing was written.
+        StreamPipelineError: As :func:`launch`.
+    """
+    own = session_for_run(spark)
+    for key, value in pipeline.conf.items():
+        try:
+            own.conf.set(key, value)
+        except AnalysisException as error:
+            if own.conf.get(key, None) != value:
+                raise RejectedError(
+                    f"Pipeline {pipeline.name} sets {key} = {value}, which a running Spark application cannot change.",
+                    safe="Nothing was written.",
+                    remedy="Build the session with it, or remove it from Pipeline(conf=...).",
+                    setting=key,
+                ) from error
+    return launch(pipeline, home, parameters, options, lambda: own)
 
 
 def launch_requested(

@@ -52,7 +52,7 @@ class StageWriter:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
             self._stage(frame, BatchId(batch))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - kept whole for the driver, which raises it
             self.failure = error
             raise RuntimeError(f"stage {self.stage}, batch {batch} was not staged: {type(error).__name__}") from None
 

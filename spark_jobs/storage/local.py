@@ -145,6 +145,7 @@ class LocalFiles:
             self._fsync(target)
             for directory in self._up_to_root(os.path.dirname(target)):
                 self._fsync(directory)
+            self._keep_root()
 
     def _target(self, path: str) -> str:
         parts = path.split("/")
@@ -172,21 +173,27 @@ class LocalFiles:
             self._fsync(os.path.dirname(each))
 
     def _make_root(self) -> None:
-        if self._root_is_durable:
-            return
-        missing = [self._root]
-        while missing:
-            try:
-                self._system.mkdir(missing[-1])
-            except FileNotFoundError:
-                missing.append(os.path.dirname(missing[-1]))
-                continue
-            except FileExistsError:
-                # Above an existing directory we may not be allowed to look; whoever gave it to us has made it durable.
-                with suppress(PermissionError):
-                    self._fsync(os.path.dirname(missing.pop()))
-                continue
-            self._fsync(os.path.dirname(missing.pop()))
+        if not self._root_is_durable:
+            self._make_with_parents(self._root)
+            self._keep_root()
+
+    def _make_with_parents(self, directory: str) -> None:
+        try:
+            self._system.mkdir(directory)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            self._make_with_parents(os.path.dirname(directory))
+            with suppress(FileExistsError):
+                self._system.mkdir(directory)
+
+    def _keep_root(self) -> None:
+        # Spark, for one, makes directories and fsyncs none of those that name them. Where we may not look, we have made nothing.
+        directory = self._root
+        while not self._root_is_durable and directory != "/":
+            directory = os.path.dirname(directory)
+            with suppress(PermissionError):
+                self._fsync(directory)
         self._root_is_durable = True
 
     def _write_unfinished(self, target: str, data: bytes) -> str:

@@ -28,6 +28,10 @@ os.environ |= {
 }
 
 
+# Airflow reads its settings when it is imported.
+from airflow_provider.local_driver import LocalDriver, start_local_driver  # noqa: E402
+
+
 @dataclass(frozen=True)
 class Homes:
     """The home roots of the test's connection."""
@@ -65,6 +69,14 @@ def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = tmp_path / "homes"
     root.mkdir()
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(root), python=str(fake_python)))
+    started: list[LocalDriver] = []
+
+    def start(*command: Any, **arguments: Any) -> LocalDriver:
+        started.append(start_local_driver(*command, **arguments))
+        return started[-1]
+
+    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.start_local_driver", start)
     yield Homes(root)
-    for home in root.iterdir():  # lets every driver that waits for it end
+    for home in root.iterdir():  # what a driver waits for
         (home / "go").touch()
+    assert all(driver.wait(20.0) for driver in started)

@@ -1,10 +1,106 @@
-"""The hook."""
+"""The hook and its connection."""
 
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.driver_log import last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from tests.airflow.conftest import Homes
+from airflow_provider.settings import Settings, read_settings
+from spark_jobs.protocol.errors import InvalidParameterError
+from tests.airflow.conftest import Homes, connection
 
 
-def test_x(homes: Homes) -> None:
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, Settings()),
+        ({"home_root": "", "python": None, "master": "", "conf": ""}, Settings()),
+        ({"home_root": "/a, file:///b\n/c"}, Settings(roots=("/a", "file:///b", "/c"))),
+        ({"home_root": ["/a,b", "/c"]}, Settings(roots=("/a,b", "/c"))),
+        ({"conf": '{"spark.executor.cores": "2"}', "master": "local[2]"}, Settings(master="local[2]", conf={"spark.executor.cores": "2"})),
+        ({"conf": {"spark.executor.cores": "2"}, "python": "/p"}, Settings(python="/p", conf={"spark.executor.cores": "2"})),
+    ],
+)  # fmt: skip
+def test_a_connection_says_where_homes_are_and_how_a_driver_starts(extra: dict[str, object], expected: Settings) -> None:
+    assert read_settings(extra, "c") == expected
+
+
+@pytest.mark.parametrize(
+    "extra", [{"home_root": 1}, {"home_root": [1]}, {"python": ["p"]}, {"conf": "{"}, {"conf": {"a": 1}}, {"conf": "[]"}]
+)
+def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameterError, match=next(iter(extra))):
+        read_settings(extra, "c")
+
+
+def test_a_tasks_settings_win_over_the_connections() -> None:
+    settings = Settings(master="local[2]", conf={"spark.master": "local[3]", "spark.executor.cores": "2"})
+    assert settings.driver_conf({"spark.executor.cores": "4"}) == {"spark.master": "local[3]", "spark.executor.cores": "4"}
+
+
+def test_a_driver_runs_in_the_workers_python_unless_told_otherwise() -> None:
+    assert Settings().python == sys.executable
+
+
+def test_the_test_of_a_connection_says_where_it_looked_and_what_it_found(homes: Homes) -> None:
+    well, said = StreamPipelineHook().test_connection()
+    assert well, said
+    for part in (os.uname().nodename, str(homes.root), "pyspark 4", "delta-spark 4", "Java "):
+        assert part in said
+    assert list(homes.root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, "home_root is empty"),
+        ({"home_root": "/proc/homes"}, "/proc/homes"),
+        ({"home_root": "s3://bucket"}, "s3"),
+        ({"python": "/no/such/python"}, "/no/such/python is not a program"),
+        ({"python": "false"}, "false cannot run a driver"),
+        ({"conf": {"spark.x.password": "p"}}, "spark.x.password"),
+    ],
+)
+def test_the_test_of_a_connection_says_what_is_wrong(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], expected: str
+) -> None:
+    root = {"home_root": str(homes.root)} if extra else {}
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(**(root | extra)))
+    well, said = StreamPipelineHook("tried").test_connection()
+    assert not well
+    assert expected in said
+
+
+def test_a_connection_without_java_is_told_so(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(homes.root))
+    well, said = StreamPipelineHook().test_connection()
+    assert not well
+    assert "no Java" in said
+
+
+def test_an_unused_home_has_neither_answer_nor_driver(homes: Homes) -> None:
     hook = StreamPipelineHook()
-    assert hook.settings.roots == (str(homes.root),)
-    print(hook.test_connection())
+    from spark_jobs.protocol.ids import RunId
+
+    assert (hook.answer("flights", RunId("x")), hook.status("flights"), hook.head("flights"), hook.is_at_work("flights")) == (
+        None,
+        None,
+        None,
+        False,
+    )
+    assert list(homes.root.iterdir()) == []
+
+
+def test_the_last_lines_of_a_log_are_readable(tmp_path: Path) -> None:
+    log = tmp_path / "1.log"
+    log.write_text(
+        "".join(f"line {n}\n" for n in range(500)) + '{"time": "noon", "level": "info", "message": "hello"}\n[1]\n{}\n'
+    )
+    assert last_lines(log, 4) == ["line 499", "noon info hello", "[1]", "{}"]
+
+
+def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+    assert last_lines(tmp_path / "1.log", 4) == []

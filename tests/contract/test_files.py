@@ -157,6 +157,18 @@ def test_a_name_that_is_too_long_is_refused(home: Files) -> None:
     assert home.names("") == []
 
 
+def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
+    below = home.below("work/1")
+    below.create("a/b", b"deep")
+    assert home.read("work/1/a/b") == b"deep"
+    assert below.url == f"{home.url}/work/1"
+    assert below.names("") == ["a"]
+    with pytest.raises(RejectedError):
+        below.read("../../x")
+    with pytest.raises(RejectedError):
+        home.below("..")
+
+
 def test_the_url_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
     assert home.url.startswith("file:///")

@@ -21,7 +21,6 @@ OLD, NEW = b"old contents", b"new, longer contents" * 100
 KINDS: dict[int, type[StorageError]] = {
     errno.EIO: StorageError,
     errno.ENOSPC: StorageFullError,
-    errno.EDQUOT: StorageFullError,
     errno.EACCES: AccessDeniedError,
     errno.EROFS: AccessDeniedError,
 }

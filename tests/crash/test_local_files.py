@@ -176,6 +176,15 @@ def test_a_synced_file_of_somebody_else_stays_with_the_directories_above_it(tmp_
     assert written.read_bytes() == NEW
 
 
+def test_a_synced_file_stays_with_a_root_that_somebody_else_made(tmp_path: Path) -> None:
+    table = tmp_path / "warehouse" / "hourly"
+    system = CrashSystem(tmp_path, foreign=("*.parquet",))
+    written = _write_as_somebody_else(LocalFiles(table, system))
+    LocalFiles(table, system).sync("part=1/deep/0.parquet")
+    system.crash()
+    assert written.read_bytes() == NEW
+
+
 def test_without_sync_a_file_of_somebody_else_is_lost(tmp_path: Path) -> None:
     root = tmp_path / "home"
     LocalFiles(root).create("x", b"")

@@ -111,6 +111,7 @@ class StagedPipeline:
         *,
         publish: Publish = Publish.FINAL,
         known_published: CheckpointId | None = None,
+        replace: bool = False,
         **changes: Any,
     ) -> Manifest:
         """Stages ``rows`` and completes the next checkpoint of the head's incarnation. ``changes`` replace fields of the
@@ -133,6 +134,7 @@ class StagedPipeline:
                 actions=self.store.write_actions(number, sink, self.stage(sink, added)),
                 publish=publish,
                 known_published=known_published,
+                replace=replace,
             )
         fields: dict[str, Any] = {"parent": parent, "incarnation": incarnation, "sinks": cuts}
         manifest = a_manifest(number, **(fields | changes))

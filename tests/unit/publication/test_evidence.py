@@ -156,16 +156,16 @@ def test_the_evidence_in_the_tables_history_names_who_published_what(pipeline: S
 
 
 def test_pending_actions_are_what_publishing_adds(pipeline: StagedPipeline) -> None:
-    first = pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=EXTERNAL)
-    second = pipeline.checkpoint({HOURLY: [(2, "a"), (3, "b")]}, publish=EXTERNAL)
-    assert len(pending_actions(pipeline.store, HOURLY, second)) == 3
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=EXTERNAL)
+    pipeline.checkpoint({HOURLY: [(2, "a"), (3, "b")]}, publish=EXTERNAL)
+    assert len(pending_actions(pipeline.files, HOURLY)) == 3
     publish(pipeline.files, CheckpointId(1))
-    assert pending_actions(pipeline.store, HOURLY, first) == []
-    pending = pending_actions(pipeline.store, HOURLY, second)
+    assert pending_actions(pipeline.files, HOURLY, CheckpointId(1)) == []
+    pending = pending_actions(pipeline.files, HOURLY)
     assert sorted(add["partitionValues"]["day"] for add in pending) == ["a", "b"]
     assert pipeline.rows(HOURLY) == [(1, "a")]
     publish(pipeline.files)
-    assert pending_actions(pipeline.store, HOURLY, second) == []
+    assert pending_actions(pipeline.files, HOURLY) == []
 
 
 def test_a_missing_table_is_named(pipeline: StagedPipeline) -> None:

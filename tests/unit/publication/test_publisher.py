@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -71,9 +72,9 @@ def test_sinks_are_published_in_the_order_of_their_stages(pipeline: StagedPipeli
     order: list[str] = []
     real = OpenTable.commit
 
-    def commit(self: OpenTable, *given: Any) -> None:
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         order.append(self.facts.uri.rpartition("/")[2])
-        real(self, *given)
+        real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
     pipeline.checkpoint({DAILY: [], HOURLY: []})
@@ -346,12 +347,41 @@ def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
     pipeline.checkpoint({DAILY: [(2, "b")]})
     real = OpenTable.commit
 
-    def commit(self: OpenTable, *given: Any) -> None:
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         monkeypatch.setattr(OpenTable, "commit", real)
         damage_schema(pipeline)
-        real(self, *given)
+        real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
+    with pytest.raises(UnsupportedTableError, match="schema"):
+        publish(pipeline.files)
+    assert pipeline.commits(DAILY) == []
+
+
+def after_the_check(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
+    """Lets something happen once, when a sink was checked and its Delta transaction is not begun."""
+
+    def prepare_then(*given: Any) -> list[pending.PendingTransaction]:
+        prepared = pending.prepare(*given)
+        monkeypatch.setattr(publisher, "prepare", pending.prepare)
+        happens()
+        return prepared
+
+    monkeypatch.setattr(publisher, "prepare", prepare_then)
+
+
+def test_who_finds_that_another_published_since_the_check_leaves_it_alone(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    after_the_check(monkeypatch, lambda: publish(pipeline.files))
+    assert publish(pipeline.files)[DAILY].version == 1
+    assert pipeline.commits(DAILY) == [1]
+
+
+def test_a_change_since_the_check_is_refused(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    after_the_check(monkeypatch, lambda: damage_schema(pipeline))
     with pytest.raises(UnsupportedTableError, match="schema"):
         publish(pipeline.files)
     assert pipeline.commits(DAILY) == []
@@ -364,8 +394,8 @@ def test_a_delta_transaction_that_landed_and_whose_answer_is_lost_is_made_once(
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
     real = OpenTable.commit
 
-    def commit(self: OpenTable, *given: Any) -> None:
-        real(self, *given)
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
+        real(self, *given, **named)
         raise answer
 
     monkeypatch.setattr(OpenTable, "commit", commit)
@@ -383,7 +413,7 @@ def test_a_delta_transaction_that_did_not_land_is_tried_again_where_that_helps(
     pipeline.checkpoint({DAILY: [(2, "b")]})
     made = []
 
-    def commit(self: OpenTable, *given: Any) -> None:
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         made.append(given)
         raise answer
 
@@ -487,10 +517,10 @@ def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     real = OpenTable.commit
 
-    def commit(self: OpenTable, *given: Any) -> None:
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         monkeypatch.setattr(OpenTable, "commit", real)
         publish(pipeline.files)
-        real(self, *given)
+        real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
     with pytest.raises(ConflictError, match="published meanwhile"):
@@ -498,17 +528,70 @@ def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
     assert pipeline.commits(HOURLY) == [1]
 
 
+def test_a_table_that_cannot_be_committed_to_is_not_closed_and_says_why(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({DAILY: [(1, "a")]})
+    damage_retention(pipeline)
+    with pytest.raises(UnsupportedTableError, match="setTransactionRetentionDuration"):
+        close_incarnation(pipeline.tables[DAILY], manifest.sinks[DAILY].app, None)
+    assert pipeline.commits(DAILY) == []
+
+
 def test_a_closing_whose_answer_is_lost_happens_once(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     real = OpenTable.commit
 
-    def commit(self: OpenTable, *given: Any) -> None:
-        real(self, *given)
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
+        real(self, *given, **named)
         raise OutcomeUnknownError("lost")
 
     monkeypatch.setattr(OpenTable, "commit", commit)
     close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
     assert pipeline.commits(HOURLY) == [2**63 - 1]
+
+
+def begun_anew(pipeline: StagedPipeline) -> None:
+    """One public checkpoint, then the first two of an incarnation that replaces its rows."""
+    pipeline.checkpoint({HOURLY: [(1, "a b%"), (2, None)], DAILY: [(1, "a")]})
+    publish(pipeline.files)
+    second = IncarnationId("second")
+    pipeline.checkpoint({HOURLY: [(3, "c")], DAILY: []}, publish=Publish.EXTERNAL, incarnation=second, replace=True)
+    pipeline.checkpoint({HOURLY: [(4, "d")], DAILY: [(4, "d")]}, publish=Publish.EXTERNAL)
+
+
+@pytest.mark.parametrize("policy", [Publish.FINAL, Publish.EVERY_CHECKPOINT])
+def test_the_first_publication_of_a_replacing_incarnation_replaces_the_rows_of_the_earlier_one(
+    pipeline: StagedPipeline, policy: Publish
+) -> None:
+    begun_anew(pipeline)
+    write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+    for _ in range(2):
+        publish(pipeline.files, policy=policy)
+    assert pipeline.rows(HOURLY) == [(3, "c"), (4, "d")]
+    assert pipeline.rows(DAILY) == [(4, "d")]
+
+
+def test_a_replacement_that_meets_another_commit_looks_again(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_anew(pipeline)
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
+        monkeypatch.setattr(OpenTable, "commit", real)
+        write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+        with pytest.raises(ConflictError):
+            real(self, *given, **named)
+        raise ConflictError("looks again")
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == [(3, "c"), (4, "d")]
+
+
+def test_a_table_that_only_takes_appends_is_not_replaced(pipeline: StagedPipeline) -> None:
+    DeltaTable(pipeline.tables[DAILY]).alter.set_table_properties({"delta.appendOnly": "true"})
+    begun_anew(pipeline)
+    with pytest.raises(UnsupportedTableError, match="appendOnly"):
+        publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == [(1, "a b%"), (2, None)]
 
 
 EVENTS = st.lists(

@@ -1,16 +1,20 @@
 """What is particular to files on a POSIX file system."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.protocol.errors import (
+    AccessDeniedError,
     ConflictError,
     InvalidParameterError,
     MissingRequirementError,
     NotFoundError,
     StorageError,
+    StorageFullError,
+    StreamPipelineError,
 )
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
@@ -41,6 +45,10 @@ def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["my home", "höme", "a+b", "a&b;c", "a=b,c@d~e"])
 def test_the_url_of_an_unusual_path_is_written_without_escapes(tmp_path: Path, name: str) -> None:
     assert LocalFiles(tmp_path / name).url == f"file://{tmp_path}/{name}"
+
+
+def test_two_slashes_at_the_beginning_are_one() -> None:
+    assert LocalFiles("//data/home").url == "file:///data/home"
 
 
 @pytest.mark.parametrize("name", ["50%", "a%20b", "a#b", "a?b", "a*b", "a[b]", "a{b}", "a:b", "a\\b", "a\nb", "a\udcffb"])
@@ -161,6 +169,22 @@ def test_short_writes_and_reads_are_continued(tmp_path: Path) -> None:
     assert files.read("a") == b"many bytes"
 
 
+class _SomebodyElseDeletesToo(RealSystem):
+    def listdir(self, path: str) -> list[str]:
+        names = super().listdir(path)
+        for name in names:
+            if os.path.isfile(os.path.join(path, name)):
+                os.unlink(os.path.join(path, name))
+        return names
+
+
+def test_two_may_delete_one_tree_at_once(tmp_path: Path) -> None:
+    for path in ("a/1", "a/2", "a/b/3"):
+        LocalFiles(tmp_path).create(path, b"")
+    LocalFiles(tmp_path, _SomebodyElseDeletesToo()).delete("a")
+    assert LocalFiles(tmp_path).names("") == []
+
+
 class _HasNoDirectoryFsync(RealSystem):
     def fsync(self, descriptor: int) -> None:
         if os.path.isdir(f"/proc/self/fd/{descriptor}"):
@@ -189,17 +213,35 @@ def test_the_directory_above_an_existing_root_may_be_private(tmp_path: Path) -> 
     assert LocalFiles(root).names("") == ["a"]
 
 
-class _Full(RealSystem):
+class _Fails(RealSystem):
+    def __init__(self, code: int) -> None:
+        self._code = code
+
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        raise OSError(28, "No space left on device")
+        raise OSError(self._code, os.strerror(self._code))
 
 
-def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as failed:
-        LocalFiles(tmp_path, _Full()).create("a/b", b"data")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, StorageFullError),
+        (errno.EDQUOT, StorageFullError),
+        (errno.EACCES, AccessDeniedError),
+        (errno.EPERM, AccessDeniedError),
+        (errno.EROFS, AccessDeniedError),
+        (errno.EOPNOTSUPP, MissingRequirementError),
+        (errno.EIO, StorageError),
+        (errno.ESTALE, StorageError),
+        (errno.EMFILE, StorageError),
+    ],
+)
+def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path, code: int, kind: type[StreamPipelineError]) -> None:
+    with pytest.raises(StreamPipelineError) as failed:
+        LocalFiles(tmp_path, _Fails(code)).create("a/b", b"data")
     error = failed.value
+    assert type(error) is kind
     assert str(tmp_path / "a" / "b") in error.failed
-    assert "No space left on device" in error.failed
+    assert os.strerror(code) in error.failed
     assert error.safe
-    assert "Free space" in error.remedy
-    assert error.evidence == {"path": str(tmp_path / "a" / "b"), "errno": 28}
+    assert error.remedy
+    assert error.evidence == {"path": str(tmp_path / "a" / "b"), "errno": code}

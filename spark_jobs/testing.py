@@ -1,0 +1,69 @@
+"""The test harness for pipelines: rows in, rows out, through the same driver as a real run."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.settings import NO_SETTINGS
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    inputs: Mapping[str, Any],
+    *,
+    params: Mapping[str, Any] | BaseModel = NO_SETTINGS,
+    spark: Any = None,
+) -> dict[str, list[Any]]:
+    """What a pipeline makes of some rows, when it is run to its end and drained.
+
+    ``run_pipeline(pipeline, {"departures": rows})["hourly"]`` is what the sink ``hourly`` would get. The pipeline's own tables
+    are neither read nor written: home and tables are in a temporary directory that is gone afterwards.
+
+    Args:
+        pipeline: The pipeline; it stays as it is.
+        inputs: Per source and static input its rows: what ``spark.createDataFrame`` takes (a list of dictionaries or
+            ``Row``s, a pandas frame), or a batch frame; without rows: a frame with their schema. Inputs that are not named are
+            read as declared.
+        params: As for :meth:`spark_jobs.Pipeline.bind`.
+        spark: A session with Delta; by default the active one, else a local one with two cores is started and left running.
+
+    Returns:
+        By sink the rows as ``pyspark.sql.Row``, in no order.
+
+    Raises:
+        RejectedError: The pipeline does not allow it, or an input is not one of its own.
+        StreamPipelineError: It did not get to its end.
+    """
+    session = spark if spark is not None else _session()
+    with tempfile.TemporaryDirectory(prefix="run-pipeline-") as directory:
+        readers = {name: _reader(session, pipeline, name, rows, f"{directory}/inputs/{name}") for name, rows in inputs.items()}
+        rewired = pipeline.rewired(readers, f"{directory}/tables")
+        rewired.run(spark=session, home=f"{directory}/home", params=params, on_end="drain", run_id="test")
+        return {sink: session.read.format("delta").load(f"{directory}/tables/{sink}").collect() for sink in rewired.graph().sinks}
+
+
+def _reader(session: Any, pipeline: Pipeline, name: str, rows: Any, path: str) -> Callable[..., Any]:
+    """Writes the rows of an input as a Delta table, and returns the function that reads it."""
+    frame = rows if hasattr(rows, "write") else session.createDataFrame(rows)
+    frame.write.format("delta").save(path)
+    if name in pipeline.graph().statics:
+        return lambda spark: spark.read.format("delta").load(path)
+    return lambda spark: spark.readStream.format("delta").load(path)
+
+
+def _session() -> Any:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.runtime.session import start_session
+
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "spark-warehouse"),
+    }
+    return SparkSession.getActiveSession() or start_session("run_pipeline", conf)

@@ -1,0 +1,55 @@
+"""A DAG's form from a pipeline's schema."""
+
+import json
+from pathlib import Path
+
+import pytest
+from airflow.sdk import Param
+from airflow.sdk.exceptions import ParamValidationError
+from pydantic import BaseModel, Field, SecretStr
+
+from airflow_provider.params import params_from_schema
+from spark_jobs.api.parameters import schema
+
+
+class Station(BaseModel):
+    name: str
+
+
+class Params(BaseModel):
+    flights: str = Field(title="Flights", description="A table.", pattern="^/")
+    days: int = Field(default=3, ge=1)
+    station: Station = Station(name="EWR")
+    token: SecretStr
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema(Params)))
+    return path
+
+
+def test_each_public_parameter_is_a_field_of_the_form(file: Path) -> None:
+    params = params_from_schema(file, flights="/data/flights")
+    assert list(params) == ["flights", "days", "station"]
+    assert (params["flights"].value, params["flights"].description) == ("/data/flights", "A table.")
+    assert params["days"].resolve() == 3
+    assert params["flights"].schema["title"] == "Flights"
+
+
+def test_a_parameter_without_a_default_has_to_be_given(file: Path) -> None:
+    with pytest.raises(ParamValidationError):
+        params_from_schema(file)["flights"].resolve()
+
+
+@pytest.mark.parametrize(("name", "value"), [("flights", "relative"), ("days", 0), ("days", "x"), ("station", {"name": 1})])
+def test_what_the_pipeline_would_not_take_the_form_refuses(file: Path, name: str, value: object) -> None:
+    param: Param = params_from_schema(file)[name]
+    with pytest.raises(ParamValidationError):
+        param.resolve(value)
+
+
+def test_a_default_for_an_unknown_parameter_is_refused(file: Path) -> None:
+    with pytest.raises(ValueError, match="no parameter fligths"):
+        params_from_schema(file, fligths="/data")

@@ -1,0 +1,91 @@
+"""One Spark session for all tests of a process, and inputs that they share."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs import Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest, StartResponse
+from spark_jobs.runtime.session import start_session
+from spark_jobs.storage.open import open_files
+from tests.spark import inputs
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    session = start_session("tests", conf)
+    yield session
+    session.stop()
+
+
+@dataclass(frozen=True)
+class SharedInputs:
+    """Where the rows are. Read only."""
+
+    events: Path
+    """Delta, partitioned, several versions."""
+    payments: Path
+    """A directory of Parquet files."""
+    places: Path
+    """Delta."""
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedInputs:
+    root = tmp_path_factory.mktemp("inputs with a space")
+    return SharedInputs(
+        events=inputs.write_versions(root / "events", inputs.events(), 4, partition_by=["region"]),
+        payments=inputs.write_parquet(root / "payments", inputs.payments(), 3),
+        places=inputs.write_versions(root / "places", inputs.places(), 1),
+    )
+
+
+@pytest.fixture(scope="session")
+def views(spark: SparkSession, shared: SharedInputs) -> SparkSession:
+    """A session in which batch SQL finds the shared inputs by name."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.read.format("delta").load(str(shared.events)).createOrReplaceTempView("events")
+    session.read.parquet(str(shared.payments)).createOrReplaceTempView("payments")
+    session.read.format("delta").load(str(shared.places)).createOrReplaceTempView("places")
+    return session
+
+
+class Site:
+    """A home and the directory of its tables."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.home = root / "home"
+        self.tables = root / "tables with a space"
+
+    def run(self, pipeline: Pipeline, **options: Any) -> StartResponse:
+        return pipeline.run(spark=self.spark, home=self.home, **options)
+
+    def manifest(self, checkpoint: int | None = None) -> Manifest:
+        store = CheckpointStore(open_files(str(self.home)))
+        head = store.head()
+        assert head is not None
+        return head if checkpoint is None else store.manifest(type(head.checkpoint)(checkpoint))
+
+    def checkpoints(self) -> list[int]:
+        return list(CheckpointStore(open_files(str(self.home))).ids())
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path) -> Site:
+    return Site(spark, tmp_path)

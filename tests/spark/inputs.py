@@ -1,0 +1,101 @@
+"""The rows that the tests run on: shuffled, with late, duplicate and null-time rows. Imports nothing of ours."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
+
+BEGIN = pd.Timestamp("2024-03-01", tz="UTC")
+KEYS = [f"k{number:03d}" for number in range(200)]
+REGIONS = ["north west", "süd%20/100%", "east=1"]
+DAY_MS = 86_400_000
+
+
+def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
+    """``id``, ``ts``, ``key``, ``value``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's id within five
+    minutes of it, 1% no time."""
+    random = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "id": np.arange(rows, dtype="int64"),
+            "ts": _times(random, rows, days),
+            "key": random.choice(KEYS, rows),
+            "value": random.integers(-1000, 1000, rows).astype("int32"),
+            "region": random.choice(REGIONS, rows),
+        }
+    )
+    table.loc[random.choice(rows, rows // 100, replace=False), "ts"] = None
+    again = table.sample(rows * 3 // 100, random_state=seed)
+    moved = table[table["ts"].notna()].sample(rows * 2 // 100, random_state=seed + 1)
+    moved["ts"] += pd.to_timedelta(random.integers(1, 300, len(moved)), unit="s")
+    return pd.concat([table, again, moved]).sample(frac=1, random_state=seed).reset_index(drop=True)
+
+
+def payments(rows: int = 100_000, days: int = 10, seed: int = 2) -> pd.DataFrame:
+    """``payment``, ``paid_at``, ``payer``, ``amount``: in no order; 1% have no time."""
+    random = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "payment": np.arange(rows, dtype="int64"),
+            "paid_at": _times(random, rows, days),
+            "payer": random.choice(KEYS, rows),
+            "amount": random.integers(1, 100, rows).astype("int32"),
+        }
+    )
+    table.loc[random.choice(rows, rows // 100, replace=False), "paid_at"] = None
+    return table
+
+
+def places() -> pd.DataFrame:
+    """A name for every second key."""
+    return pd.DataFrame({"key": KEYS[::2], "place": [f"place {key}" for key in KEYS[::2]]})
+
+
+def in_order(rows: int, batches: int, late_fraction: float, seed: int = 3) -> list[pd.DataFrame]:
+    """Batches of ``id``, ``ts``, ``key``, ``value`` whose times advance, but for some rows that are hours late."""
+    random = np.random.default_rng(seed)
+    day = np.arange(rows, dtype="int64") * (DAY_MS * 5 // rows)
+    late = random.random(rows) < late_fraction
+    at = day - np.where(late, random.integers(1, 48, rows) * 3_600_000, random.integers(0, 600_000, rows))
+    table = pd.DataFrame(
+        {
+            "id": np.arange(rows, dtype="int64"),
+            "ts": (BEGIN + pd.to_timedelta(at, unit="ms")).astype("datetime64[us, UTC]"),
+            "key": random.choice(KEYS, rows),
+            "value": random.integers(-1000, 1000, rows).astype("int32"),
+        }
+    )
+    size = rows // batches
+    return [table.iloc[start : start + size].sample(frac=1, random_state=seed) for start in range(0, rows, size)]
+
+
+def write_versions(path: Path, table: pd.DataFrame, versions: int, partition_by: list[str] | None = None) -> Path:
+    """A Delta table that got its rows in some versions."""
+    for part in np.array_split(np.arange(len(table)), versions):
+        append(path, table.iloc[part], partition_by)
+    return path
+
+
+def append(path: Path, table: pd.DataFrame, partition_by: list[str] | None = None) -> None:
+    """One more version of a Delta table."""
+    write_deltalake(str(path), _arrow(table), mode="append", partition_by=partition_by)
+
+
+def write_parquet(path: Path, table: pd.DataFrame, files: int) -> Path:
+    """A directory of Parquet files."""
+    path.mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(np.array_split(np.arange(len(table)), files)):
+        pq.write_table(_arrow(table.iloc[part]), path / f"part {number}%20.parquet")
+    return path
+
+
+def _arrow(table: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(table, preserve_index=False)
+
+
+def _times(random: np.random.Generator, rows: int, days: int) -> pd.Series:
+    milliseconds = random.integers(0, days * DAY_MS, rows)
+    return pd.Series(BEGIN + pd.to_timedelta(milliseconds, unit="ms")).astype("datetime64[us, UTC]")

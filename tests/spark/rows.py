@@ -1,0 +1,51 @@
+"""Reading tables and comparing rows, without any of our code."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import DataFrame
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def counted(table: pa.Table, columns: Iterable[str] | None = None) -> Rows:
+    """How often each row is there; the order of rows does not count, that of ``columns`` does."""
+    names = list(columns or table.column_names)
+    return Counter(zip(*(map(_hashable, table.column(name).to_pylist()) for name in names), strict=True))
+
+
+def public(path: Path, columns: Iterable[str] | None = None, version: int | None = None) -> Rows:
+    """What a reader of a Delta table sees."""
+    return counted(DeltaTable(str(path), version=version).to_pyarrow_table(), columns)
+
+
+def public_count(path: Path) -> int | None:
+    """How many rows a reader sees; None where there is no table."""
+    try:
+        return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
+    except TableNotFoundError:
+        return None
+
+
+def answer(frame: DataFrame) -> Rows:
+    """The rows of a batch query."""
+    return counted(frame.toArrow())
+
+
+def assert_same(found: Rows, expected: Rows) -> None:
+    """Fails with some of the rows that differ, not with all of them."""
+    extra, missing = found - expected, expected - found
+    assert not extra and not missing, (
+        f"{found.total()} rows, expected {expected.total()}; {extra.total()} too many, such as {list(extra)[:3]}; "
+        f"{missing.total()} missing, such as {list(missing)[:3]}"
+    )
+    assert expected.total() > 0, "an answer without rows proves nothing"
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value.values()) if isinstance(value, dict) else value

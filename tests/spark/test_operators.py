@@ -1,0 +1,183 @@
+"""Each operator of Structured Streaming over a bounded input in any order, against a batch query over the same files."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.ids import StageName
+from tests.spark.conftest import SharedInputs, Site
+from tests.spark.rows import answer, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+
+def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
+    pipeline = Pipeline("operators")
+
+    def sink(name: str) -> DeltaSink:
+        return DeltaSink(str(site.tables / name))
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 5).load(str(shared.events))
+
+    @pipeline.source(bounded=True, event_time="paid_at")
+    def payments(spark: SparkSession) -> DataFrame:
+        schema = "payment long, paid_at timestamp, payer string, amount int"
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(shared.payments))
+
+    @pipeline.static
+    def places(spark: SparkSession) -> DataFrame:
+        return spark.read.format("delta").load(str(shared.places))
+
+    @pipeline.stage(sink=sink("united"))
+    def united(events: DataFrame, payments: DataFrame) -> DataFrame:
+        return events.select("key", "ts", "value").union(payments.select("payer", "paid_at", "amount"))
+
+    within = (
+        (F.col("payer") == F.col("key"))
+        & (F.col("paid_at") >= F.col("ts"))
+        & (F.col("paid_at") <= F.col("ts") + F.expr("INTERVAL 10 MINUTES"))
+    )
+
+    @pipeline.stage(sink=sink("inner_joined"))
+    def inner_joined(events: DataFrame, payments: DataFrame) -> DataFrame:
+        return events.join(payments, within).select("id", "ts", "payment", "paid_at")
+
+    @pipeline.stage(sink=sink("left_joined"))
+    def left_joined(events: DataFrame, payments: DataFrame) -> DataFrame:
+        return events.where("ts IS NOT NULL").join(payments, within, "left_outer").select("id", "ts", "payment", "paid_at")
+
+    @pipeline.stage(sink=sink("named"))
+    def named(events: DataFrame, places: DataFrame) -> DataFrame:
+        return events.join(places, "key", "left").select("id", "ts", "place")
+
+    @pipeline.stage(sink=sink("distinct"))
+    def distinct(events: DataFrame) -> DataFrame:
+        return events.dropDuplicates(["id", "ts"]).select("id", "ts", "value")
+
+    @pipeline.stage(sink=sink("distinct_within"))
+    def distinct_within(events: DataFrame) -> DataFrame:
+        return events.dropDuplicatesWithinWatermark(["id"]).select("id", "key", "value")
+
+    @pipeline.stage(sink=sink("tumbling"))
+    def tumbling(events: DataFrame) -> DataFrame:
+        return events.groupBy(F.window("ts", "1 hour"), "key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+    @pipeline.stage(sink=sink("sliding"))
+    def sliding(events: DataFrame) -> DataFrame:
+        return events.groupBy(F.window("ts", "6 hours", "2 hours"), "region").agg(F.count("*").alias("n"))
+
+    @pipeline.stage(sink=sink("sessions"))
+    def sessions(events: DataFrame) -> DataFrame:
+        return events.groupBy(F.session_window("ts", "30 minutes"), "key").agg(F.count("*").alias("n"), F.max("value").alias("m"))
+
+    @pipeline.stage(sink=sink("with_state"))
+    def with_state(events: DataFrame) -> DataFrame:
+        def totals(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+            if state.hasTimedOut:
+                yield pd.DataFrame([(key[0], *state.get)], columns=["key", "n", "total"])
+                state.remove()
+                return
+            n, total = state.get if state.exists else (0, 0)
+            newest = 0
+            for part in parts:
+                n, total = n + len(part), total + int(part["value"].sum())
+                times = part["ts"].dropna()
+                newest = max(newest, int(times.max().timestamp() * 1000) if len(times) else 0)
+            state.update((n, total))
+            state.setTimeoutTimestamp(newest + 3_600_000)
+
+        return events.groupBy("key").applyInPandasWithState(
+            totals, "key string, n long, total long", "n long, total long", "append", "EventTimeTimeout"
+        )
+
+    @pipeline.stage(sink=sink("timers"))
+    def timers(events: DataFrame) -> DataFrame:
+        class Reminders(StatefulProcessor):
+            """Counts rows; the newest event's timer sets another one, an hour later, until there were four."""
+
+            def init(self, handle: Any) -> None:
+                self._handle = handle
+                self._state = handle.getValueState("state", "n long, due long")
+
+            def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+                n, due = self._state.get() if self._state.exists() else (0, 0)
+                newest = due
+                for part in rows:
+                    n += len(part)
+                    times = part["ts"].dropna()
+                    newest = max(newest, int(times.max().timestamp() * 1000) if len(times) else 0)
+                if due != newest:
+                    if due:
+                        self._handle.deleteTimer(due)
+                    self._handle.registerTimer(newest)
+                self._state.update((n, newest))
+                yield pd.DataFrame()
+
+            def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+                n, due = self._state.get()
+                at = expiredTimerInfo.getExpiryTimeInMs()
+                level = (at - due) // 3_600_000 + 1
+                if level < 4:
+                    self._handle.registerTimer(at + 3_600_000)
+                yield pd.DataFrame({"key": [key[0]], "level": [level], "at": [at], "n": [n]})
+
+            def close(self) -> None:
+                pass
+
+        return events.groupBy("key").transformWithStateInPandas(
+            Reminders(), "key string, level long, at long, n long", "append", "EventTime"
+        )
+
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def site(spark: SparkSession, shared: SharedInputs, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Everything has run."""
+    site = Site(spark, tmp_path_factory.mktemp("operators"))
+    site.run(_pipeline(site, shared))
+    return site
+
+
+WITHIN = "payer = key AND paid_at >= ts AND paid_at <= ts + INTERVAL 10 MINUTES"
+
+
+@pytest.mark.parametrize(
+    ("sink", "query"),
+    {
+        "united": "SELECT key, ts, value FROM events UNION ALL SELECT payer, paid_at, amount FROM payments",
+        "inner_joined": f"SELECT id, ts, payment, paid_at FROM events JOIN payments ON {WITHIN}",
+        "left_joined": f"SELECT id, ts, payment, paid_at FROM events LEFT JOIN payments ON {WITHIN} WHERE ts IS NOT NULL",
+        "named": "SELECT id, ts, place FROM events LEFT JOIN places USING (key)",
+        "distinct": "SELECT DISTINCT id, ts, value FROM events",
+        "distinct_within": "SELECT DISTINCT id, key, value FROM events",
+        "tumbling": "SELECT window, key, count(*) n, sum(value) total FROM events GROUP BY window(ts, '1 hour'), key",
+        "sliding": "SELECT window, region, count(*) n FROM events GROUP BY window(ts, '6 hours', '2 hours'), region",
+        "sessions": "SELECT session_window, key, count(*) n, max(value) m FROM events "
+        "GROUP BY session_window(ts, '30 minutes'), key",
+        "with_state": "SELECT key, count(*) n, sum(value) total FROM events GROUP BY key",
+        "timers": "SELECT key, level, unix_millis(newest) + (level - 1) * 3600000 at, n FROM "
+        "(SELECT key, max(ts) newest, count(*) n FROM events GROUP BY key) LATERAL VIEW explode(sequence(1, 4)) AS level",
+    }.items(),
+)
+def test_an_operator_gives_the_rows_of_a_batch_query(site: Site, views: SparkSession, sink: str, query: str) -> None:
+    assert_same(public(site.tables / sink), answer(views.sql(query)))
+
+
+def test_one_checkpoint_holds_all_of_it_and_no_row_was_late(site: Site) -> None:
+    manifest = site.manifest()
+    assert site.checkpoints() == [manifest.checkpoint]
+    assert {name: cut.late_rows for name, cut in manifest.stages.items()} == dict.fromkeys(manifest.stages, 0)
+    assert all(cut.drained for cut in manifest.stages.values())
+
+
+def test_timers_that_set_timers_take_a_drain_batch_each(site: Site) -> None:
+    assert site.manifest().stages[StageName("timers")].drain_batches >= 4

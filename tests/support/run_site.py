@@ -1,0 +1,122 @@
+"""Where a run of :mod:`tests.support.small_pipeline` happens, and what it left there."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.ids import RunId
+from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.runtime.session import start_session
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.system import System
+from tests.support import small_pipeline
+from tests.support.small_pipeline import SINKS, answer
+
+CONF = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "1000",
+}
+"""What makes small runs fast; nothing that a guarantee rests on."""
+
+
+def tests_session() -> SparkSession:
+    """The one session of this process."""
+    return start_session("tests", CONF)
+
+
+@dataclass(frozen=True)
+class RunSite:
+    """A directory with a home and a warehouse; the events lie elsewhere, so that many sites can share them."""
+
+    directory: Path
+    events: Path
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"events": str(self.events), "warehouse": str(self.directory / "warehouse")}
+
+    def files(self, system: System | None = None) -> LocalFiles:
+        return LocalFiles(self.home, system)
+
+    def run(
+        self,
+        run: str = "first",
+        *,
+        system: System | None = None,
+        on_end: OnEnd = OnEnd.DRAIN,
+        publish: Publish | None = None,
+        fresh: bool = False,
+        on_rewind: OnRewind = OnRewind.REFUSE,
+    ) -> StartResponse:
+        options = RunOptions(run=RunId(run), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind)
+        return launch(small_pipeline.pipeline, self.files(system), self.parameters, options, tests_session)
+
+    def table(self, sink: str) -> Path:
+        return self.directory / "warehouse" / sink
+
+    def public(self) -> dict[str, list[tuple[Any, ...]]]:
+        """The rows of every table, sorted; a table that does not exist is empty."""
+        return {sink: _rows(self.table(sink)) for sink in SINKS}
+
+    def publications(self) -> dict[str, int]:
+        """How many Delta transactions have published into each table."""
+        return {sink: sum(_is_publication(entry) for entry in _log(self.table(sink))) for sink in SINKS}
+
+    def checkpoints(self) -> list[int]:
+        return [int(k) for k in CheckpointStore(self.files()).taken()]
+
+    def attempts(self) -> int:
+        return len(Attempts(self.files()).numbers())
+
+    def orphans(self) -> list[Path]:
+        """Parquet files in the tables' directories that neither a table nor a private log names."""
+        named = {path for log in self._logs() for entry in _log(log) for path in _added(entry, log)}
+        staged = [*self.directory.glob("warehouse/**/*.parquet"), *self.home.glob("channels/**/*.parquet")]
+        return sorted(path for path in staged if path not in named and "_delta_log" not in path.parts)
+
+    def _logs(self) -> list[Path]:
+        return [log.parent for log in self.directory.rglob("_delta_log")]
+
+    def assert_answered(self, days: Iterable[int] = (0,), *, checkpoints: int = 1) -> None:
+        """Every row is public, once, by one transaction a checkpoint."""
+        assert self.public() == answer(days)
+        assert self.publications() == dict.fromkeys(SINKS, checkpoints)
+        assert self.checkpoints() == list(range(1, checkpoints + 1))
+
+
+def _rows(path: Path) -> list[tuple[Any, ...]]:
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    table = DeltaTable(path).to_pyarrow_table()
+    names = [name for name in ("origin", "day", "events", "until") if name in table.column_names]
+    return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _log(path: Path) -> list[list[dict[str, Any]]]:
+    commits = sorted((path / "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in commit.read_text().splitlines()] for commit in commits]
+
+
+def _is_publication(entry: list[dict[str, Any]]) -> bool:
+    return any("txn" in action and action["txn"]["version"] < 2**62 for action in entry)
+
+
+def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:
+    paths = [unquote(action["add"]["path"]) for action in entry if "add" in action]
+    return [Path(path.removeprefix("file://")) if path.startswith("file:") else table / path for path in paths]

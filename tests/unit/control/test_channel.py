@@ -1,0 +1,140 @@
+"""Asking for runs, and reading their answers."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, StartRequest, StartResponse, WorkDirectory
+from spark_jobs.protocol.errors import FencedError, RejectedError
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    IncarnationId,
+    PipelineName,
+    RoundNumber,
+    RunId,
+    WorkDirectoryId,
+    start_request_id,
+)
+from spark_jobs.storage.local import LocalFiles
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+A, B = RunId("a"), RunId("b")
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Channel:
+    return Channel(LocalFiles(tmp_path))
+
+
+def attempt(number: int, run: RunId = A, process: int = 1) -> AttemptDocument:
+    return AttemptDocument(
+        attempt=AttemptNumber(number),
+        request=start_request_id(AttemptNumber(number)),
+        run=run,
+        round=RoundNumber(1),
+        incarnation=IncarnationId("i"),
+        restored_from=None,
+        work_directory=WorkDirectory(id=WorkDirectoryId("w"), path="work/w", host="h"),
+        host="h",
+        process=process,
+        started_at=NOW,
+        versions={},
+    )
+
+
+def response(request: StartRequest, checkpoint: int | None = 1, error: ErrorReport | None = None) -> StartResponse:
+    return StartResponse(
+        request=request.request,
+        attempt=request.attempt,
+        run=request.run,
+        checkpoint=CheckpointId(checkpoint) if checkpoint else None,
+        sinks={},
+        error=error,
+        answered_at=NOW,
+    )
+
+
+def test_a_home_belongs_to_the_pipeline_that_claimed_it_first(channel: Channel) -> None:
+    first = channel.claim(PipelineName("flights"))
+    assert channel.claim(PipelineName("flights")) == first
+    with pytest.raises(RejectedError, match="'flights', not of 'orders'"):
+        channel.claim(PipelineName("orders"))
+
+
+def test_asking_again_gives_the_open_request_back(channel: Channel) -> None:
+    first = channel.request_start(A, parameters={"x": 1})
+    assert channel.request_start(A, parameters={"x": 1}) == first
+
+
+def test_a_request_whose_attempt_was_claimed_is_not_used_again(channel: Channel) -> None:
+    channel.request_start(A, parameters={})
+    channel.attempts.create(attempt(1))
+    assert channel.request_start(A, parameters={}).attempt == 2
+
+
+def test_an_answered_request_is_not_used_again(channel: Channel) -> None:
+    channel.respond(response(channel.request_start(A, parameters={})))
+    assert channel.request_start(A, parameters={}).attempt == 2
+
+
+def test_two_runs_have_two_requests(channel: Channel) -> None:
+    assert [channel.request_start(run, parameters={}).attempt for run in (A, B)] == [1, 2]
+
+
+def test_askers_at_the_same_time_get_numbers_of_their_own(channel: Channel) -> None:
+    runs = [RunId(f"r{n}") for n in range(8)]
+    ask: Callable[[RunId], StartRequest] = lambda run: channel.request_start(run, parameters={})  # noqa: E731
+    with ThreadPoolExecutor(8) as pool:
+        requests = list(pool.map(ask, runs))
+    assert sorted(request.attempt for request in requests) == list(range(1, 9))
+    assert {request.run for request in requests} == set(runs)
+
+
+def test_the_first_response_is_the_answer_for_ever(channel: Channel) -> None:
+    request = channel.request_start(A, parameters={})
+    first = channel.respond(response(request, 1))
+    assert channel.respond(response(request, 2)) == first
+    assert channel.answer(A) == first
+
+
+def test_the_newest_answer_of_a_run_counts(channel: Channel) -> None:
+    failed = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="It failed.")
+    channel.respond(response(channel.request_start(A, parameters={}), None, failed))
+    channel.respond(response(channel.request_start(B, parameters={}), 7))
+    done = channel.respond(response(channel.request_start(A, parameters={}), 8))
+    assert channel.answer(A) == done
+
+
+def test_a_run_that_nobody_answered_has_no_answer(channel: Channel) -> None:
+    channel.request_start(A, parameters={})
+    assert channel.answer(A) is None
+
+
+def test_one_process_is_an_attempt_and_the_second_is_fenced(channel: Channel) -> None:
+    channel.attempts.create(attempt(1, process=10))
+    with pytest.raises(FencedError, match="process 10"):
+        channel.attempts.create(attempt(1, process=11))
+
+
+def test_an_attempt_below_the_highest_is_fenced(tmp_path: Path) -> None:
+    attempts = Attempts(LocalFiles(tmp_path))
+    attempts.create(attempt(1))
+    attempts.check_live(AttemptNumber(1))
+    attempts.create(attempt(2))
+    with pytest.raises(FencedError, match="attempt 2 is live"):
+        attempts.check_live(AttemptNumber(1))
+
+
+def test_the_newest_attempt_of_a_run_is_found(tmp_path: Path) -> None:
+    attempts = Attempts(LocalFiles(tmp_path))
+    for number, run in ((1, A), (2, B), (10, A)):
+        attempts.create(attempt(number, run))
+    found, latest = attempts.of_run(A), attempts.latest()
+    assert [document.attempt for document in (found, latest) if document] == [10, 10]
+    assert attempts.of_run(RunId("nobody")) is None

@@ -1,0 +1,58 @@
+"""Rounds and their pins: what stands once stays."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import DeltaPin, OnEnd, PinnedInput, RoundDocument
+from spark_jobs.protocol.ids import IncarnationId, InputName, RoundNumber, RunId
+from spark_jobs.storage.local import LocalFiles
+
+NAME = InputName("departures")
+
+
+def begun(number: int, run: str = "a", on_end: OnEnd = OnEnd.DRAIN) -> RoundDocument:
+    return RoundDocument(
+        round=RoundNumber(number),
+        run=RunId(run),
+        incarnation=IncarnationId("i"),
+        on_end=on_end,
+        publish=None,
+        parameters={},
+        graph={},
+        begun_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def pinned(version: int) -> PinnedInput:
+    return PinnedInput(input=NAME, pins=(DeltaPin(path="/t", table="id", version=version),))
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Rounds:
+    return Rounds(LocalFiles(tmp_path))
+
+
+def test_a_round_that_was_begun_stays_as_it_was(rounds: Rounds) -> None:
+    first = rounds.begin(begun(1, "a", OnEnd.SUSPEND))
+    assert rounds.begin(begun(1, "b", OnEnd.DRAIN)) == first == rounds.read(RoundNumber(1))
+
+
+def test_the_latest_round_is_the_highest_number(rounds: Rounds) -> None:
+    assert rounds.latest() is None
+    for number in (1, 2, 10):
+        rounds.begin(begun(number))
+    latest = rounds.latest()
+    assert latest == begun(10).model_copy(update={"nonce": latest.nonce if latest else ""})
+
+
+def test_a_pin_stays_where_it_was_first_set(rounds: Rounds) -> None:
+    first = rounds.pin(RoundNumber(1), pinned(5))
+    assert rounds.pin(RoundNumber(1), pinned(6)) == first == rounds.pinned(RoundNumber(1), NAME)
+
+
+def test_each_round_has_pins_of_its_own(rounds: Rounds) -> None:
+    rounds.pin(RoundNumber(1), pinned(5))
+    assert rounds.pinned(RoundNumber(2), NAME) is None

@@ -1,0 +1,181 @@
+"""What a start request comes to, from the documents of a home alone."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnEnd,
+    OnRewind,
+    RoundDocument,
+    StartRequest,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    IncarnationId,
+    PipelineName,
+    PipelineUuid,
+    RequestId,
+    RoundNumber,
+    RunId,
+    SinkName,
+    WorkDirectoryId,
+    start_request_id,
+)
+from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide, final_manifests
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
+PARAMETERS = {"flights": "/data"}
+SINK = SinkName("hourly")
+
+
+def request(run: str, attempt: int = 9, **given: Any) -> StartRequest:
+    number = AttemptNumber(attempt)
+    return StartRequest(request=start_request_id(number), attempt=number, run=RunId(run), requested_at=NOW, **given)
+
+
+def attempt(number: int, run: str, round_number: int, incarnation: str = "one", **given: Any) -> AttemptDocument:
+    return AttemptDocument(
+        attempt=AttemptNumber(number),
+        request=RequestId(f"start-{number}"),
+        run=RunId(run),
+        round=RoundNumber(round_number),
+        incarnation=IncarnationId(incarnation),
+        restored_from=None,
+        work_directory=WorkDirectory(id=WorkDirectoryId(incarnation), path=f"work/{incarnation}", host="h"),
+        host="h",
+        process=1,
+        started_at=NOW,
+        versions={},
+        **given,
+    )
+
+
+def round_document(number: int, run: str, incarnation: str = "one", **given: Any) -> RoundDocument:
+    fields = {"on_end": OnEnd.SUSPEND, "publish": None, "parameters": PARAMETERS, "graph": GRAPH} | given
+    return RoundDocument(
+        round=RoundNumber(number), run=RunId(run), incarnation=IncarnationId(incarnation), begun_at=NOW, **fields
+    )
+
+
+def manifest(number: int, round_number: int, *, drained: bool = False, incarnation: str = "one") -> Manifest:
+    return Manifest(
+        checkpoint=CheckpointId(number),
+        parent=None,
+        checkpoint_kind=CheckpointKind.FINAL,
+        on_end=OnEnd.DRAIN if drained else OnEnd.SUSPEND,
+        pipeline=PipelineUuid("p"),
+        pipeline_name=PipelineName("flights"),
+        incarnation=IncarnationId(incarnation),
+        round=RoundNumber(round_number),
+        run=RunId("r"),
+        attempt=AttemptNumber(1),
+        work_directory=WorkDirectoryId("w"),
+        request=None,
+        began_at=NOW,
+        completed_at=NOW,
+        graph=GRAPH,
+        parameters=PARAMETERS,
+        settings={},
+        inputs={},
+        stages={},
+        sinks={},
+        drained=drained,
+    )
+
+
+def facts(
+    attempts: list[AttemptDocument], latest: RoundDocument | None, *manifests: Manifest, published: int | None = None
+) -> HomeFacts:
+    public = {SINK: CheckpointId(published) if published else None}
+    return HomeFacts(attempts, latest, final_manifests(manifests), public)
+
+
+def test_the_first_start_begins_the_first_incarnation() -> None:
+    assert decide(request("a"), facts([], None), PARAMETERS, GRAPH) == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+
+
+def test_an_interrupted_round_is_continued_by_the_same_run() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("a"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_an_interrupted_round_is_continued_by_another_run() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("b"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_both_runs_of_a_continued_round_are_given_its_answer() -> None:
+    final = manifest(1, 1)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 1)], round_document(1, "a"), final)
+    assert [decide(request(run), home, PARAMETERS, GRAPH) for run in "ab"] == [Answer(final), Answer(final)]
+
+
+def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    with pytest.raises(RejectedError, match=r"run a with other parameters \(flights\)"):
+        decide(request("b"), home, {"flights": "/other"}, GRAPH)
+
+
+def test_a_new_run_after_a_suspended_round_begins_the_next() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))
+    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(2), CheckpointId(7))
+
+
+def test_a_repeated_run_is_given_its_own_round_for_ever() -> None:
+    first, second = manifest(1, 1), manifest(2, 2)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2)], round_document(2, "b"), first, second)
+    assert decide(request("a"), home, {"flights": "/other"}, {}) == Answer(first)
+
+
+def test_a_drained_pipeline_has_nothing_left_to_do() -> None:
+    final = manifest(1, 1, drained=True)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
+    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Answer(final)
+
+
+@pytest.mark.parametrize("final", [[], [manifest(1, 1)]])
+def test_a_changed_graph_does_not_continue_earlier_state(final: list[Manifest]) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), *final)
+    with pytest.raises(RejectedError, match=r"stages\.daily, stages\.hourly differ"):
+        decide(request("b"), home, PARAMETERS, {"stages": {"daily": {}}})
+
+
+def test_a_fresh_start_begins_an_incarnation_that_follows_the_newest() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    assert decide(request("b", fresh=True), home, {}, {}) == BeginIncarnation(
+        RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE
+    )
+
+
+def test_a_fresh_start_behind_something_published_is_refused() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
+    with pytest.raises(RejectedError, match="hourly up to checkpoint 1"):
+        decide(request("b", fresh=True), home, PARAMETERS, GRAPH)
+
+
+@pytest.mark.parametrize("on_rewind", [OnRewind.KEEP, OnRewind.REPLACE])
+def test_a_fresh_start_that_says_what_becomes_of_published_rows_is_not(on_rewind: OnRewind) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
+    found = decide(request("b", fresh=True, on_rewind=on_rewind), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), on_rewind)
+
+
+def test_a_fresh_start_that_is_repeated_goes_on_with_its_own_incarnation() -> None:
+    latest = round_document(2, "b", "two")
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], latest, manifest(1, 1))
+    assert decide(request("b", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_an_incarnation_that_was_named_and_not_begun_is_begun() -> None:
+    named = attempt(2, "b", 2, "two", follows=IncarnationId("one"), on_rewind=OnRewind.KEEP)
+    home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1)
+    assert decide(request("c"), home, PARAMETERS, GRAPH) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
