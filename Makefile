@@ -13,7 +13,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## Run the main job through Airflow on the flights of 2013, and show what it left
-	@$(PYTHON) scripts/demo.py
+	@$(PYTHON) -m scripts.demo
 
 check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 	$(BIN)/ruff check .

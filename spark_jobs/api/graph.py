@@ -109,6 +109,7 @@ def build_graph(
     sources = _of(declarations, Source)
     if on_end is OnEnd.SUSPEND:
         _check_delays(name, sources.values())
+        _check_stage_delays(name, declared, order, sources)
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     for stage_name in order:
         stage = declared[stage_name]
@@ -213,6 +214,23 @@ def _check_delays(pipeline: str, sources: Iterable[Source]) -> None:
                 'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
                 "Give it one; with hold_watermark=True rows may still come in any order within a round.",
             )
+
+
+def _check_stage_delays(
+    pipeline: str, stages: Mapping[str, DeclaredStage], order: Iterable[str], sources: Mapping[str, Source]
+) -> None:
+    """A stage that begins an event time of its own says how far behind it is; one that goes on with another's inherits that."""
+    delayed = {name for name, source in sources.items() if source.delay_ms is not None}
+    for name in order:
+        stage = stages[name]
+        inherits = any(read in delayed for read in stage.inputs.values())
+        if stage.event_time is not None and stage.delay_ms is None and not inherits:
+            raise Place(pipeline, "stage", name).refused(
+                'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
+                "Give it one, beside its event_time=.",
+            )
+        if inherits or stage.delay_ms is not None:
+            delayed.add(name)
 
 
 def _describe_stage(stage: Stage) -> dict[str, Any]:

@@ -50,6 +50,13 @@ class CheckpointStore:
         with step(Step.MANIFEST_CREATE):
             create_document(self._files, _manifest_path(manifest.checkpoint), manifest)
 
+    def make_durable(self, checkpoints: Iterable[CheckpointId]) -> None:
+        """Makes manifests durable that somebody else has created: they can be read a moment before they survive a power loss.
+
+        Whoever acts on what a manifest promises, such as a publisher, calls this first.
+        """
+        self._files.sync(*(_manifest_path(checkpoint) for checkpoint in checkpoints))
+
     def write_actions(self, checkpoint: CheckpointId, sink: SinkName, lines: Iterable[Mapping[str, Any]]) -> ActionsFile:
         """Makes durable what ``checkpoint`` will add to ``sink``.
 

@@ -75,7 +75,10 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
         envelope = json.loads(data)
         checksum = envelope.pop("checksum")
         found_kind, version, nonce, body = (envelope[name] for name in ("kind", "format_version", "nonce", "body"))
-        whole = data == canonical(envelope | {"checksum": checksum}) + b"\n"
+        sealed = (
+            isinstance(version, int) and isinstance(body, dict) and envelope.keys() == {"kind", "format_version", "nonce", "body"}
+        )
+        whole = sealed and data == canonical(envelope | {"checksum": checksum}) + b"\n"
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise _corrupt(kind, path, "one canonical JSON document", f"{len(data)} bytes that are none ({error})") from error
     expected = sha256(canonical(envelope))

@@ -1,5 +1,6 @@
 """The bodies of the durable documents in a home (design, section 5). ``docs/reference/formats.md`` says who may write and read what."""
 
+import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Document, Part
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -128,6 +130,8 @@ class DeltaPin(Part):
     path: str
     table: str
     version: int
+    rows: int | None = None
+    """Rows of the table at that version, where its log tells: for progress."""
 
 
 class FilePin(Part):
@@ -255,6 +259,19 @@ class ErrorReport(Part):
     safe: str = ""
     remedy: str = ""
     evidence: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: StreamPipelineError) -> "ErrorReport":
+        """An error in the form in which it crosses a process; evidence that is no JSON value becomes text."""
+        return cls(
+            error=type(error).__name__,
+            retry=error.retry.value,
+            failed=error.failed,
+            exists=error.exists,
+            safe=error.safe,
+            remedy=error.remedy,
+            evidence=json.loads(json.dumps(error.evidence, default=str)),
+        )
 
 
 class SinkResult(Part):

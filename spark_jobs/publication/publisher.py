@@ -77,6 +77,7 @@ def publish(
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
     plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in due}
+    store.make_durable({m.checkpoint for plan in plans.values() for transaction in plan for m in transaction.manifests})
     for sink, plan in plans.items():
         _publish_sink(store, manifest, sink, policies[sink], plan)
     return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in wanted}

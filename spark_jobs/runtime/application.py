@@ -1,7 +1,6 @@
 """One attempt, from its start request to its answer."""
 
 import fcntl
-import json
 import logging
 import os
 import platform
@@ -28,7 +27,6 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
     Manifest,
-    OnRewind,
     PipelineDocument,
     RoundDocument,
     RunState,
@@ -47,14 +45,15 @@ from spark_jobs.protocol.ids import (
     new_incarnation_id,
     new_work_directory_id,
 )
-from spark_jobs.publication.delta_rs import check_publishable, open_table
 from spark_jobs.publication.evidence import published_checkpoints
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.build import RoundSite, build_stage
-from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide, final_manifests
+from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
+from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.session import WorkLock
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import sweep, sweep_abandoned
@@ -76,6 +75,7 @@ class Application:
         pipeline: Whose home it is.
         start_spark: Makes the Spark session; called only if there is something to run.
         watch: Told the heartbeat while the stages run, for people who wait; returns what ends the watching.
+        open_directory: Opens the directories of the sinks' tables.
     """
 
     graph: Graph
@@ -84,6 +84,7 @@ class Application:
     pipeline: PipelineDocument
     start_spark: Callable[[], SparkSession]
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
+    open_directory: Callable[[str], Files] = open_files
 
     def answer(self, request: StartRequest) -> StartResponse:
         """Does what ``request`` asks for and answers it, once and for ever.
@@ -110,7 +111,7 @@ class Application:
             raise known from error
 
     def _run(self, request: StartRequest) -> StartResponse:
-        facts = self._facts()
+        facts = read_facts(self.home)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             results = publish(self.home, decision.manifest.checkpoint, by_policy=True)
@@ -131,7 +132,8 @@ class Application:
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            self._close_abandoned(attempt)
+            tables = [table_path(table).as_uri() for table in self.graph.tables(self.parameters).values()]
+            close_abandoned(self.home, self.pipeline.uuid, attempt, dict(zip(self.graph.sinks, tables, strict=True)))
             round_document = self._round(request, decision, attempt)
             manifest, stages = self._run_round(spark, attempt, round_document, heartbeat)
             heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
@@ -140,17 +142,6 @@ class Application:
             sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
             _LOG.info("checkpoint %d is complete; %d orphans swept", manifest.checkpoint, len(deleted))
             return _success(request, manifest, results)
-
-    def _facts(self) -> HomeFacts:
-        attempts, store = Attempts(self.home), CheckpointStore(self.home)
-        manifests = final_manifests([store.manifest(k) for k in store.ids()])
-        newest = manifests[max(manifests)] if manifests else None
-        return HomeFacts(
-            attempts=[attempts.read(number) for number in attempts.numbers()],
-            latest_round=Rounds(self.home).latest(),
-            manifests=manifests,
-            published=published_checkpoints(newest) if newest else {},
-        )
 
     def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
         host = socket.gethostname()
@@ -179,19 +170,6 @@ class Application:
         )
         Attempts(self.home).create(attempt)
         return attempt
-
-    def _close_abandoned(self, attempt: AttemptDocument) -> None:
-        """Sees to it that nothing of an earlier incarnation can be published any more (design, section 10); idempotent."""
-        store = CheckpointStore(self.home)
-        cuts = {
-            (cut.table, cut.app)
-            for number in store.ids()
-            if (manifest := store.manifest(number)).incarnation != attempt.incarnation
-            for cut in manifest.sinks.values()
-        }
-        for table, app in cuts:
-            reached = None if attempt.on_rewind is OnRewind.REFUSE else open_table(table).transaction_version(app)
-            close_incarnation(table, app, reached)
 
     def _round(self, request: StartRequest, decision: Decision, attempt: AttemptDocument) -> RoundDocument:
         if isinstance(decision, Continue):
@@ -233,7 +211,9 @@ class Application:
         heartbeat.state(RunState.COMPLETING)
         inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
         published = published_checkpoints(parent) if parent else {}
-        final = FinalCheckpoint(self.home, work, self.pipeline, attempt, round_document, parent, inputs, published)
+        final = FinalCheckpoint(
+            self.home, work, self.pipeline, attempt, round_document, parent, inputs, published, self.open_directory
+        )
         return final.take(stages), stages
 
     def _build(self, site: RoundSite) -> list[StageRun]:
@@ -241,8 +221,6 @@ class Application:
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, site, outputs)
-            if stage.sink:
-                check_publishable(run.table.uri)
             outputs[stage.name] = run.output
             stages.append(run)
         return stages
@@ -340,21 +318,8 @@ def _failure(request: StartRequest, error: StreamPipelineError) -> StartResponse
         run=request.run,
         checkpoint=None,
         sinks={},
-        error=error_report(error),
+        error=ErrorReport.of(error),
         answered_at=datetime.now(UTC),
-    )
-
-
-def error_report(error: StreamPipelineError) -> ErrorReport:
-    """An error in the form in which it crosses a process."""
-    return ErrorReport(
-        error=type(error).__name__,
-        retry=error.retry.value,
-        failed=error.failed,
-        exists=error.exists,
-        safe=error.safe,
-        remedy=error.remedy,
-        evidence=json.loads(json.dumps(error.evidence, default=str)),
     )
 
 

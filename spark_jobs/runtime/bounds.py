@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin
 from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.storage.files import Files
 
@@ -33,12 +34,18 @@ class Bound(Protocol):
         """The line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
         ...
 
+    def rows_expected(self, line: str | None) -> int | None:
+        """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
+        ...
+
 
 @dataclass(frozen=True)
 class DeltaBound:
     """Every row up to a table version."""
 
     pin: DeltaPin
+    rows: int | None = None
+    """Rows that the round adds to those before it."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         if line == NO_OFFSET:
@@ -58,6 +65,9 @@ class DeltaBound:
     def cut_back(self, previous: str | None, line: str) -> str:
         return delta_offset(self.pin.table, self.pin.version + 1)
 
+    def rows_expected(self, line: str | None) -> int | None:
+        return self.rows
+
 
 @dataclass(frozen=True)
 class ChannelBound:
@@ -73,6 +83,11 @@ class ChannelBound:
 
     def cut_back(self, previous: str | None, line: str) -> str:
         return line
+
+    def rows_expected(self, line: str | None) -> int | None:
+        consumed = 0 if line is None or line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
+        staged = self.log.between(BatchId(max(consumed - 1, 0) - 1), BatchId(self.log.latest() - 1))
+        return sum(batch.rows for batch in staged)
 
 
 class FilesBound:
@@ -101,6 +116,9 @@ class FilesBound:
         last = [entry for entry in planned if entry["batchId"] == end]
         self._log.rewrite(end, last + [_file_entry(file, end) for file in missing[:room]])
         return line
+
+    def rows_expected(self, line: str | None) -> int | None:
+        return None
 
 
 class FileSourceLog:

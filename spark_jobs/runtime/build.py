@@ -12,9 +12,10 @@ from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import PinnedInput
+from spark_jobs.protocol.documents import DeltaPin, PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, RoundNumber, StageName
+from spark_jobs.publication.delta_rs import check_publishable, open_table
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog
 from spark_jobs.runtime.heartbeat import Heartbeat
@@ -24,7 +25,7 @@ from spark_jobs.runtime.session import session_for_run
 from spark_jobs.runtime.spark_log import SparkLog
 from spark_jobs.runtime.stage import InputWatermark, StageOutput, StageRun
 from spark_jobs.runtime.staging import file_prefix
-from spark_jobs.runtime.tables import prepare_table
+from spark_jobs.runtime.tables import StagingTable, prepare_table
 from spark_jobs.runtime.watermark import held_delay_ms, held_position
 from spark_jobs.storage.files import Files
 
@@ -64,6 +65,7 @@ class _FoundPin:
 
     pin: Pin | PrivateLog
     files_per_batch: int | None = None
+    rows: int | None = None
 
 
 def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, StageOutput]) -> StageRun:
@@ -96,7 +98,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         stage.sink.name if stage.sink else stage.name,
     )
     log = PrivateLog(site.work, f"{directory}/log", table.uri)
-    log.begin(table.metadata, table.protocol)
+    log.begin(table.metadata, table.protocol, _publication_facts(stage, table, log))
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
@@ -111,6 +113,19 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         has_timers=plan.has_timers(frame),
         heartbeat=site.heartbeat,
     )
+
+
+def _publication_facts(stage: Stage, table: StagingTable, log: PrivateLog) -> dict[str, str]:
+    """What the sink's table is before the first batch is staged; publication compares it with what the table is then.
+
+    A table that has only gained nullable columns since counts as it was.
+    """
+    if stage.sink is None:
+        return {}
+    facts = check_publishable(table.uri)
+    begun = log.facts().get("schema_sha256", "") if log.exists() else ""
+    schema_sha256 = begun if begun and open_table(table.uri).accepts_schema(begun) else facts.schema_sha256
+    return {"table_id": facts.table_id, "schema_sha256": schema_sha256, "protocol_sha256": facts.protocol_sha256}
 
 
 def _read_input(
@@ -131,9 +146,10 @@ def _read_input(
         pinned_source = site.rounds.pinned(site.round, node.name)
         if pinned_source is None:
             pinned_source = site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(session, leaves)))
+        before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
         found = {
-            leaf.identity: _FoundPin(pin, _int(leaf.options.get("maxFilesPerTrigger") or leaf.options.get("maxfilespertrigger")))
-            for leaf, pin in zip(leaves, pinned_source.pins, strict=True)
+            leaf.identity: _FoundPin(pin, _files_per_batch(leaf), _rows_of(pin, rows))
+            for leaf, pin, rows in zip(leaves, pinned_source.pins, before, strict=True)
         }
         return _with_watermark(frame, found, node.event_time, node.delay_ms, node.held, position)
     output = outputs[node.name]
@@ -230,7 +246,7 @@ def _bounds(stage: Stage, frame: DataFrame, inputs: Mapping[str, _ReadInput], wo
         if isinstance(pinned.pin, PrivateLog):
             bounds.append(ChannelBound(pinned.pin))
         elif pinned.pin.format == "delta":
-            bounds.append(DeltaBound(pinned.pin))
+            bounds.append(DeltaBound(pinned.pin, pinned.rows))
         else:
             bounds.append(FilesBound(pinned.pin, FileSourceLog(work, f"{sources}/{number}"), pinned.files_per_batch))
     return bounds
@@ -248,8 +264,9 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
                 remedy="Correct event_time=.",
                 stage=stage.name,
             )
-        held = stage.delay_ms is None or any(mark.held for mark in watermarks.values())
-        return StageOutput(log, stage.event_time, stage.delay_ms, held)
+        inherited = max((mark.delay_ms for mark in watermarks.values()), default=None)
+        delay_ms = inherited if stage.delay_ms is None else stage.delay_ms
+        return StageOutput(log, stage.event_time, delay_ms, delay_ms is None or any(mark.held for mark in watermarks.values()))
     if len(candidates) != 1:
         return StageOutput(log, None, None, False)
     (column,) = candidates
@@ -260,5 +277,17 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
     return StageOutput(log, column.name, watermarks[InputName(argument)].delay_ms, True)
 
 
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+def _files_per_batch(leaf: plan.Leaf) -> int | None:
+    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
+    return int(text) if text.isdigit() else None
+
+
+def _rows_before(earlier: PinnedInput | None, leaves: int) -> list[int]:
+    """How many rows the round before had read from each stream of a source, as far as its pins tell."""
+    if earlier is None or len(earlier.pins) != leaves:
+        return [0] * leaves
+    return [pin.rows or 0 if isinstance(pin, DeltaPin) else 0 for pin in earlier.pins]
+
+
+def _rows_of(pin: Pin, before: int) -> int | None:
+    return pin.rows - before if isinstance(pin, DeltaPin) and pin.rows is not None else None

@@ -1,7 +1,7 @@
 """The final checkpoint of a round: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,12 +27,10 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
-from spark_jobs.publication.delta_rs import table_facts
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
 
 
 @dataclass
@@ -48,6 +46,7 @@ class FinalCheckpoint:
         parent: The checkpoint it continues.
         inputs: The pins of the round.
         published: Per sink the newest checkpoint known to be public.
+        open_directory: Opens the directories of the sinks' tables.
     """
 
     home: Files
@@ -58,6 +57,7 @@ class FinalCheckpoint:
     parent: Manifest | None
     inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
     published: dict[SinkName, CheckpointId | None]
+    open_directory: Callable[[str], Files]
     steps: list[StepTime] = field(default_factory=list)
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
@@ -133,14 +133,14 @@ class FinalCheckpoint:
             raise ValueError(f"stage {name} has no sink")
         staged = stage.log.between(self._after(name), cuts[name].batch)
         lines: Iterator[dict[str, Any]] = ({"add": add, "batch": batch.batch} for batch in staged for add in batch.adds)
-        facts = table_facts(stage.table.uri)
+        facts = stage.log.facts()
         return SinkCut(
             stage=name,
             table=stage.table.uri,
-            table_id=facts.table_id,
-            schema_sha256=facts.schema_sha256,
-            protocol_sha256=facts.protocol_sha256,
-            partition_by=facts.partition_by,
+            table_id=facts["table_id"],
+            schema_sha256=facts["schema_sha256"],
+            protocol_sha256=facts["protocol_sha256"],
+            partition_by=tuple(stage.table.metadata["partitionColumns"]),
             app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
             actions=store.write_actions(number, sink.name, lines),
             publish=self.round.publish or Publish(sink.publish),
@@ -151,15 +151,11 @@ class FinalCheckpoint:
     def _persist(self, stages: Sequence[StageRun]) -> None:
         """Makes durable what Spark has written: it leaves that to the operating system."""
         for stage in stages:
-            table = open_files(str(stage.table.path))
-            last = stage.spark_log.last_commit()
-            for batch in stage.log.between(self._after(stage.stage.name), last):
-                for add in batch.adds:
-                    table.sync(unquote(add["path"]))
+            staged = stage.log.between(self._after(stage.stage.name), stage.spark_log.last_commit())
+            self.open_directory(str(stage.table.path)).sync(*(unquote(add["path"]) for batch in staged for add in batch.adds))
             root = Path(self.work.url.removeprefix("file://"))
-            for path in (root / stage.spark_log.directory).rglob("*"):
-                if path.is_file() and not path.name.endswith(".crc") and not path.name.endswith(".tmp"):
-                    self.work.sync(str(path.relative_to(root)))
+            found = (path for path in (root / stage.spark_log.directory).rglob("[!.]*") if path.is_file())
+            self.work.sync(*(str(path.relative_to(root)) for path in found))
 
     def _record(self, store: CheckpointStore, manifest: Manifest, began_at: datetime) -> None:
         store.record(

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
@@ -154,7 +156,16 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
 def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:
     path = leaf.options["path"]
     version, metadata, _ = DeltaJvm(session).snapshot(path)
-    return DeltaPin(path=path, table=metadata["id"], version=version)
+    return DeltaPin(path=path, table=metadata["id"], version=version, rows=_rows(path, version))
+
+
+def _rows(path: str, version: int) -> int | None:
+    """The rows of a table, from the statistics in its log."""
+    try:
+        counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
+    except (DeltaError, KeyError, OSError):
+        return None
+    return None if None in counts else sum(counts)
 
 
 def _pin_files(session: SparkSession, leaf: Leaf) -> FilesPin:

@@ -46,6 +46,7 @@ def launch(
     options: RunOptions,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
+    open_directory: Callable[[str], Files] = open_files,
 ) -> StartResponse:
     """Asks for a run and does it, in this process.
 
@@ -70,7 +71,7 @@ def launch(
         fresh=options.fresh,
         on_rewind=options.on_rewind,
     )
-    return Application(graph, bound, files, document, start_spark, watch).answer(request)
+    return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 
 
 def launch_in_session(

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files
@@ -47,16 +48,38 @@ class PrivateLog:
     def url(self) -> str:
         return f"{self._files.url}/{self._directory}"
 
-    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any]) -> None:
+    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str]) -> None:
         """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
 
-        A table whose schema changed since keeps the log's schema: the batches of one log have one schema.
+        Args:
+            metadata: The table's.
+            protocol: The table's.
+            facts: What the table is, in publication's terms; see :meth:`facts`.
+
+        Raises:
+            UnsupportedTableError: The log was begun for another table, or for another schema or protocol of it.
         """
-        if self.exists():
-            return
-        actions = [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}]
-        with step(Step.LOG_CREATE):
-            self._write(0, {}, actions)
+        if not self.exists():
+            actions = [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}]
+            with step(Step.LOG_CREATE):
+                self._write(0, facts, actions)
+        changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
+        if changed:
+            raise UnsupportedTableError(
+                f"Table {self._table_url} was changed since its first rows were staged: {', '.join(changed)}.",
+                exists="The rows so far were staged for the table as it was.",
+                safe="Nothing was written.",
+                remedy="Undo the change and start again, or begin anew with --fresh.",
+                table=self._table_url,
+                expected=self.facts(),
+                found=facts,
+            )
+
+    def facts(self) -> dict[str, str]:
+        """What the table was when the log was begun: every batch in it was staged for that."""
+        first = json.loads(self._files.read(self._path(0)).decode().splitlines()[0])
+        found: dict[str, str] = json.loads(first["commitInfo"]["userMetadata"])
+        return found
 
     def exists(self) -> bool:
         return bool(self._files.names(f"{self._directory}/_delta_log"))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
@@ -104,6 +105,39 @@ def start_session(
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
             remedy="The lines above say why. Delta's jars are fetched once; that needs a package registry or --jars.",
+        ) from error
+
+
+def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    """The session of the Spark that ``spark-submit`` has started for this process.
+
+    Args:
+        app_name: Shown in Spark's UI, unless ``spark-submit`` was given a name.
+        conf: The user's settings; what ``spark-submit`` was given wins over them.
+
+    Raises:
+        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
+        MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
+    """
+    submitted = dict(SparkConf().getAll())
+    for key, value in REQUIRED_SETTINGS.items():
+        if submitted.get(key, value) != value:
+            raise RejectedError(
+                f"spark-submit was given {key} = {submitted[key]}, and a guarantee needs {value}.",
+                safe="Nothing was started.",
+                remedy="Remove it from the command and from spark-defaults.conf.",
+                setting=key,
+            )
+    builder = SparkSession.Builder()
+    for key, value in ({"spark.app.name": app_name} | dict(conf) | _DELTA).items():
+        if key not in submitted:
+            builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+        raise MissingRequirementError(
+            f"Spark did not start: {str(error).strip().splitlines()[0]}.",
+            remedy="Give spark-submit Delta's jars: --packages io.delta:delta-spark_4.1_2.13:VERSION.",
         ) from error
 
 

@@ -76,6 +76,7 @@ class StageRun:
         Raises:
             InterruptedRunError: The stage's query failed; a later start goes on after its last batch.
         """
+        self.heartbeat.expect(self.stage.name, self._rows_expected())
         while True:
             if self.spark_log.pending():
                 failure = self._run(once=True)
@@ -151,6 +152,12 @@ class StageRun:
         while batch >= 0 and self.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS:
             batch, count = BatchId(batch - 1), count + 1
         return count
+
+    def _rows_expected(self) -> int | None:
+        last = self.spark_log.last_commit()
+        lines = (None,) * len(self.bounds) if last == NO_BATCH else self.spark_log.offsets(last).sources
+        rows = [bound.rows_expected(line) for bound, line in zip(self.bounds, lines, strict=True)]
+        return sum(count for count in rows if count is not None) if None not in rows else None
 
     def _consumed(self) -> bool:
         last = self.spark_log.last_commit()

@@ -39,7 +39,7 @@ class Files(Protocol):
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Puts ``data`` under ``path`` whatever was there: the old or the new bytes are read, never a mix. Not fsynced: for hints."""
+        """Puts ``data`` under ``path`` whatever was there: old or new bytes are read, also after a crash, never a mix."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -55,11 +55,11 @@ class Files(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Removes a file or a whole directory; a missing one is a success."""
+        """Removes a file or a whole directory, durably; a missing one is a success."""
         ...
 
-    def sync(self, path: str) -> None:
-        """Makes a file that somebody else wrote under the root durable."""
+    def sync(self, *paths: str) -> None:
+        """Makes files that somebody else wrote under the root durable, and their names."""
         ...
 
 

@@ -138,13 +138,16 @@ class LocalFiles:
                 self._remove(target)
             self._fsync_nearest(os.path.dirname(target))
 
-    def sync(self, path: str) -> None:
-        # Whoever wrote the file may have made the directories above it as well.
-        target = self._target(path)
-        with _translated(target):
-            self._fsync(target)
-            for directory in self._up_to_root(os.path.dirname(target)):
+    def sync(self, *paths: str) -> None:
+        # Whoever wrote the files may have made the directories above them as well.
+        targets = [self._target(path) for path in paths]
+        for target in targets:
+            with _translated(target):
+                self._fsync(target)
+        for directory in dict.fromkeys(each for target in targets for each in self._up_to_root(os.path.dirname(target))):
+            with _translated(directory):
                 self._fsync(directory)
+        with _translated(self._root):
             self._keep_root()
 
     def _target(self, path: str) -> str:

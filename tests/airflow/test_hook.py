@@ -10,6 +10,7 @@ from airflow_provider.driver_log import last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.settings import Settings, read_settings
 from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
 
 
@@ -20,7 +21,7 @@ from tests.airflow.conftest import Homes, connection
         ({"home_root": "", "python": None, "master": "", "conf": ""}, Settings()),
         ({"home_root": "/a, file:///b\n/c"}, Settings(roots=("/a", "file:///b", "/c"))),
         ({"home_root": ["/a,b", "/c"]}, Settings(roots=("/a,b", "/c"))),
-        ({"conf": '{"spark.executor.cores": "2"}', "master": "local[2]"}, Settings(master="local[2]", conf={"spark.executor.cores": "2"})),
+        ({"conf": '{"spark.ui.port": "1"}', "master": "local[2]"}, Settings(master="local[2]", conf={"spark.ui.port": "1"})),
         ({"conf": {"spark.executor.cores": "2"}, "python": "/p"}, Settings(python="/p", conf={"spark.executor.cores": "2"})),
     ],
 )  # fmt: skip
@@ -83,8 +84,6 @@ def test_a_connection_without_java_is_told_so(homes: Homes, monkeypatch: pytest.
 
 def test_an_unused_home_has_neither_answer_nor_driver(homes: Homes) -> None:
     hook = StreamPipelineHook()
-    from spark_jobs.protocol.ids import RunId
-
     assert (hook.answer("flights", RunId("x")), hook.status("flights"), hook.head("flights"), hook.is_at_work("flights")) == (
         None,
         None,

@@ -41,15 +41,34 @@ def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = 
 
 
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
-    given = {"home": "flights", "poll_interval_s": 0.05} | arguments
-    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **given)
+    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.05, "timeout_s": 60.0}
+    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **(given | arguments))
+
+
+class TaskLog:
+    """What a task logs."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def info(self, message: str, *arguments: object) -> None:
+        self.text += message % arguments + "\n"
+
+    error = info
+
+
+@pytest.fixture
+def task_log(monkeypatch: pytest.MonkeyPatch) -> TaskLog:
+    log = TaskLog()
+    monkeypatch.setattr(StreamPipelineOperator, "log", log)
+    return log
 
 
 def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> psutil.Process:
     """A driver of an earlier try, whose task is gone."""
     hook = StreamPipelineHook()
     _, driver = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=run))
-    until(lambda: hook.is_at_work("flights") and hook.status("flights") is not None)
+    until(driver_has_started)
     return psutil.Process(driver.pid)
 
 
@@ -63,10 +82,21 @@ def until(condition: Callable[[], object]) -> None:
     raise AssertionError("It did not happen in time.")
 
 
-def in_background(action: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=action)
+def once(condition: Callable[[], object], action: Callable[[], object]) -> threading.Thread:
+    """Acts from another thread as soon as the condition holds."""
+
+    def act() -> None:
+        until(condition)
+        action()
+
+    thread = threading.Thread(target=act)
     thread.start()
     return thread
+
+
+def driver_has_started() -> bool:
+    hook = StreamPipelineHook()
+    return hook.is_at_work("flights") and hook.status("flights") is not None
 
 
 def failure(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> PipelineRunError:
@@ -103,7 +133,7 @@ def test_another_dag_run_and_another_map_index_are_other_runs(homes: Homes) -> N
 
 def test_a_driver_at_work_for_this_task_is_adopted(homes: Homes) -> None:
     a_driver_at_work(homes)
-    finish = in_background(lambda: (homes.path() / "go").touch())
+    finish = once(driver_has_started, (homes.path() / "go").touch)
     assert operator().execute(context())["attempt"] == 1
     finish.join()
     assert len(homes.starts()) == 1
@@ -147,33 +177,23 @@ def test_a_corrupt_home_is_not_retried(homes: Homes) -> None:
     assert isinstance(failure(operator("corrupt"), CorruptDocumentError), PipelineRunRefusedError)
 
 
-def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_lines(
-    homes: Homes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_lines(homes: Homes, task_log: TaskLog) -> None:
     error = failure(operator("failed"), InterruptedRunError)
     assert not isinstance(error, PipelineRunRefusedError)
     assert (error.error.exists, error.error.safe, error.error.remedy) == ("Checkpoint 4.", "Its tables.", "Free space.")
     assert error.error.evidence == {"stage": "hourly"}
-    log = capsys.readouterr().out
-    assert "noon error out of disk" in log
-    assert "the driver says hello" in log
+    assert "noon error out of disk" in task_log.text
+    assert "the driver says hello" in task_log.text
 
 
-def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: TaskLog) -> None:
     a_driver_at_work(homes)
-    shown = ""
-
-    def seen() -> bool:
-        nonlocal shown
-        shown += capsys.readouterr().out
-        return "stage hourly: running, batch 3, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z" in shown
-
-    finish = in_background(lambda: (until(seen), (homes.path() / "go").touch())[0])
+    progress = "stage hourly: running, batch 3, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z"
+    finish = once(lambda: progress in task_log.text, (homes.path() / "go").touch)
     operator().execute(context())
     finish.join()
-    shown += capsys.readouterr().out
-    assert "Attempt 1 is at work for this task" in shown
-    assert "Sink hourly: version 3 of file:///t/hourly, 9 rows" in shown
+    assert "Attempt 1 is at work for this task" in task_log.text
+    assert "Sink hourly: version 3 of file:///t/hourly, 9 rows" in task_log.text
 
 
 def test_a_retry_after_a_failure_starts_the_next_attempt(homes: Homes) -> None:
@@ -197,7 +217,7 @@ def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch:
 def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
     failure(operator("waits", timeout_s=1.0), DeadlineExceededError)
     assert StreamPipelineHook().is_at_work("flights")
-    finish = in_background(lambda: (homes.path() / "go").touch())
+    finish = once(driver_has_started, (homes.path() / "go").touch)
     assert operator().execute(context())["attempt"] == 1
     finish.join()
 
@@ -213,7 +233,7 @@ def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: p
 @pytest.mark.parametrize("entry", ["waits", "stubborn"])
 def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
     task = operator(entry)
-    killer = in_background(lambda: (until(homes.starts and (lambda: StreamPipelineHook().status("flights"))), task.on_kill())[0])
+    killer = once(driver_has_started, task.on_kill)
     error = failure(task, InterruptedRunError)
     killer.join()
     assert "The task was killed." in str(error)
@@ -237,7 +257,7 @@ def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatc
 
 def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
     task = operator("waits", cancel_on_kill=False)
-    killer = in_background(lambda: (until(lambda: StreamPipelineHook().status("flights")), task.on_kill())[0])
+    killer = once(driver_has_started, task.on_kill)
     assert "left running" in str(failure(task, InterruptedRunError))
     killer.join()
     assert StreamPipelineHook().is_at_work("flights")
@@ -334,9 +354,7 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
     try:
         main = threading.get_ident()
-        killer = in_background(
-            lambda: (until(lambda: StreamPipelineHook().status("flights")), signal.pthread_kill(main, signal.SIGTERM))[0]
-        )
+        killer = once(driver_has_started, lambda: signal.pthread_kill(main, signal.SIGTERM))
         failure(task, InterruptedRunError)
         killer.join()
     finally:

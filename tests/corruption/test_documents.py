@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.codec import Document, Part, canonical, decode, encode, sha256
+from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedFormatError
+from spark_jobs.protocol.ids import PipelineName, PipelineUuid
 from tests.support.documents import KINDS, SAMPLES, any_document, kinds_in_the_product
 
 PATH = "file:///data/home/a document.json"
@@ -200,3 +202,16 @@ def test_any_document_is_read_as_it_was_written_and_written_as_it_was_read(docum
     assert encode(read) == data == encode(document)
     assert data.endswith(b"}\n")
     assert data.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [{"format_version": "1"}, {"format_version": None}, {"body": []}, {"body": None}, {"unknown": 1}],
+)
+def test_a_sealed_envelope_with_wrong_types_or_other_fields_is_corrupt(altered: dict[str, object]) -> None:
+    document = PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"))
+    envelope = json.loads(encode(document)) | altered
+    envelope.pop("checksum")
+    data = canonical(envelope | {"checksum": sha256(canonical(envelope))}) + b"\n"
+    with pytest.raises(CorruptDocumentError, match=r"pipeline\.json"):
+        decode(PipelineDocument, data, "pipeline.json")

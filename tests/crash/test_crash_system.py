@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.storage.local import LocalFiles
-from tests.support.systems import Crashed, CrashSystem
+from tests.support.systems import Crashed, CrashSystem, quick
 
 
 def _write(system: CrashSystem, path: Path, data: bytes, *, fsync: bool = False) -> None:
@@ -118,6 +118,6 @@ def test_a_crash_stops_every_thread_and_keeps_what_they_had_finished(tmp_path: P
         for each in running:
             with pytest.raises(Crashed):
                 each.result()
-    after = LocalFiles(tmp_path / "home")
+    after = quick(tmp_path / "home")
     assert len(finished) > 5
     assert {after.read(path) for path in finished} == {b"contents"}

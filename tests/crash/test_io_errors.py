@@ -15,7 +15,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.storage.local import LocalFiles
-from tests.support.systems import FaultSystem, every_fault
+from tests.support.systems import FaultSystem, every_fault, quick
 
 OLD, NEW = b"old contents", b"new, longer contents" * 100
 KINDS: dict[int, type[StorageError]] = {
@@ -92,7 +92,7 @@ def test_old_or_new_and_the_repetition_succeeds(tmp_path: Path, case: Case, code
     for index, system in enumerate(every_fault(code, lasting=lasting, answer_lost=answer_lost)):
         root = tmp_path / str(index)
         for path, data in case.before.items():
-            LocalFiles(root).create(path, data)
+            quick(root).create(path, data)
 
         error = _error_of(case.act, LocalFiles(root, system))
 
@@ -100,10 +100,10 @@ def test_old_or_new_and_the_repetition_succeeds(tmp_path: Path, case: Case, code
             assert system.injected
             assert error.evidence["errno"] == code
             assert type(error) is KINDS[code] or (case.may_be_unknown and type(error) is OutcomeUnknownError)
-        assert _seen(LocalFiles(root)) in (case.before, case.after, *case.seen_between), system.trace[-1]
+        assert _seen(quick(root)) in (case.before, case.after, *case.seen_between), system.trace[-1]
         if not lasting and system.injected and not system.trace[index].startswith("unlink"):
             assert list(root.rglob("*.tmp")) == [], "a call that fails clears up behind itself"
-        case.act(LocalFiles(root))
+        case.act(quick(root))
         assert _on_disk(root) == case.after, "and no unfinished file outlives it"
 
 
@@ -114,9 +114,9 @@ def test_a_call_that_returns_has_kept_its_promise_in_spite_of_the_error(tmp_path
     for index, system in enumerate(every_fault(code)):
         root = tmp_path / str(index)
         for path, data in case.before.items():
-            LocalFiles(root).create(path, data)
+            quick(root).create(path, data)
         if _error_of(case.act, LocalFiles(root, system)) is None:
-            assert _seen(LocalFiles(root)) == case.after
+            assert _seen(quick(root)) == case.after
             if system.injected:
                 swallowed.add(system.trace[index].split()[0])
     allowed = {"listdir"}  # to look for what earlier crashes have left is done on the side
@@ -143,7 +143,7 @@ def test_an_outcome_is_unknown_if_what_is_there_cannot_be_read(tmp_path: Path, c
     unknown = set()
     for index, system in enumerate(every_fault(code)):
         root = tmp_path / str(index)
-        LocalFiles(root).create("new", NEW)
+        quick(root).create("new", NEW)
         if isinstance(_error_of(lambda files: files.create("new", NEW), LocalFiles(root, system)), OutcomeUnknownError):
             unknown.add(system.trace[index].split()[0])
     assert {"open", "read", "close", "unlink", "fsync"} == unknown

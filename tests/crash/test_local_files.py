@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.storage.local import LocalFiles
-from tests.support.systems import Crashed, CrashSystem
+from tests.support.systems import Crashed, CrashSystem, quick
 
 SEEDS = [None, 1, 2, 3]
 OLD, NEW = b"old contents", b"new, longer contents"
@@ -31,14 +31,14 @@ def crash_everywhere(
     for index in range(1000):
         root = directory / str(index) / "deep" / "home"
         root.parents[1].mkdir(parents=True)
-        prepare(LocalFiles(root))
+        prepare(quick(root))
         system = CrashSystem(directory / str(index), crash_before=index, seed=seed)
         finished = False
         with suppress(Crashed):
             act(files(root, system))
             finished = True
         system.crash()
-        check(LocalFiles(root), finished)
+        check(quick(root), finished)
         if finished:
             return index
     raise AssertionError("it never finishes")
@@ -93,7 +93,7 @@ def test_a_create_below_a_root_that_somebody_has_just_made_is_durable(tmp_path: 
     system.mkdir(str(root))
     LocalFiles(root, system).create("new", NEW)
     system.crash()
-    assert LocalFiles(root).read("new") == NEW
+    assert quick(root).read("new") == NEW
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -167,7 +167,7 @@ def _write_as_somebody_else(files: LocalFiles) -> Path:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_synced_file_of_somebody_else_stays_with_the_directories_above_it(tmp_path: Path, seed: int | None) -> None:
     root = tmp_path / "home"
-    LocalFiles(root).create("x", b"")
+    quick(root).create("x", b"")
     system = CrashSystem(tmp_path, foreign=("*.parquet",), seed=seed)
     files = LocalFiles(root, system)
     written = _write_as_somebody_else(files)
@@ -187,7 +187,7 @@ def test_a_synced_file_stays_with_a_root_that_somebody_else_made(tmp_path: Path)
 
 def test_without_sync_a_file_of_somebody_else_is_lost(tmp_path: Path) -> None:
     root = tmp_path / "home"
-    LocalFiles(root).create("x", b"")
+    quick(root).create("x", b"")
     system = CrashSystem(tmp_path, foreign=("*.parquet",))
     written = _write_as_somebody_else(LocalFiles(root, system))
     system.crash()
@@ -275,4 +275,4 @@ def test_after_a_crash_nothing_of_the_process_goes_on(tmp_path: Path) -> None:
     for call in (lambda: files.read("a"), lambda: files.names(""), lambda: files.create("b", NEW), lambda: files.delete("a")):
         with pytest.raises(Crashed):
             call()
-    assert LocalFiles(tmp_path / "home").names("") == ["a"]
+    assert quick(tmp_path / "home").names("") == ["a"]

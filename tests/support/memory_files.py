@@ -45,7 +45,7 @@ class MemoryFiles:
             for found in [found for found in self.contents if found == path or found.startswith(f"{path}/")]:
                 del self.contents[found]
 
-    def sync(self, path: str) -> None:
+    def sync(self, *paths: str) -> None:
         pass
 
 

@@ -26,6 +26,8 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.databricks.delta.properties.defaults.checkpointInterval": "1000",
 }
 """What makes small runs fast; nothing that a guarantee rests on."""

@@ -16,14 +16,27 @@ from itertools import count
 from pathlib import Path
 from threading import Lock, RLock
 
+from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem, System
+
+
+class QuickSystem(RealSystem):
+    """The real system, without the wait: no test can tell what a disk has kept, unless it is told by a :class:`CrashSystem`."""
+
+    def fsync(self, descriptor: int) -> None:
+        os.fstat(descriptor)
+
+
+def quick(root: Path) -> LocalFiles:
+    """The files below ``root``, for what a test prepares and looks at."""
+    return LocalFiles(root, QuickSystem())
 
 
 class _Observed:
     """Every call goes through ``_operation``."""
 
     def __init__(self, inner: System | None = None) -> None:
-        self._inner: System = inner or RealSystem()
+        self._inner: System = inner or QuickSystem()
         self.trace: list[str] = []
         """Every operation so far, with what it was done to."""
 

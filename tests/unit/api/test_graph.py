@@ -185,6 +185,18 @@ def test_suspending_needs_a_delay_on_each_source_with_event_time() -> None:
     assert pipeline.graph(on_end="drain").on_end is OnEnd.DRAIN
 
 
+def test_suspending_needs_a_delay_where_a_stage_begins_an_event_time() -> None:
+    pipeline = Pipeline("flights", on_end="suspend")
+    pipeline.source(bounded=True, name="departures")(function_of("spark"))
+    add(pipeline, "hourly", "departures", event_time="hour_end")
+    refused(pipeline, "stage 'hourly': on_end=\"suspend\" needs a watermark_delay")
+
+
+def test_suspending_lets_a_stage_inherit_the_delay_of_what_it_reads() -> None:
+    pipeline = add(add(flights(on_end="suspend"), "hourly", "departures", "airlines"), "daily", "hourly", event_time="day_end")
+    assert list(pipeline.graph().stages) == ["hourly", "daily"]
+
+
 @pytest.mark.parametrize("held", [None, True, False])
 def test_suspending_goes_with_a_delay_held_or_not(held: bool | None) -> None:
     pipeline = Pipeline("flights", on_end="suspend")

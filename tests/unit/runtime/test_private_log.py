@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.protocol.errors import AlreadyExistsError
+from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
@@ -21,6 +21,7 @@ METADATA = {
     "createdTime": 1,
 }
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+FACTS = {"table_id": "the-table", "schema_sha256": "s", "protocol_sha256": "p"}
 TABLE = "file:///data/my%20table"
 
 
@@ -36,7 +37,7 @@ def staged(batch: int, *names: str, sha256: str = "s", newest: int = 7) -> Stage
 @pytest.fixture
 def log(tmp_path: Path) -> PrivateLog:
     log = PrivateLog(LocalFiles(tmp_path), "log", TABLE)
-    log.begin(METADATA, PROTOCOL)
+    log.begin(METADATA, PROTOCOL, FACTS)
     return log
 
 
@@ -71,8 +72,14 @@ def test_batch_ids_that_never_reached_the_sink_get_empty_versions(log: PrivateLo
 
 def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> None:
     before = (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes()
-    log.begin(METADATA | {"schemaString": "{}"}, PROTOCOL)
+    log.begin(METADATA | {"schemaString": "{}"}, PROTOCOL, FACTS)
     assert (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes() == before
+
+
+def test_a_log_is_not_gone_on_with_for_a_table_that_was_changed(log: PrivateLog) -> None:
+    with pytest.raises(UnsupportedTableError, match="schema_sha256") as caught:
+        log.begin(METADATA, PROTOCOL, FACTS | {"schema_sha256": "other"})
+    assert caught.value.evidence["expected"] == FACTS
 
 
 def test_delta_reads_it_as_a_table_whose_files_lie_elsewhere(tmp_path: Path, log: PrivateLog) -> None:

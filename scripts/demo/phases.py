@@ -1,0 +1,102 @@
+"""Where the demo is, told from what can be seen: the processes that run and the pipeline's home. No clock of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_jobs.protocol.documents import RunState, StageStatus, Status
+from spark_jobs.protocol.ids import StageName
+
+
+class Phase(Enum):
+    """The parts of the demo, in their order; each value is shown."""
+
+    DATABASE = "Set up Airflow's database"
+    AIRFLOW = "Start Airflow's DAG bounded_flights"
+    DATA = "Load the flights (task 'load')"
+    SPARK = "Start Spark (task 'run')"
+    PREPARING = "Pin the input, make the tables"
+    STAGES = "Run and drain the stages"
+    CHECKPOINT = "Take the final checkpoint"
+    PUBLICATION = "Publish the tables"
+    ENDING = "End the DAG run"
+    VERIFICATION = "Compare with an independent query"
+
+    @property
+    def number(self) -> int:
+        return list(Phase).index(self)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What can be seen at one moment."""
+
+    database_ready: bool
+    loading: bool
+    """Whether the task that loads the data has begun to write."""
+    requested: bool
+    status: Status | None
+    answered: bool
+    ended: bool
+    """Whether Airflow has ended."""
+
+
+_BY_STATE = {
+    RunState.STARTING: Phase.PREPARING,
+    RunState.RUNNING: Phase.STAGES,
+    RunState.COMPLETING: Phase.CHECKPOINT,
+    RunState.PUBLISHING: Phase.PUBLICATION,
+    RunState.DONE: Phase.ENDING,
+}
+
+
+def phase_of(sight: Sight) -> Phase:
+    """The phase that ``sight`` shows."""
+    if not sight.database_ready:
+        return Phase.DATABASE
+    if sight.ended:
+        return Phase.VERIFICATION
+    if sight.answered:
+        return Phase.ENDING
+    if sight.status is not None and sight.status.state in _BY_STATE:
+        return _BY_STATE[sight.status.state]
+    if sight.requested:
+        return Phase.SPARK
+    return Phase.DATA if sight.loading else Phase.AIRFLOW
+
+
+@dataclass
+class Timeline:
+    """When each phase began. Phases only go forward; one that was too short to be seen has no entry."""
+
+    began_s: dict[Phase, float] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Phase | None:
+        return max(self.began_s, key=lambda phase: phase.number, default=None)
+
+    def see(self, phase: Phase, now_s: float) -> bool:
+        """Notes that the demo is in ``phase``; whether that is new."""
+        if self.current is not None and phase.number <= self.current.number:
+            return False
+        self.began_s[phase] = now_s
+        return True
+
+    def durations_s(self, now_s: float) -> dict[Phase, float]:
+        """How long each phase has lasted, the current one until now."""
+        phases = sorted(self.began_s, key=lambda phase: phase.number)
+        ends = [self.began_s[phase] for phase in phases[1:]] + [now_s]
+        return {phase: end_s - self.began_s[phase] for phase, end_s in zip(phases, ends, strict=True)}
+
+
+def stages_in_words(stages: Mapping[StageName, StageStatus]) -> list[str]:
+    """One short phrase for each stage that has begun."""
+    return [f"{name} {stage_in_words(stage)}" for name, stage in stages.items() if stage.state.value != "waiting"]
+
+
+def stage_in_words(stage: StageStatus) -> str:
+    """A stage's state, rows, batch and speed."""
+    if stage.batch is None:
+        return str(stage.state.value)
+    speed = f", {stage.rows_per_s:,.0f} rows/s" if stage.rows_per_s else ""
+    return f"{stage.state.value}: {stage.rows_in:,} rows in {stage.batch + 1} batch{'es' if stage.batch else ''}{speed}"

@@ -1,0 +1,218 @@
+"""What each command answers to a program: one JSON document, its schema shown by ``--output schema``."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs.protocol.documents import (
+    CheckpointKind,
+    DeltaPin,
+    ErrorReport,
+    FilesPin,
+    OnEnd,
+    Publish,
+    SinkResult,
+    Status,
+)
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    PipelineName,
+    RequestId,
+    RoundNumber,
+    RunId,
+    SinkName,
+    StageName,
+)
+
+
+class Answer(BaseModel):
+    """An answer. New fields may come; none changes its meaning."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Failure(Answer):
+    """Every command's answer when it did not do what was asked."""
+
+    error: ErrorReport
+
+
+class RunAnswer(Answer):
+    """``spark-jobs run``: the run has its final checkpoint."""
+
+    pipeline: PipelineName
+    home: str
+    run: RunId
+    attempt: AttemptNumber
+    ran: bool
+    """False: the checkpoint was there before, and Spark was not started."""
+    checkpoint: CheckpointId
+    round: RoundNumber
+    drained: bool
+    completed_at: datetime
+    manifest: str
+    """URL of the manifest."""
+    sinks: dict[SinkName, SinkResult]
+    late_rows: dict[StageName, int]
+    """Rows dropped as late; only stages that dropped some."""
+
+
+class TakenAnswer(Answer):
+    """``spark-jobs run --request``: another driver is at work on that request."""
+
+    request: RequestId
+    attempt: AttemptNumber
+    host: str
+    process: int
+
+
+class AttemptState(Answer):
+    """The newest attempt."""
+
+    attempt: AttemptNumber
+    run: RunId
+    round: RoundNumber
+    host: str
+    process: int
+    started_at: datetime
+
+
+class StatusAnswer(Answer):
+    """``spark-jobs status``."""
+
+    pipeline: PipelineName
+    home: str
+    at_work: bool
+    """Whether a driver holds the home, as far as this host can tell."""
+    attempt: AttemptState | None
+    status: Status | None
+    """The newest heartbeat; a hint."""
+    round: RoundNumber | None
+    checkpoint: CheckpointId | None
+    """The newest complete checkpoint."""
+    drained: bool
+    """Whether that checkpoint ends the pipeline."""
+
+
+class CheckpointEntry(Answer):
+    """One checkpoint, or one try that did not become one."""
+
+    checkpoint: CheckpointId
+    outcome: Literal["complete", "corrupt", "failed"]
+    checkpoint_kind: CheckpointKind | None
+    parent: CheckpointId | None = None
+    incarnation: IncarnationId | None = None
+    round: RoundNumber | None = None
+    run: RunId | None = None
+    attempt: AttemptNumber | None = None
+    began_at: datetime | None = None
+    duration_s: float | None = None
+    steps_s: dict[str, float] = {}
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    drained: bool = False
+    published: dict[SinkName, bool | None] = {}
+    """Per sink whether its rows are public; None where the table is gone."""
+    problem: str | None = None
+
+
+class CheckpointsAnswer(Answer):
+    """``spark-jobs checkpoints``."""
+
+    pipeline: PipelineName
+    home: str
+    checkpoints: list[CheckpointEntry]
+    """Ascending."""
+
+
+class StageFacts(Answer):
+    """Where a stage was cut."""
+
+    batch: BatchId
+    watermark_ms: int
+    rows: int
+    late_rows: int
+    finished: bool
+    drained: bool
+    drain_batches: int
+
+
+class SinkFacts(Answer):
+    """What a checkpoint adds to a sink."""
+
+    table: str
+    files: int
+    rows: int
+    size_bytes: int
+    policy: Publish
+    publisher: str
+    published: bool | None
+    """None where the table is gone."""
+    version: int | None
+    """The Delta version in which the checkpoint is public; None while it is staged only."""
+
+
+class InspectAnswer(Answer):
+    """``spark-jobs inspect``."""
+
+    pipeline: PipelineName
+    home: str
+    checkpoint: CheckpointId
+    checkpoint_kind: CheckpointKind
+    parent: CheckpointId | None
+    incarnation: IncarnationId
+    round: RoundNumber
+    run: RunId
+    attempt: AttemptNumber
+    on_end: OnEnd
+    drained: bool
+    began_at: datetime
+    completed_at: datetime
+    manifest: str
+    parameters: dict[str, Any]
+    inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
+    stages: dict[StageName, StageFacts]
+    sinks: dict[SinkName, SinkFacts]
+
+
+class PublishAnswer(Answer):
+    """``spark-jobs publish``."""
+
+    pipeline: PipelineName
+    home: str
+    checkpoint: CheckpointId
+    sinks: dict[SinkName, SinkResult]
+    newly_published: list[SinkName]
+    """The sinks that lacked the checkpoint before."""
+
+
+class Outlook(Answer):
+    """What a start would do."""
+
+    decision: Literal["answer", "continue", "begin", "begin_incarnation"]
+    explanation: str
+    round: RoundNumber
+    checkpoint: CheckpointId | None
+    """The checkpoint that would be answered with, or gone on from."""
+
+
+class ValidateAnswer(Answer):
+    """``spark-jobs validate``: nothing speaks against a start."""
+
+    pipeline: PipelineName
+    on_end: OnEnd
+    fingerprint: str
+    """Of the graph; equal for two declarations that can continue each other."""
+    graph: dict[str, Any]
+    parameters: dict[str, Any]
+    """Without secrets."""
+    tables: dict[SinkName, str]
+    home: str | None
+    outlook: Outlook | None
+    """None without a home."""

@@ -1,0 +1,65 @@
+"""Homes as commands look at them: whose they are, and what of a checkpoint is public."""
+
+from functools import cache
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.evidence import version_with
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+
+def open_home(url: str) -> tuple[Files, PipelineDocument]:
+    """A home that exists, and whose it is.
+
+    Raises:
+        InvalidParameterError: The URL names no directory that can be opened.
+        RejectedError: No pipeline has run there.
+    """
+    files = open_files(url)
+    pipeline = Channel(files).pipeline()
+    if pipeline is None:
+        raise RejectedError(
+            f"{files.url} is not the home of a pipeline: it has no pipeline.json.",
+            safe="Nothing was changed.",
+            remedy="Check --home. The first 'spark-jobs run' makes a home.",
+            home=files.url,
+        )
+    return files, pipeline
+
+
+def manifest_url(files: Files, manifest: Manifest) -> str:
+    return f"{files.url}/checkpoints/{manifest.checkpoint}/manifest.json"
+
+
+class Publications:
+    """What of a home's checkpoints is public. Opens each table once, as far as that answers."""
+
+    def __init__(self) -> None:
+        self._reached = cache(_reached)
+
+    def published(self, cut: SinkCut, checkpoint: CheckpointId) -> bool | None:
+        """Whether the checkpoint is public in the sink; None where the table is gone."""
+        try:
+            reached = self._reached(cut.table, cut.app)
+            return self.version(cut, checkpoint) is not None if reached == CLOSED else (reached or 0) >= checkpoint
+        except NotFoundError:
+            return None
+
+    def version(self, cut: SinkCut, checkpoint: CheckpointId) -> int | None:
+        """The Delta version in which the checkpoint is public; None where there is none.
+
+        Raises:
+            NotFoundError: The table is gone.
+        """
+        found = version_with(cut, checkpoint)
+        closed = found is not None and open_table(cut.table, found).transaction_version(cut.app) == CLOSED
+        return None if closed else found
+
+
+def _reached(table: str, app: AppId) -> CheckpointId | None:
+    return open_table(table).transaction_version(app)

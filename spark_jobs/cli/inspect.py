@@ -1,0 +1,118 @@
+"""``spark-jobs inspect``: one checkpoint in full."""
+
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import InspectAnswer, SinkFacts, StageFacts
+from spark_jobs.cli.homes import Publications, manifest_url, open_home
+from spark_jobs.cli.options import Home
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.protocol.documents import Manifest, SinkCut, StageCut
+from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
+from spark_jobs.storage.files import Files
+
+PUBLISHER = "delta-rs without a JVM"
+Checkpoint = Annotated[
+    int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Which one; the newest unless given.", show_default=False)
+]
+
+
+def inspect(
+    home: Home, checkpoint: Checkpoint = None, output: Annotated[Output, output_option(InspectAnswer)] = Output.TEXT
+) -> None:
+    """Show one checkpoint: its stages, sinks and inputs."""
+    with command(output) as terminal:
+        files, _ = open_home(home)
+        number = None if checkpoint is None else CheckpointId(checkpoint)
+        answer = _answer(files, chosen_manifest(CheckpointStore(files), number))
+        terminal.answer(answer, *_text(answer))
+
+
+def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
+    public = Publications()
+    order = list(dict.fromkeys([*manifest.graph.get("stages", {}), *manifest.stages]))
+    return InspectAnswer(
+        pipeline=manifest.pipeline_name,
+        home=files.url,
+        checkpoint=manifest.checkpoint,
+        checkpoint_kind=manifest.checkpoint_kind,
+        parent=manifest.parent,
+        incarnation=manifest.incarnation,
+        round=manifest.round,
+        run=manifest.run,
+        attempt=manifest.attempt,
+        on_end=manifest.on_end,
+        drained=manifest.drained,
+        began_at=manifest.began_at,
+        completed_at=manifest.completed_at,
+        manifest=manifest_url(files, manifest),
+        parameters=manifest.parameters,
+        inputs=manifest.inputs,
+        stages={name: _stage(manifest.stages[name]) for name in order if name in manifest.stages},
+        sinks={sink: _sink(manifest.sinks[sink], manifest.checkpoint, public) for sink in ordered_sinks(manifest)},
+    )
+
+
+def _stage(cut: StageCut) -> StageFacts:
+    return StageFacts(
+        batch=cut.batch,
+        watermark_ms=cut.watermark_ms,
+        rows=cut.rows,
+        late_rows=cut.late_rows,
+        finished=cut.finished,
+        drained=cut.drained,
+        drain_batches=cut.drain_batches,
+    )
+
+
+def _sink(cut: SinkCut, checkpoint: CheckpointId, public: Publications) -> SinkFacts:
+    published = public.published(cut, checkpoint)
+    return SinkFacts(
+        table=cut.table,
+        files=cut.actions.files,
+        rows=cut.actions.rows,
+        size_bytes=cut.actions.size_bytes,
+        policy=cut.publish,
+        publisher=PUBLISHER,
+        published=published,
+        version=public.version(cut, checkpoint) if published else None,
+    )
+
+
+def _text(answer: InspectAnswer) -> list[RenderableType]:
+    parent = f"after checkpoint {answer.parent}" if answer.parent else "the first of its incarnation"
+    heads = words.facts(
+        ("pipeline", answer.pipeline),
+        ("checkpoint", f"{answer.checkpoint}, {answer.checkpoint_kind.value}, {parent}"),
+        ("round", f"{answer.round}, run {answer.run}, attempt {answer.attempt}"),
+        ("ended by", f"{answer.on_end.value}, drained: {words.yes(answer.drained)}"),
+        ("completed", words.moment(answer.completed_at)),
+        ("manifest", answer.manifest),
+        ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),
+        ("publisher", PUBLISHER),
+    )
+    stages = words.table(
+        "Stages", "stage", "batch", "watermark", "rows", "late rows", "drained", right=("batch", "rows", "late rows")
+    )
+    for name, stage in answer.stages.items():
+        drained = (
+            f"{words.yes(stage.drained)}, {stage.drain_batches} batches" if stage.drain_batches else words.yes(stage.drained)
+        )
+        late = Text(words.count(stage.late_rows), style="yellow" if stage.late_rows else "")
+        batch = str(stage.batch) if stage.batch >= 0 else "none"
+        stages.add_row(Text(name), batch, words.watermark(stage.watermark_ms), words.count(stage.rows), late, drained)
+    sinks = words.table("Sinks", "sink", "files", "rows", "size", "policy", "public", "table", right=("files", "rows", "size"))
+    for sink_name, sink in answer.sinks.items():
+        amounts = (words.count(sink.files), words.count(sink.rows), words.size(sink.size_bytes))
+        public = Text("the table is gone", style="red") if sink.published is None else words.version(sink.version)
+        sinks.add_row(Text(sink_name), *amounts, sink.policy.value, public, Text(sink.table))
+    inputs = words.table("Inputs", "input", "ends at")
+    for input_name, pins in answer.inputs.items():
+        inputs.add_row(Text(input_name), Text("\n".join(words.pin(pinned) for pinned in pins) or "not pinned"))
+    return [heads, stages, sinks, *([inputs] if answer.inputs else [])]

@@ -1,0 +1,156 @@
+"""What people see while a run is under way: bars on a terminal, else a line now and then."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from spark_jobs.cli import words
+from spark_jobs.protocol.documents import StageState, StageStatus, Status
+
+if TYPE_CHECKING:
+    from spark_jobs.runtime.heartbeat import Heartbeat
+
+LINE_INTERVAL_S = 5.0
+"""Where there is no terminal: the longest silence."""
+_TICK_S = 0.5
+_BAR_WIDTH = 24
+_STYLES = {StageState.ENDED: "green", StageState.RUNNING: "cyan", StageState.DRAINING: "cyan", StageState.WAITING: "dim"}
+
+
+class Progress:
+    """Shows what is going on while the context is open, on standard error.
+
+    Args:
+        console: Where to.
+        doing: What is going on at first.
+    """
+
+    def __init__(self, console: Console, doing: str) -> None:
+        self._console = console
+        self._doing = doing
+        self._began_s = time.monotonic()
+        self._spinner = Spinner("dots")
+        self._read: Callable[[], Status | None] = lambda: None
+
+    @contextmanager
+    def shown(self) -> Iterator["Progress"]:
+        """Shows until the context ends."""
+        with ExitStack() as stack:
+            if self._console.is_terminal:
+                live = Live(get_renderable=self._render, console=self._console, refresh_per_second=8, transient=True)
+                stack.enter_context(live)
+            else:
+                stack.enter_context(self._lines())
+            yield self
+
+    def doing(self, text: str) -> None:
+        """Tells what is going on now."""
+        self._doing = text
+
+    def watch(self, heartbeat: "Heartbeat") -> Callable[[], None]:
+        """Shows a driver's stages from now on; the hook of :class:`~spark_jobs.runtime.application.Application`."""
+        self.follow(lambda: heartbeat.status)
+        return lambda: self.doing("finishing")
+
+    def follow(self, read: Callable[[], Status | None]) -> None:
+        """Shows the stages of the status that ``read`` gives."""
+        self._read = read
+
+    def _headline(self) -> str:
+        status, elapsed = self._read(), words.duration(round(time.monotonic() - self._began_s))
+        attempt = f", attempt {status.attempt}: {status.state.value}" if status else ""
+        return f"{self._doing}{attempt} ({elapsed})"
+
+    def _render(self) -> RenderableType:
+        self._spinner.update(text=Text(self._headline()))
+        status = self._read()
+        return Group(self._spinner, stage_table(status)) if status else self._spinner
+
+    @contextmanager
+    def _lines(self) -> Iterator[None]:
+        stop, lines = threading.Event(), ProgressLines()
+
+        def write() -> None:
+            while True:
+                for line in lines.tick(time.monotonic(), self._headline(), self._read()):
+                    self._console.print(line)
+                if stop.wait(_TICK_S):
+                    return
+
+        thread = threading.Thread(target=write, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+class ProgressLines:
+    """Chooses what to print where there is no terminal: each change of a stage's state, and a sign of life in between."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, StageState] = {}
+        self._printed_s: float | None = None
+
+    def tick(self, now_s: float, headline: str, status: Status | None) -> list[str]:
+        """The lines to print at ``now_s``."""
+        stages = status.stages if status else {}
+        changed = [name for name, stage in stages.items() if self._states.get(name, StageState.WAITING) is not stage.state]
+        self._states = {name: stage.state for name, stage in stages.items()}
+        lines = [stage_line(name, stages[name]) for name in changed]
+        if not lines and (self._printed_s is None or now_s - self._printed_s >= LINE_INTERVAL_S):
+            active = [n for n, stage in stages.items() if stage.state in (StageState.RUNNING, StageState.DRAINING)]
+            lines = [stage_line(name, stages[name]) for name in active] or [headline]
+        if lines:
+            self._printed_s = now_s
+        return lines
+
+
+def stage_line(name: str, stage: StageStatus) -> str:
+    """A stage in one line."""
+    parts = [f"stage {name}: {stage.state.value}"]
+    if stage.batch is not None:
+        parts.append(
+            f"batch {stage.batch}, {words.count(stage.rows_in)} rows read, {words.count(round(stage.rows_per_s))} rows/s"
+        )
+    if stage.progress is not None and stage.state is StageState.RUNNING:
+        parts.append(f"{stage.progress:.0%}")
+    if stage.watermark_ms:
+        parts.append(f"watermark {words.watermark(stage.watermark_ms)}")
+    if stage.late_rows:
+        parts.append(f"{words.count(stage.late_rows)} late rows")
+    return ", ".join(parts)
+
+
+def stage_table(status: Status) -> Table:
+    """The stages of a heartbeat, with a bar for each."""
+    made = Table.grid(padding=(0, 2))
+    for name, stage in status.stages.items():
+        made.add_row(
+            Text(f"  {name}"),
+            _bar(stage),
+            Text(stage.state.value, style=_STYLES[stage.state]),
+            Text(f"{words.count(stage.rows_in)} rows", justify="right"),
+            Text(f"{words.count(round(stage.rows_per_s))} rows/s", justify="right", style="dim"),
+            Text(f"watermark {words.watermark(stage.watermark_ms)}" if stage.watermark_ms else "", style="dim"),
+            Text(f"{words.count(stage.late_rows)} late" if stage.late_rows else "", style="yellow"),
+        )
+    return made
+
+
+def _bar(stage: StageStatus) -> ProgressBar:
+    if stage.state is StageState.WAITING:
+        return ProgressBar(total=1, completed=0, width=_BAR_WIDTH)
+    if stage.state is StageState.ENDED:
+        return ProgressBar(total=1, completed=1, width=_BAR_WIDTH)
+    return ProgressBar(total=1, completed=stage.progress or 0, width=_BAR_WIDTH, pulse=stage.progress is None)

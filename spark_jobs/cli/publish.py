@@ -1,0 +1,60 @@
+"""``spark-jobs publish``: makes staged checkpoints public, without a JVM."""
+
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import PublishAnswer
+from spark_jobs.cli.homes import Publications, open_home
+from spark_jobs.cli.inspect import Checkpoint
+from spark_jobs.cli.options import Home
+from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.publication.pending import chosen_manifest
+from spark_jobs.publication.publisher import publish as make_public
+
+
+def publish(
+    home: Home,
+    checkpoint: Checkpoint = None,
+    sink: Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this one; repeat it for more.")] = None,
+    output: Annotated[Output, output_option(PublishAnswer)] = Output.TEXT,
+) -> None:
+    """Publish a checkpoint and all before it, without a JVM.
+
+    What is public already is left alone: it can be repeated at any time, also while somebody else does the same.
+    """
+    with command(output) as terminal:
+        files, pipeline = open_home(home)
+        manifest = chosen_manifest(CheckpointStore(files), None if checkpoint is None else CheckpointId(checkpoint))
+        wanted = [SinkName(name) for name in sink] if sink else list(manifest.sinks)
+        public = Publications()
+        lacking = [n for n in wanted if n in manifest.sinks and not public.published(manifest.sinks[n], manifest.checkpoint)]
+        with Progress(terminal.aside, f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}").shown():
+            results = make_public(files, manifest.checkpoint, sinks=wanted)
+        answer = PublishAnswer(
+            pipeline=pipeline.name,
+            home=files.url,
+            checkpoint=manifest.checkpoint,
+            sinks=results,
+            newly_published=[name for name in results if name in lacking],
+        )
+        terminal.answer(answer, *_text(answer))
+
+
+def _text(answer: PublishAnswer) -> list[RenderableType]:
+    if not answer.sinks:
+        return [f"Checkpoint {answer.checkpoint} has no sink."]
+    new = len(answer.newly_published)
+    done = f"published into {new} of {len(answer.sinks)} sinks" if new else "was public already"
+    made = words.table("", "sink", "checkpoint", "Delta version", "rows", "", "table", right=("checkpoint", "rows"))
+    for name, result in answer.sinks.items():
+        news = "now" if name in answer.newly_published else "before"
+        rows, version = words.count(result.rows), words.version(result.version)
+        made.add_row(Text(name), str(result.checkpoint), version, rows, news, Text(result.table))
+    return [Text(f"Checkpoint {answer.checkpoint} of {answer.pipeline} {done}.", style="bold green"), made]

@@ -1,0 +1,251 @@
+"""``spark-jobs run``: runs a pipeline to the end of its inputs, in this process."""
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.settings import check_settings
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import RunAnswer, TakenAnswer
+from spark_jobs.cli.homes import manifest_url
+from spark_jobs.cli.options import Entry, Home, Params, ParamsFile, pairs, parameters
+from spark_jobs.cli.options import words as listed
+from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, standing_stderr
+from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.liveness import local_path
+from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.errors import (
+    FencedError,
+    InterruptedRunError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    error_from,
+)
+from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+if TYPE_CHECKING:
+    from spark_jobs.runtime.launch import RunOptions
+
+Listed = list[str] | None
+
+
+def run(
+    context: typer.Context,
+    entry: Entry,
+    home: Home,
+    param: Params = None,
+    params_file: ParamsFile = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer for ever.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="start-N", help="Do the run that was asked for under this id; it has the parameters.")
+    ] = None,
+    on_end: Annotated[OnEnd | None, typer.Option(help="Instead of the pipeline's, for the round that this run begins.")] = None,
+    publish: Annotated[Publish | None, typer.Option(help="Instead of every sink's policy, for that round.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on.")] = False,
+    on_rewind: Annotated[
+        OnRewind, typer.Option(help="With --fresh: what becomes of rows that are public already.")
+    ] = OnRewind.REFUSE,
+    conf: Annotated[Listed, typer.Option(metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")] = None,
+    packages: Annotated[Listed, typer.Option(metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")] = None,
+    jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
+    py_files: Annotated[Listed, typer.Option(metavar="FILE", help="Python files for the executors.")] = None,
+    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 4g.")] = None,
+    output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
+) -> None:
+    """Run a pipeline to the end of its inputs: one final checkpoint, then its tables are published.
+
+    Interrupted or failed, the same command goes on where it was. A pipeline that is drained already is left alone.
+    """
+    with command(output) as terminal:
+        asked: dict[str, Any] = {
+            "--param": param,
+            "--params-file": params_file,
+            "--run-id": run_id,
+            "--on-end": on_end,
+            "--publish": publish,
+            "--fresh": fresh,
+            "--on-rewind": on_rewind if on_rewind is not OnRewind.REFUSE else None,
+        }
+        if request is not None:
+            _check_request(request, [name for name, value in asked.items() if value])
+        pipeline, given, files = load_pipeline(entry), parameters(param, params_file), open_files(home)
+        spark = SparkStart(
+            pipeline.name,
+            SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
+            local_path(files, SPARK_LOG),
+            submitted=context.obj == SUBMITTED,
+        )
+        options = _options(run_id, on_end, publish, fresh, on_rewind)
+        order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
+        response = order.carry_out()
+        if response is not None:
+            order.report(response)
+
+
+SUBMITTED = "submitted"
+"""The context object of a command line that ``spark-submit`` has started."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A run as it was ordered."""
+
+    terminal: Terminal
+    pipeline: Pipeline
+    home: Files
+    parameters: dict[str, Any]
+    options: "RunOptions"
+    request: RequestId | None
+    spark: SparkStart
+
+    def carry_out(self) -> StartResponse | None:
+        """Runs and waits. None where another driver is at work on the request; that is answered here."""
+        if self.spark.submitted:
+            self.spark.options.check_submitted()
+        from spark_jobs.runtime.launch import launch, launch_requested
+
+        progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
+
+        def start() -> Any:
+            progress.doing(f"{self.pipeline.name}: starting Spark")
+            session = self.spark()
+            progress.doing(self.pipeline.name)
+            return session
+
+        try:
+            with progress.shown():
+                if self.request is not None:
+                    response = launch_requested(self.pipeline, self.home, self.request, start, progress.watch)
+                else:
+                    response = launch(self.pipeline, self.home, self.parameters, self.options, start, progress.watch)
+                progress.doing(f"{self.pipeline.name}: stopping Spark")
+                self.spark.stop()
+        except FencedError as error:
+            taken = self._taken()
+            if taken is None:
+                raise error
+            self.terminal.answer(
+                taken,
+                f"Attempt {taken.attempt} is being run by process {taken.process} on {taken.host}: nothing to do for a second driver.",
+            )
+            return None
+        if response.error is not None:  # a repeated request: it was answered before
+            report = response.error
+            raise error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)
+        return response
+
+    def report(self, response: StartResponse) -> None:
+        """Shows what the run has left."""
+        if response.checkpoint is None:
+            raise InterruptedRunError(f"{response.request} was answered without a checkpoint.", remedy="Run it again.")
+        manifest = CheckpointStore(self.home).manifest(response.checkpoint)
+        answer = RunAnswer(
+            pipeline=self.pipeline.name,
+            home=self.home.url,
+            run=response.run,
+            attempt=response.attempt,
+            ran=self.spark.session is not None,
+            checkpoint=manifest.checkpoint,
+            round=manifest.round,
+            drained=manifest.drained,
+            completed_at=manifest.completed_at,
+            manifest=manifest_url(self.home, manifest),
+            sinks=response.sinks,
+            late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows},
+        )
+        self.terminal.answer(answer, *_text(answer, manifest))
+
+    def _taken(self) -> TakenAnswer | None:
+        """Who else has claimed the request."""
+        if self.request is None:
+            return None
+        number = self.request.removeprefix("start-")
+        try:
+            attempt = next(Attempts(self.home).read(known) for known in Attempts(self.home).numbers() if str(known) == number)
+        except (NotFoundError, StopIteration):
+            return None
+        if (attempt.host, attempt.process) == (socket.gethostname(), os.getpid()):
+            return None
+        return TakenAnswer(request=self.request, attempt=attempt.attempt, host=attempt.host, process=attempt.process)
+
+
+def _check_request(request: str, beside: list[str]) -> None:
+    kind, _, number = request.partition("-")
+    if kind != "start" or not number.isdecimal():
+        raise InvalidParameterError(
+            f"--request {request!r} is not the id of a start request.", safe="Nothing was started.", remedy="Write start-N."
+        )
+    if beside:
+        raise InvalidParameterError(
+            f"{', '.join(beside)} cannot be given beside --request: the request says it.",
+            safe="Nothing was started.",
+            remedy="Leave it out, or ask for a run of its own by leaving --request out.",
+            options=beside,
+        )
+
+
+def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
+    """The application's Spark settings: those of the command line go before the pipeline's."""
+    return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
+
+
+def _options(run: str | None, on_end: OnEnd | None, publish: Publish | None, fresh: bool, on_rewind: OnRewind) -> "RunOptions":
+    try:
+        from spark_jobs.runtime.launch import RunOptions
+    except ModuleNotFoundError as error:
+        raise MissingRequirementError(
+            f"Running a pipeline needs the package {error.name}, which is not installed.",
+            safe="Nothing was started.",
+            remedy="Install it: pip install 'airflow-provider-spark-jobs[spark]'.",
+            package=error.name,
+        ) from error
+    return RunOptions(run=RunId(run) if run else new_run_id(), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind)
+
+
+def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
+    end = "the pipeline is drained" if answer.drained else "the round has ended, the state is kept"
+    when = words.moment(answer.completed_at)
+    if answer.ran:
+        headline = Text(f"Checkpoint {answer.checkpoint} is complete: {end}.", style="bold green")
+    else:
+        headline = Text(
+            f"Nothing was left to do: {end} since checkpoint {answer.checkpoint} of {when} (run {manifest.run}).",
+            style="bold green",
+        )
+    sinks = words.table("", "sink", "rows", "Delta version", "checkpoint", "table", right=("rows", "checkpoint"))
+    for name, result in answer.sinks.items():
+        row = (words.count(result.rows), words.version(result.version), str(result.checkpoint), Text(result.table))
+        sinks.add_row(Text(name), *row)
+    late: list[RenderableType] = [
+        Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
+        for name, rows in answer.late_rows.items()
+    ]
+    return [headline, sinks, *late, words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
+
+
+def _next_steps(answer: RunAnswer) -> list[RenderableType]:
+    """What to type next."""
+    steps: list[RenderableType] = [Text("Next:", style="bold")]
+    if any(result.version is None for result in answer.sinks.values()):
+        steps.append(words.command_line("spark-jobs", "publish", "--home", answer.home))
+    steps.append(words.command_line("spark-jobs", "inspect", "--home", answer.home))
+    read = f"from spark_jobs import consistent_versions; print(consistent_versions({answer.home!r}))"
+    if all(result.version is not None for result in answer.sinks.values()):
+        steps.append(words.command_line("python", "-c", read))
+    return steps

@@ -1,0 +1,133 @@
+"""Starts Spark for a command, and keeps what Spark and Ivy print out of the way."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_LOG = "work/spark.log"
+"""In the home: what the JVM of the newest start prints; the one before it ends in ``.1``."""
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """How Spark is started."""
+
+    conf: Mapping[str, str]
+    packages: Sequence[str] = ()
+    jars: Sequence[str] = ()
+    py_files: Sequence[str] = ()
+    driver_memory: str | None = None
+
+    def check_submitted(self) -> None:
+        """Refuses what a running JVM cannot take in any more.
+
+        Raises:
+            InvalidParameterError: An option belongs to ``spark-submit``.
+        """
+        given = {
+            "--packages": self.packages,
+            "--jars": self.jars,
+            "--py-files": self.py_files,
+            "--driver-memory": self.driver_memory,
+        }
+        late = [name for name, value in given.items() if value]
+        if late:
+            raise InvalidParameterError(
+                f"{', '.join(late)} came too late: spark-submit has started Spark already.",
+                safe="Nothing was started.",
+                remedy="Write it before the file's name, as an option of spark-submit.",
+                options=late,
+            )
+
+
+@dataclass
+class SparkStart:
+    """Starts Spark at most once, when it is called.
+
+    Args:
+        app_name: Shown in Spark's UI.
+        options: How.
+        log: The file that takes what the JVM prints, as long as it lives.
+        submitted: Take the Spark that ``spark-submit`` has started.
+    """
+
+    app_name: str
+    options: SparkOptions
+    log: Path
+    submitted: bool = False
+    session: "SparkSession | None" = field(default=None, init=False)
+
+    def __call__(self) -> "SparkSession":
+        from spark_jobs.runtime.session import start_session, submitted_session
+
+        options = self.options
+        if self.submitted:
+            self.session = submitted_session(self.app_name, options.conf)
+            return self.session
+        with _printing_to(self.log):
+            try:
+                self.session = start_session(
+                    self.app_name,
+                    options.conf,
+                    packages=options.packages,
+                    jars=options.jars,
+                    py_files=options.py_files,
+                    driver_memory=options.driver_memory,
+                )
+            except MissingRequirementError as error:
+                error.evidence |= {"log": str(self.log), "lines": _tail(self.log)}
+                raise
+        return self.session
+
+    def stop(self) -> None:
+        """Ends the Spark application, if there is one, so that a cluster hears of it."""
+        if self.session is not None:
+            self.session.stop()
+
+
+def standing_stderr() -> TextIO:
+    """Standard error as it is now, whatever the descriptor is used for later."""
+    with suppress(UnsupportedOperation):
+        return os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+    return sys.stderr
+
+
+@contextmanager
+def _printing_to(log: Path) -> Iterator[None]:
+    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        log.replace(log.with_name(f"{log.name}.1"))
+    _flush()
+    kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    try:
+        with log.open("ab") as file:
+            for descriptor in kept:
+                os.dup2(file.fileno(), descriptor)
+        yield
+    finally:
+        _flush()
+        for descriptor, copy in kept.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+
+def _flush() -> None:
+    flushes: list[Callable[[], None]] = [sys.stdout.flush, sys.stderr.flush]
+    for flush in flushes:
+        flush()
+
+
+def _tail(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]

@@ -1,0 +1,91 @@
+"""``spark-jobs status``: what the live attempt is doing."""
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import AttemptState, StatusAnswer
+from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.options import Home
+from spark_jobs.cli.progress import Progress, stage_table
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import PipelineDocument, RunState
+from spark_jobs.storage.files import Files
+
+_WATCH_INTERVAL_S = 1.0
+
+
+def status(
+    home: Home,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until the driver ends.")] = False,
+    output: Annotated[Output, output_option(StatusAnswer)] = Output.TEXT,
+) -> None:
+    """Show what the live attempt is doing, or how the last one ended."""
+    with command(output) as terminal:
+        files, pipeline = open_home(home)
+        if watch:
+            progress = Progress(terminal.aside, pipeline.name)
+            progress.follow(lambda: read_status(files))
+            with progress.shown():
+                while driver_at_work(files):
+                    time.sleep(_WATCH_INTERVAL_S)
+        answer = _answer(files, pipeline)
+        terminal.answer(answer, *_text(answer))
+
+
+def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
+    attempt, head, latest = Attempts(files).latest(), CheckpointStore(files).head(), Rounds(files).latest()
+    return StatusAnswer(
+        pipeline=pipeline.name,
+        home=files.url,
+        at_work=driver_at_work(files),
+        attempt=AttemptState(
+            attempt=attempt.attempt,
+            run=attempt.run,
+            round=attempt.round,
+            host=attempt.host,
+            process=attempt.process,
+            started_at=attempt.started_at,
+        )
+        if attempt
+        else None,
+        status=read_status(files),
+        round=latest.round if latest else None,
+        checkpoint=head.checkpoint if head else None,
+        drained=head.drained if head else False,
+    )
+
+
+def _text(answer: StatusAnswer) -> list[RenderableType]:
+    attempt, heartbeat = answer.attempt, answer.status
+    shown: list[tuple[str, str | Text]] = [("pipeline", answer.pipeline), ("home", answer.home), ("driver", _driver(answer))]
+    if attempt:
+        place = f"process {attempt.process} on {attempt.host}, started {words.moment(attempt.started_at)}"
+        shown.append(("attempt", f"{attempt.attempt} of run {attempt.run}, round {attempt.round}: {place}"))
+    if heartbeat:
+        age_s = max((datetime.now(UTC) - heartbeat.updated_at).total_seconds(), 0)
+        shown.append(("heartbeat", f"{heartbeat.state.value}, {words.duration(age_s)} ago"))
+    if heartbeat and answer.at_work and heartbeat.spark_ui:
+        shown.append(("Spark", heartbeat.spark_ui))
+    drained = ", the pipeline is drained" if answer.drained else ""
+    shown.append(("checkpoint", f"{answer.checkpoint}{drained}" if answer.checkpoint else "none yet"))
+    return [words.facts(*shown), *([stage_table(heartbeat)] if heartbeat else [])]
+
+
+def _driver(answer: StatusAnswer) -> Text:
+    if answer.at_work:
+        return Text("at work", style="green")
+    ended = answer.status is not None and answer.status.state is RunState.DONE
+    if ended or answer.attempt is None:
+        return Text("none at work")
+    return Text("none at work, and the last attempt did not finish: run it again to go on", style="yellow")

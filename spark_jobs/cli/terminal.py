@@ -1,0 +1,165 @@
+"""How every command speaks: to people in text, to programs in one JSON document, and with one exit code per kind of error."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TextIO
+
+import typer
+from pydantic import BaseModel, TypeAdapter
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spark_jobs.cli.answers import Failure
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
+
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells count."""
+DEFECT = 1
+"""An exception that no code of ours expects."""
+_PLAIN_WIDTH = 240
+"""Where nobody looks there is no width: a path is never cut."""
+_HEADLINES = {ExitCode.REFUSED: "Refused", ExitCode.FAILED: "Failed", ExitCode.UNKNOWN: "Outcome unknown"}
+
+
+class Output(StrEnum):
+    """Who reads the answer."""
+
+    TEXT = "text"
+    JSON = "json"
+    SCHEMA = "schema"
+    """The JSON schema of the JSON answer, instead of doing anything."""
+
+
+def output_option(answer: Any) -> Any:
+    """The option ``--output`` of a command that answers with ``answer``."""
+
+    def show_schema(chosen: Output) -> Output:
+        if chosen is Output.SCHEMA:
+            typer.echo(json.dumps(TypeAdapter(answer | Failure).json_schema(), indent=2))
+            raise typer.Exit
+        return chosen
+
+    # eager: the schema is shown without the other arguments
+    return typer.Option(
+        "--output",
+        is_eager=True,
+        callback=show_schema,
+        help="text for people; json: exactly one document on stdout; schema: that document's JSON schema.",
+    )
+
+
+@dataclass
+class Terminal:
+    """Where a command's answer goes.
+
+    Args:
+        output: Who reads it.
+        stdout: The process's own standard output.
+    """
+
+    output: Output
+    stdout: TextIO
+    people: Console = field(init=False)
+    """Standard output, or, where a program reads that, standard error."""
+    aside: Console = field(init=False)
+    """Standard error: progress and failures."""
+
+    def __post_init__(self) -> None:
+        self.people = console(stderr=self.output is Output.JSON)
+        self.aside = console(stderr=True)
+
+    def answer(self, document: BaseModel, *text: RenderableType) -> None:
+        """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
+        if self.output is Output.JSON:
+            self._write(document)
+        else:
+            self.say(*text)
+
+    def say(self, *text: RenderableType) -> None:
+        """Tells people something."""
+        for part in text:
+            self.people.print(part)
+
+    def fail(self, error: StreamPipelineError) -> None:
+        """Reports an error."""
+        self._fail(ErrorReport.of(error), _HEADLINES.get(error.exit_code, "Failed"))
+
+    def interrupted(self) -> None:
+        """Reports that the user has ended the command."""
+        report = ErrorReport(
+            error="Interrupted",
+            retry=Retry.AT_ONCE.value,
+            failed="The command was interrupted.",
+            safe="What was made durable is kept.",
+            remedy="Run the same command again: it goes on from there.",
+        )
+        self._fail(report, "Stopped")
+
+    def defect(self, error: Exception) -> None:
+        """Reports an exception that is our own fault."""
+        self.aside.print("".join(traceback.format_exception(error)).rstrip())
+        report = ErrorReport(
+            error=type(error).__name__,
+            retry=Retry.NEVER.value,
+            failed=f"{type(error).__name__}: {error}",
+            remedy="This is a defect of spark-jobs: please report it with the lines above.",
+        )
+        self._fail(report, "Defect")
+
+    def _fail(self, report: ErrorReport, headline: str) -> None:
+        if self.output is Output.JSON:
+            self._write(Failure(error=report))
+        for line in report.evidence.get("lines", []):
+            self.aside.print(Text(f"  {line}", style="dim"))
+        self.aside.print(Text.assemble((f"{headline}: ", "bold red"), (report.failed, "red")))
+        parts = Table.grid(padding=(0, 2))
+        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", report.remedy)):
+            if text:
+                parts.add_row(Text(f"  {name}", style="bold"), Text(text))
+        if parts.row_count:
+            self.aside.print(parts)
+
+    def _write(self, document: BaseModel) -> None:
+        self.stdout.write(document.model_dump_json(indent=2) + "\n")
+        self.stdout.flush()
+
+
+def console(*, stderr: bool, file: TextIO | None = None) -> Console:
+    """A console that shows text as it is: what users name may hold anything."""
+    made = Console(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _PLAIN_WIDTH
+    return made
+
+
+@contextmanager
+def command(output: Output) -> Iterator[Terminal]:
+    """Every command's body runs in this: the one place where errors become exit codes.
+
+    Where a program reads standard output, whatever else prints there is sent to standard error.
+    """
+    with ExitStack() as stack:
+        terminal = Terminal(output, sys.stdout)
+        if output is Output.JSON:
+            stack.enter_context(redirect_stdout(sys.stderr))
+        try:
+            yield terminal
+        except typer.Exit:
+            raise
+        except StreamPipelineError as error:
+            terminal.fail(error)
+            raise typer.Exit(int(error.exit_code)) from error
+        except KeyboardInterrupt as error:
+            terminal.interrupted()
+            raise typer.Exit(INTERRUPTED) from error
+        except Exception as error:  # a process edge
+            terminal.defect(error)
+            raise typer.Exit(DEFECT) from error

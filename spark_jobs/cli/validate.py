@@ -1,0 +1,190 @@
+"""``spark-jobs validate``: everything that can be checked before Spark starts, and what a start would do."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import Stage
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import Outlook, ValidateAnswer
+from spark_jobs.cli.options import Entry, Params, ParamsFile, parameters
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import OnEnd, OnRewind, StartRequest
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, new_run_id, start_request_id
+from spark_jobs.publication.delta_rs import check_publishable
+from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, decide
+from spark_jobs.runtime.facts import read_facts
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+
+def validate(
+    entry: Entry,
+    home: Annotated[str | None, typer.Option(metavar="URL", help="Also tell what a start in this home would do.")] = None,
+    param: Params = None,
+    params_file: ParamsFile = None,
+    run_id: Annotated[str | None, typer.Option(help="As for run.")] = None,
+    on_end: Annotated[OnEnd | None, typer.Option(help="As for run.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="As for run.")] = False,
+    on_rewind: Annotated[OnRewind, typer.Option(help="As for run.")] = OnRewind.REFUSE,
+    output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
+) -> None:
+    """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
+    with command(output) as terminal:
+        pipeline = load_pipeline(entry)
+        graph = pipeline.graph(on_end=on_end)
+        bound = pipeline.bind(parameters(param, params_file))
+        tables = graph.tables(bound)
+        files = open_files(home) if home else None
+        existing = _existing(tables)
+        request = _request(RunId(run_id) if run_id else new_run_id(), bound.public(), on_end, fresh, on_rewind)
+        answer = ValidateAnswer(
+            pipeline=graph.pipeline,
+            on_end=graph.on_end,
+            fingerprint=graph.fingerprint(),
+            graph=graph.describe(),
+            parameters=bound.public(),
+            tables=tables,
+            home=files.url if files else None,
+            outlook=_outlook(files, graph, request) if files else None,
+        )
+        terminal.answer(answer, *_text(answer, graph, existing))
+
+
+def _existing(tables: Mapping[SinkName, str]) -> dict[SinkName, bool]:
+    """Which tables are there; each of them can be published into.
+
+    Raises:
+        UnsupportedTableError: One cannot.
+    """
+    found = {}
+    for sink, table in tables.items():
+        try:
+            check_publishable(open_files(table).url)
+            found[sink] = True
+        except NotFoundError:
+            found[sink] = False
+    return found
+
+
+def _request(run: RunId, public: dict[str, Any], on_end: OnEnd | None, fresh: bool, on_rewind: OnRewind) -> StartRequest:
+    """The request that a start would write."""
+    attempt = AttemptNumber(1)
+    return StartRequest(
+        request=start_request_id(attempt),
+        attempt=attempt,
+        run=run,
+        requested_at=datetime.now(UTC),
+        parameters=public,
+        on_end=on_end,
+        fresh=fresh,
+        on_rewind=on_rewind,
+    )
+
+
+def _outlook(files: Files, graph: Graph, request: StartRequest) -> Outlook:
+    """What a start would do.
+
+    Raises:
+        RejectedError: It would be refused.
+    """
+    pipeline = Channel(files).pipeline()
+    if pipeline is not None and pipeline.name != graph.pipeline:
+        raise RejectedError(
+            f"{files.url} is the home of pipeline '{pipeline.name}', not of '{graph.pipeline}'.",
+            safe="Nothing was changed.",
+            remedy="Give each pipeline a home of its own (--home).",
+            home=files.url,
+            expected=graph.pipeline,
+            found=pipeline.name,
+        )
+    return outlook(decide(request, read_facts(files), request.parameters, graph.describe()))
+
+
+def outlook(decision: Decision) -> Outlook:
+    """A decision in words."""
+    match decision:
+        case Answer(manifest):
+            k = manifest.checkpoint
+            why = "The pipeline is drained" if manifest.drained else f"Run {manifest.run} has its answer"
+            what = f"{why}: a start would answer with checkpoint {k}, publish what is open of it, and run nothing."
+            return Outlook(decision="answer", explanation=what, round=manifest.round, checkpoint=k)
+        case Continue(round):
+            begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
+            what = f"A start would go on with round {round.round}, {begun}."
+            return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=None)
+        case Begin(number, parent):
+            after = f"after checkpoint {parent}, with its state" if parent else "from the beginning"
+            what = f"A start would begin round {number} {after}, and read what has arrived until then."
+            return Outlook(decision="begin", explanation=what, round=number, checkpoint=parent)
+        case BeginIncarnation(number, follows, on_rewind):
+            public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}
+            anew = f"begin anew with round {number}{public.get(on_rewind, '')}" if follows else "begin here for the first time"
+            return Outlook(decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=None)
+
+
+def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool]) -> list[RenderableType]:
+    shown: list[RenderableType] = [_tree(graph, answer.tables, existing)]
+    if answer.parameters:
+        shown.append(words.facts(*((name, str(value)) for name, value in answer.parameters.items())))
+    if answer.outlook:
+        shown.append(Text(answer.outlook.explanation, style="cyan"))
+    return [*shown, Text(f"Pipeline {answer.pipeline} is valid.", style="bold green")]
+
+
+def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool]) -> Tree:
+    """What feeds what: below each part the stages that read it; a stage with several inputs is spelled out below the first."""
+    tree = Tree(Text.assemble((graph.pipeline, "bold"), f", on_end={graph.on_end.value}"))
+    readers: dict[str, list[Stage]] = {}
+    for stage in graph.stages.values():
+        for read in stage.inputs.values():
+            readers.setdefault(read.name, []).append(stage)
+    spelled: set[str] = set()
+
+    def grow(branch: Tree, name: str) -> None:
+        for stage in readers.get(name, []):
+            if stage.name in spelled:
+                branch.add(Text(f"{stage.name} (above)", style="dim"))
+                continue
+            spelled.add(stage.name)
+            grow(branch.add(_stage(stage, tables, existing)), stage.name)
+
+    inputs: list[Source | Static] = [*graph.sources.values(), *graph.statics.values()]
+    for node in inputs:
+        grow(tree.add(_input(node)), node.name)
+    return tree
+
+
+def _input(node: Source | Static) -> Text:
+    if isinstance(node, Static):
+        return Text.assemble((node.name, "bold"), f"  static, refresh={node.refresh.value}")
+    facts = ["bounded source" if node.bounded else "source"]
+    if node.event_time:
+        facts.append(f"event time {node.event_time}")
+    if node.delay_ms is not None:
+        facts.append(f"watermark delay {words.duration(node.delay_ms / 1000)}")
+    if node.held:
+        facts.append("watermark held to the end")
+    return Text.assemble((node.name, "bold"), f"  {', '.join(facts)}")
+
+
+def _stage(stage: Stage, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool]) -> Text:
+    sink = stage.sink
+    others = [node.name for node in stage.inputs.values()]
+    reads = f" (reads {', '.join(others)})" if len(others) > 1 else ""
+    if sink is None:
+        return Text.assemble((stage.name, "bold"), f"{reads}  no sink")
+    news = "there" if existing[sink.name] else "new"
+    by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
+    table = f" → {tables[sink.name]} ({sink.mode}{by}, publish={sink.publish.value}, {news})"
+    return Text.assemble((stage.name, "bold"), reads, (table, "green"))

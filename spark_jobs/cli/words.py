@@ -1,0 +1,83 @@
+"""Numbers, times and places in the form in which people read them."""
+
+import shlex
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from rich import box
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from spark_jobs.protocol.documents import DeltaPin, FilesPin
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_OF_TIME_MS = 253_402_300_799_000
+STAGED = Text("staged", style="yellow")
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def size(size_bytes: int) -> str:
+    return decimal(size_bytes)
+
+
+def moment(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def duration(seconds: float) -> str:
+    """Such as ``0.25 s``, ``1:05 min`` or ``2:00:10 h``."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+def watermark(watermark_ms: int | None) -> str:
+    """A date, or what a value at either end of time means."""
+    if watermark_ms is None or watermark_ms <= 0:
+        return "none yet"  # Spark begins at 1970
+    if watermark_ms >= _END_OF_TIME_MS:
+        return "end of time"
+    return (_EPOCH + timedelta(milliseconds=watermark_ms)).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def version(number: int | None) -> Text:
+    """A Delta version, or that there is none yet."""
+    return STAGED if number is None else Text(f"version {number}", style="green")
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def pin(pinned: DeltaPin | FilesPin) -> str:
+    """Where an input ends."""
+    if isinstance(pinned, DeltaPin):
+        return f"{pinned.path} at version {pinned.version}"
+    return f"{pinned.path}: {count(len(pinned.files))} files, {size(sum(file.size_bytes for file in pinned.files))}"
+
+
+def command_line(*words: str) -> Text:
+    """A command to type."""
+    return Text(f"  {shlex.join(words)}", style="cyan")
+
+
+def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table; the columns in ``right`` hold numbers. Long values are folded, never cut."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def facts(*pairs: tuple[str, str | Text]) -> Table:
+    """Names and values below each other."""
+    made = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        made.add_row(Text(name, style="bold"), value)
+    return made

@@ -1,0 +1,147 @@
+"""Runs that lose power at a durable step.
+
+The steps are not listed anywhere: a clean run is watched, and every step that it passes becomes a point to crash at.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.support.run_site import RunSite
+from tests.support.systems import Crashed, CrashSystem
+
+
+@dataclass(frozen=True)
+class Point:
+    """Before or after the n-th time that a run passes a step."""
+
+    step: Step
+    occurrence: int
+    before: bool
+
+    def __str__(self) -> str:
+        return f"{'before' if self.before else 'after'} {self.step.value} {self.occurrence}"
+
+    @property
+    def name(self) -> tuple[Step, bool]:
+        return self.step, self.before
+
+
+@dataclass
+class Watched:
+    """Remembers each point that a run passes, and crashes at the one that ``choose`` wants."""
+
+    choose: Callable[[Point], bool] = lambda point: False
+    crash: Callable[[], object] = lambda: None
+    points: list[Point] = field(default_factory=list)
+    chosen: Point | None = None
+    _times: Counter[Step] = field(default_factory=Counter)
+
+    def before(self, step: Step) -> None:
+        self._times[step] += 1
+        self._pass(Point(step, self._times[step], True))
+
+    def after(self, step: Step) -> None:
+        self._pass(Point(step, self._times[step], False))
+
+    def _pass(self, point: Point) -> None:
+        if self.chosen is not None:
+            raise Crashed(f"{point}, after the crash")
+        self.points.append(point)
+        if self.choose(point):
+            self.chosen = point
+            self.crash()
+            raise Crashed(str(point))
+
+
+def watched(run: Callable[[], object]) -> list[Point]:
+    """The points that an undisturbed run passes, in order."""
+    observer = Watched()
+    with observed_by(observer):
+        run()
+    return observer.points
+
+
+def run_into(site: RunSite, choose: Callable[[Point], bool], run: str = "first", **options: Any) -> Point | None:
+    """Runs until the first point that ``choose`` wants, loses power there, and checks that the dead run then leaves everything alone.
+
+    Returns:
+        The point; None where the run came to its end.
+    """
+    system = CrashSystem(site.directory)
+    found: dict[str, str] = {}
+
+    def crash() -> None:
+        system.crash()
+        found.update(contents(site.directory))
+
+    observer = Watched(choose, crash)
+    with observed_by(observer):
+        try:
+            site.run(run, system=system, **options)
+        except Crashed:
+            assert contents(site.directory) == found, f"a run went on after its crash {observer.chosen}"
+    return observer.chosen
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """The hash of every file that is the product's own: not Spark's checkpoints, locks, or the log for people."""
+    return {
+        str(path.relative_to(directory)): sha256(path.read_bytes()).hexdigest()
+        for path in map(Path, _files(directory))
+        if "checkpoint" not in path.parts and path.suffix not in (".lock", ".log", ".crc")
+    }
+
+
+def _files(directory: Path) -> list[str]:
+    return [os.path.join(above, name) for above, _, names in os.walk(directory) for name in names]
+
+
+class InTurn:
+    """Chooses the points of a chain of attempts, each of which goes on where the one before it crashed.
+
+    Each attempt gets one point further: before a step, then after it, then before the next. So one chain dies before and after every
+    occurrence of every step that comes before the answer, and costs little more than one run.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: list[Point] = []
+
+    @property
+    def last(self) -> Point | None:
+        return self.chosen[-1] if self.chosen else None
+
+    @property
+    def answered(self) -> bool:
+        return self.last is not None and self.last.step is Step.RESPONSE_CREATE and not self.last.before
+
+    def choose(self, point: Point) -> bool:
+        """Whether the attempt that passes ``point`` crashes there; for :func:`run_into`."""
+        if point.occurrence <= self._repeated(point.step):
+            return False
+        if self.last is not None and self.last.before:
+            wanted = not point.before and point.step is self.last.step
+        else:
+            wanted = point.before
+        if wanted:
+            self.chosen.append(point)
+        return wanted
+
+    def _repeated(self, step: Step) -> float:
+        """How often an attempt passes a step that an attempt before it had passed, too."""
+        if self.last is None:
+            return 0
+        if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):
+            asking = self.last.step in (Step.PIPELINE_CREATE, Step.REQUEST_CREATE) or self.last.name == (Step.ATTEMPT_CREATE, True)
+            return 0 if asking else inf
+        if step is Step.STAGE_FILES:  # files that no version names are made again
+            return int(self.last.name == (Step.STAGE_FILES, False))
+        if step is Step.ACTIONS_CREATE:  # created again, with the same bytes
+            return [point.name for point in self.chosen].count((Step.ACTIONS_CREATE, False))
+        return 0
