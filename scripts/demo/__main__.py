@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "demo-output", help="made anew each time (default: demo-output)")
     output: Path = parser.parse_args().output.resolve()
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console(width=None if sys.stdout.isatty() else 120)
     for signal_number in _SIGNALS:
         signal.signal(signal_number, _stop)
     try:

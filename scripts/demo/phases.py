@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_jobs.protocol.documents import RunState, StageStatus, Status
+from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.ids import StageName
+
+SINKS = ("hourly", "daily", "late_spells")
+"""The stages of the pipeline, each with a sink of its name, from first to last."""
 
 
 class Phase(Enum):
@@ -67,31 +70,37 @@ def phase_of(sight: Sight) -> Phase:
 
 @dataclass
 class Timeline:
-    """When each phase began. Phases only go forward; one that was too short to be seen has no entry."""
+    """When each phase began. Phases only go forward; those that were too short to be seen begin with the one after them."""
 
     began_s: dict[Phase, float] = field(default_factory=dict)
 
     @property
     def current(self) -> Phase | None:
-        return max(self.began_s, key=lambda phase: phase.number, default=None)
+        return next(reversed(self.began_s), None)
 
     def see(self, phase: Phase, now_s: float) -> bool:
         """Notes that the demo is in ``phase``; whether that is new."""
         if self.current is not None and phase.number <= self.current.number:
             return False
-        self.began_s[phase] = now_s
+        first = 0 if self.current is None else self.current.number + 1
+        self.began_s |= dict.fromkeys(list(Phase)[first:phase.number + 1], now_s)
         return True
 
     def durations_s(self, now_s: float) -> dict[Phase, float]:
         """How long each phase has lasted, the current one until now."""
-        phases = sorted(self.began_s, key=lambda phase: phase.number)
-        ends = [self.began_s[phase] for phase in phases[1:]] + [now_s]
-        return {phase: end_s - self.began_s[phase] for phase, end_s in zip(phases, ends, strict=True)}
+        ends_s = [*list(self.began_s.values())[1:], now_s]
+        return {phase: end_s - began_s for (phase, began_s), end_s in zip(self.began_s.items(), ends_s, strict=False)}
 
 
 def stages_in_words(stages: Mapping[StageName, StageStatus]) -> list[str]:
-    """One short phrase for each stage that has begun."""
-    return [f"{name} {stage_in_words(stage)}" for name, stage in stages.items() if stage.state.value != "waiting"]
+    """One short phrase for each stage that has begun, in their order."""
+    begun = {name: stage for name, stage in in_order(stages).items() if stage.state is not StageState.WAITING}
+    return [f"{name} {stage_in_words(stage)}" for name, stage in begun.items()]
+
+
+def in_order(stages: Mapping[StageName, StageStatus]) -> dict[StageName, StageStatus]:
+    """The stages from first to last; a document's are in the order of their names."""
+    return {name: stages[name] for name in sorted(stages, key=SINKS.index)}
 
 
 def stage_in_words(stage: StageStatus) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from scripts.demo.phases import Phase, Sight, phase_of
+from scripts.demo.phases import SINKS, Phase, Sight, phase_of
 from scripts.demo.preflight import Stopped
 from scripts.demo.processes import AirflowProcess, environment_of
 from scripts.demo.report import breakdown, print_next_steps, print_result, verify
@@ -18,6 +18,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import SinkName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -73,7 +74,7 @@ def run(console: Console, root: Path, output: Path) -> int:
     manifest = _manifest(places)
     print_result(console, manifest, comparisons, versions)
     console.print(f"[dim]{breakdown(durations_s)}[/dim]", highlight=False)
-    print_next_steps(console, output, places.home, manifest, [cut.table for cut in manifest.sinks.values()])
+    print_next_steps(console, output, places.home, manifest, [manifest.sinks[SinkName(sink)].table for sink in SINKS])
     return 0 if all(found.same for found in comparisons) else 1
 
 

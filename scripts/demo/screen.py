@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from scripts.demo.phases import Phase, Timeline, stage_in_words, stages_in_words
+from scripts.demo.phases import Phase, Timeline, in_order, stage_in_words, stages_in_words
 from spark_jobs.protocol.documents import StageState, Status
 
 SILENCE_MAX_S = 3.0
@@ -28,12 +28,12 @@ class Screen:
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
-        self._timeline, self._status = Timeline(), None
+        self._timeline = Timeline()
+        self._status: Status | None = None
+        self._end: Text | None = None
         self._spinner = Spinner("dots", style="cyan")
         self._said_s = float("-inf")
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8) if console.is_terminal else None
-
-    _status: Status | None
 
     def __enter__(self) -> "Screen":
         if self._live:
@@ -41,6 +41,7 @@ class Screen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end = Text("✓", style="green") if error is None else Text("✗", style="red")
         if self._live:
             self._live.stop()
 
@@ -56,22 +57,23 @@ class Screen:
         self._status = status or self._status
         if self._live is None and (new or now_s - self._said_s >= SILENCE_MAX_S):
             if new and before:
-                self._console.print(f"  {before.value}: {self.durations_s[before]:.1f} s", soft_wrap=True)
-            self._say()
+                self._print(f"{before.value}: {self.durations_s[before]:.1f} s")
+            self._print(f"{phase.value} …" if new else self._progress())
             self._said_s = now_s
 
-    def _say(self) -> None:
-        current = self._timeline.current
-        if current is None:
-            return
+    def _progress(self) -> str:
+        *_, (current, duration_s) = self.durations_s.items()
         stages = f": {'; '.join(stages_in_words(self._status.stages))}" if current is Phase.STAGES and self._status else ""
-        self._console.print(f"  {current.value} … {self.durations_s[current]:.0f} s{stages}", soft_wrap=True, highlight=False)
+        return f"{current.value} … {duration_s:.0f} s{stages}"
+
+    def _print(self, line: str) -> None:
+        self._console.print(f"  {line}", soft_wrap=True, highlight=False)
 
     def _render(self) -> RenderableType:
         lines = Table.grid(padding=(0, 1))
         for phase, duration_s in self.durations_s.items():
             current = phase is self._timeline.current
-            mark: RenderableType = self._spinner if current else Text("✓", style="green")
+            mark = (self._end or self._spinner) if current else Text("✓", style="green")
             took = Text(f"{duration_s:5.1f} s", style="cyan" if current else "dim")
             lines.add_row(mark, took, Text(phase.value, style="bold" if current else ""))
         return Group(lines, self._bars()) if Phase.STAGES in self._timeline.began_s else lines
@@ -80,7 +82,7 @@ class Screen:
         bars = Table.grid(padding=(0, 1))
         if self._status is None:
             return bars
-        for name, stage in self._status.stages.items():
+        for name, stage in in_order(self._status.stages).items():
             ended, moving = stage.state is StageState.ENDED, stage.state in (StageState.RUNNING, StageState.DRAINING)
             bar = ProgressBar(
                 total=1.0,

@@ -1,11 +1,14 @@
 """Homes as commands look at them: whose they are, and what of a checkpoint is public."""
 
+from collections.abc import Mapping
 from functools import cache
+from graphlib import TopologicalSorter
+from typing import Any
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.publication.pending import CLOSED
@@ -34,6 +37,13 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
 
 def manifest_url(files: Files, manifest: Manifest) -> str:
     return f"{files.url}/checkpoints/{manifest.checkpoint}/manifest.json"
+
+
+def ordered_stages(graph: Mapping[str, Any]) -> list[StageName]:
+    """The stages, each after those that it reads: a document does not keep the order of its fields."""
+    stages = graph.get("stages", {})
+    sorter = TopologicalSorter({name: sorted(stage["inputs"].values()) for name, stage in sorted(stages.items())})
+    return [StageName(name) for name in sorter.static_order() if name in stages]
 
 
 class Publications:

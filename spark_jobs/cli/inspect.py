@@ -9,7 +9,7 @@ from rich.text import Text
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import InspectAnswer, SinkFacts, StageFacts
-from spark_jobs.cli.homes import Publications, manifest_url, open_home
+from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.protocol.documents import Manifest, SinkCut, StageCut
@@ -36,7 +36,7 @@ def inspect(
 
 def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
     public = Publications()
-    order = list(dict.fromkeys([*manifest.graph.get("stages", {}), *manifest.stages]))
+    order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
     return InspectAnswer(
         pipeline=manifest.pipeline_name,
         home=files.url,
@@ -101,9 +101,8 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         "Stages", "stage", "batch", "watermark", "rows", "late rows", "drained", right=("batch", "rows", "late rows")
     )
     for name, stage in answer.stages.items():
-        drained = (
-            f"{words.yes(stage.drained)}, {stage.drain_batches} batches" if stage.drain_batches else words.yes(stage.drained)
-        )
+        batches = f", {stage.drain_batches} batches" if stage.drain_batches > 1 else ""
+        drained = f"{words.yes(stage.drained)}{batches}"
         late = Text(words.count(stage.late_rows), style="yellow" if stage.late_rows else "")
         batch = str(stage.batch) if stage.batch >= 0 else "none"
         stages.add_row(Text(name), batch, words.watermark(stage.watermark_ms), words.count(stage.rows), late, drained)

@@ -66,13 +66,16 @@ class Progress:
         self._read = read
 
     def _headline(self) -> str:
-        status, elapsed = self._read(), words.duration(round(time.monotonic() - self._began_s))
-        attempt = f", attempt {status.attempt}: {status.state.value}" if status else ""
-        return f"{self._doing}{attempt} ({elapsed})"
+        status = self._read()
+        return f"{self._doing}, attempt {status.attempt}: {status.state.value}" if status else self._doing
+
+    def _elapsed(self) -> str:
+        return words.duration(round(time.monotonic() - self._began_s))
 
     def _render(self) -> RenderableType:
-        self._spinner.update(text=Text(self._headline()))
         status = self._read()
+        place = f"  {status.spark_ui}" if status and status.spark_ui else ""
+        self._spinner.update(text=Text.assemble(self._headline(), (f"  {self._elapsed()}{place}", "dim")))
         return Group(self._spinner, stage_table(status)) if status else self._spinner
 
     @contextmanager
@@ -82,7 +85,7 @@ class Progress:
         def write() -> None:
             while True:
                 for line in lines.tick(time.monotonic(), self._headline(), self._read()):
-                    self._console.print(line)
+                    self._console.print(f"{line} ({self._elapsed()})")
                 if stop.wait(_TICK_S):
                     return
 

@@ -52,7 +52,7 @@ def _text(answer: PublishAnswer) -> list[RenderableType]:
         return [f"Checkpoint {answer.checkpoint} has no sink."]
     new = len(answer.newly_published)
     done = f"published into {new} of {len(answer.sinks)} sinks" if new else "was public already"
-    made = words.table("", "sink", "checkpoint", "Delta version", "rows", "", "table", right=("checkpoint", "rows"))
+    made = words.table("", "sink", "checkpoint", "Delta version", "rows", "published", "table", right=("checkpoint", "rows"))
     for name, result in answer.sinks.items():
         news = "now" if name in answer.newly_published else "before"
         rows, version = words.count(result.rows), words.version(result.version)

@@ -1,5 +1,6 @@
 """``spark-jobs run``: runs a pipeline to the end of its inputs, in this process."""
 
+import json
 import os
 import socket
 from dataclasses import dataclass
@@ -219,7 +220,7 @@ def _options(run: str | None, on_end: OnEnd | None, publish: Publish | None, fre
 
 
 def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
-    end = "the pipeline is drained" if answer.drained else "the round has ended, the state is kept"
+    end = "the pipeline is drained" if answer.drained else "the round has ended, the next run takes up what arrives"
     when = words.moment(answer.completed_at)
     if answer.ran:
         headline = Text(f"Checkpoint {answer.checkpoint} is complete: {end}.", style="bold green")
@@ -245,7 +246,7 @@ def _next_steps(answer: RunAnswer) -> list[RenderableType]:
     if any(result.version is None for result in answer.sinks.values()):
         steps.append(words.command_line("spark-jobs", "publish", "--home", answer.home))
     steps.append(words.command_line("spark-jobs", "inspect", "--home", answer.home))
-    read = f"from spark_jobs import consistent_versions; print(consistent_versions({answer.home!r}))"
+    read = f"from spark_jobs import consistent_versions; print(consistent_versions({json.dumps(answer.home)}))"
     if all(result.version is not None for result in answer.sinks.values()):
         steps.append(words.command_line("python", "-c", read))
     return steps

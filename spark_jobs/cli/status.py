@@ -11,7 +11,7 @@ from rich.text import Text
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import AttemptState, StatusAnswer
-from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.homes import open_home, ordered_stages
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.progress import Progress, stage_table
 from spark_jobs.cli.terminal import Output, command, output_option
@@ -45,6 +45,11 @@ def status(
 
 def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
     attempt, head, latest = Attempts(files).latest(), CheckpointStore(files).head(), Rounds(files).latest()
+    heartbeat = read_status(files)
+    if heartbeat and latest:
+        order = dict.fromkeys([*ordered_stages(latest.graph), *heartbeat.stages])
+        stages = {name: heartbeat.stages[name] for name in order if name in heartbeat.stages}
+        heartbeat = heartbeat.model_copy(update={"stages": stages})
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
@@ -59,7 +64,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         )
         if attempt
         else None,
-        status=read_status(files),
+        status=heartbeat,
         round=latest.round if latest else None,
         checkpoint=head.checkpoint if head else None,
         drained=head.drained if head else False,

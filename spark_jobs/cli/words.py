@@ -29,9 +29,9 @@ def moment(time: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as ``0.25 s``, ``1:05 min`` or ``2:00:10 h``."""
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    """Such as ``0.25 s``, ``12 s``, ``1:05 min`` or ``2:00:10 h``."""
+    if seconds < 59.5:
+        return f"{seconds:.2f} s" if seconds < 10 and seconds != int(seconds) else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -36,7 +36,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
     WorkDirectory,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError, error_from
 from spark_jobs.protocol.ids import (
     InputName,
     RoundNumber,
@@ -96,19 +96,28 @@ class Application:
         """
         channel = Channel(self.home)
         standing = channel.response(request.request)
+        if standing is not None and standing.error is not None:
+            raise reported_error(standing.error)
         if standing is not None:
             return standing
-        try:
-            with self._driver_lock(request):
+        with self._driver_lock(request):  # whoever finds it taken leaves the answer to the other driver
+            try:
                 return channel.respond(self._run(request))
-        except (FencedError, ConflictError):
-            raise
-        except Exception as error:  # a process edge: whatever a user's code raises becomes an answer
-            known = error if isinstance(error, StreamPipelineError) else _unexpected(error)
-            channel.respond(_failure(request, known))
-            if known is error:
+            except FencedError:
                 raise
-            raise known from error
+            except Exception as error:
+                known = error if isinstance(error, StreamPipelineError) else _unexpected(error)
+                self._answer_failure(channel, request, known)
+                if known is error:
+                    raise
+                raise known from error
+
+    def _answer_failure(self, channel: Channel, request: StartRequest, error: StreamPipelineError) -> None:
+        """Tells the asker, if the storage lets us: what failed first is what the caller is told."""
+        try:
+            channel.respond(_failure(request, error))
+        except StreamPipelineError as second:
+            _LOG.warning("the failure could not be answered: %s", second)
 
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
@@ -321,6 +330,11 @@ def _failure(request: StartRequest, error: StreamPipelineError) -> StartResponse
         error=ErrorReport.of(error),
         answered_at=datetime.now(UTC),
     )
+
+
+def reported_error(report: ErrorReport) -> StreamPipelineError:
+    """The error that another process reported."""
+    return error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)
 
 
 def _unexpected(error: Exception) -> InterruptedRunError:

@@ -96,6 +96,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         return Begin(RoundNumber(latest.round + 1), final.checkpoint)
     _check_parameters(latest, parameters)
+    _check_ending(latest, request)
     return Continue(latest)
 
 
@@ -139,6 +140,22 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
         old, new = before.get(section, {}), after.get(section, {})
         names += [f"{section}.{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     return names
+
+
+def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
+    """How a round ends is fixed when it begins: some of its stages may have been drained already."""
+    for name, begun, asked in (("on_end", latest.on_end, request.on_end), ("publish", latest.publish, request.publish)):
+        if asked is not None and asked != begun:
+            raise RejectedError(
+                f"Round {latest.round} was begun with {name}={begun.value if begun else 'as declared'} and was interrupted; "
+                f"it cannot go on with {name}={asked.value}.",
+                exists="Its rows so far are staged.",
+                safe="Nothing was changed.",
+                remedy=f"Finish it as it was begun (leave out {name}); the next round may differ.",
+                round=latest.round,
+                expected=begun,
+                found=asked,
+            )
 
 
 def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:

@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 BEGIN = pd.Timestamp("2024-03-01", tz="UTC")
-KEYS = [f"k{number:03d}" for number in range(200)]
+KEYS = [f"k{number:04d}" for number in range(2000)]
+TEAMS = [f"team {number}" for number in range(50)]
 REGIONS = ["north west", "süd%20/100%", "east=1"]
 DAY_MS = 86_400_000
 
 
 def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
-    """``id``, ``ts``, ``key``, ``value``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's id within five
+    """``id``, ``ts``, ``key``, ``value``, ``team``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's id within five
     minutes of it, 1% no time."""
     random = np.random.default_rng(seed)
     table = pd.DataFrame(
@@ -24,6 +25,7 @@ def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
             "ts": _times(random, rows, days),
             "key": random.choice(KEYS, rows),
             "value": random.integers(-1000, 1000, rows).astype("int32"),
+            "team": random.choice(TEAMS, rows),
             "region": random.choice(REGIONS, rows),
         }
     )

@@ -68,7 +68,7 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
 
     @pipeline.stage(sink=sink("tumbling"))
     def tumbling(events: DataFrame) -> DataFrame:
-        return events.groupBy(F.window("ts", "1 hour"), "key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+        return events.groupBy(F.window("ts", "1 hour"), "team").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
     @pipeline.stage(sink=sink("sliding"))
     def sliding(events: DataFrame) -> DataFrame:
@@ -76,13 +76,13 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
 
     @pipeline.stage(sink=sink("sessions"))
     def sessions(events: DataFrame) -> DataFrame:
-        return events.groupBy(F.session_window("ts", "30 minutes"), "key").agg(F.count("*").alias("n"), F.max("value").alias("m"))
+        return events.groupBy(F.session_window("ts", "30 minutes"), "team").agg(F.count("*").alias("n"), F.max("value").alias("m"))
 
     @pipeline.stage(sink=sink("with_state"))
     def with_state(events: DataFrame) -> DataFrame:
         def totals(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             if state.hasTimedOut:
-                yield pd.DataFrame([(key[0], *state.get)], columns=["key", "n", "total"])
+                yield pd.DataFrame([(key[0], *state.get)], columns=["team", "n", "total"])
                 state.remove()
                 return
             n, total = state.get if state.exists else (0, 0)
@@ -94,8 +94,8 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
             state.update((n, total))
             state.setTimeoutTimestamp(newest + 3_600_000)
 
-        return events.groupBy("key").applyInPandasWithState(
-            totals, "key string, n long, total long", "n long, total long", "append", "EventTimeTimeout"
+        return events.groupBy("team").applyInPandasWithState(
+            totals, "team string, n long, total long", "n long, total long", "append", "EventTimeTimeout"
         )
 
     @pipeline.stage(sink=sink("timers"))
@@ -127,13 +127,13 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
                 level = (at - due) // 3_600_000 + 1
                 if level < 4:
                     self._handle.registerTimer(at + 3_600_000)
-                yield pd.DataFrame({"key": [key[0]], "level": [level], "at": [at], "n": [n]})
+                yield pd.DataFrame({"team": [key[0]], "level": [level], "at": [at], "n": [n]})
 
             def close(self) -> None:
                 pass
 
-        return events.groupBy("key").transformWithStateInPandas(
-            Reminders(), "key string, level long, at long, n long", "append", "EventTime"
+        return events.groupBy("team").transformWithStateInPandas(
+            Reminders(), "team string, level long, at long, n long", "append", "EventTime"
         )
 
     return pipeline
@@ -159,13 +159,13 @@ WITHIN = "payer = key AND paid_at >= ts AND paid_at <= ts + INTERVAL 10 MINUTES"
         "named": "SELECT id, ts, place FROM events LEFT JOIN places USING (key)",
         "distinct": "SELECT DISTINCT id, ts, value FROM events",
         "distinct_within": "SELECT DISTINCT id, key, value FROM events",
-        "tumbling": "SELECT window, key, count(*) n, sum(value) total FROM events GROUP BY window(ts, '1 hour'), key",
+        "tumbling": "SELECT window, team, count(*) n, sum(value) total FROM events GROUP BY window(ts, '1 hour'), team",
         "sliding": "SELECT window, region, count(*) n FROM events GROUP BY window(ts, '6 hours', '2 hours'), region",
-        "sessions": "SELECT session_window, key, count(*) n, max(value) m FROM events "
-        "GROUP BY session_window(ts, '30 minutes'), key",
-        "with_state": "SELECT key, count(*) n, sum(value) total FROM events GROUP BY key",
-        "timers": "SELECT key, level, unix_millis(newest) + (level - 1) * 3600000 at, n FROM "
-        "(SELECT key, max(ts) newest, count(*) n FROM events GROUP BY key) LATERAL VIEW explode(sequence(1, 4)) AS level",
+        "sessions": "SELECT session_window, team, count(*) n, max(value) m FROM events "
+        "GROUP BY session_window(ts, '30 minutes'), team",
+        "with_state": "SELECT team, count(*) n, sum(value) total FROM events GROUP BY team",
+        "timers": "SELECT team, level, unix_millis(newest) + (level - 1) * 3600000 at, n FROM "
+        "(SELECT team, max(ts) newest, count(*) n FROM events GROUP BY team) LATERAL VIEW explode(sequence(1, 4)) AS level",
     }.items(),
 )
 def test_an_operator_gives_the_rows_of_a_batch_query(site: Site, views: SparkSession, sink: str, query: str) -> None:

@@ -11,6 +11,7 @@ from spark_jobs.protocol.documents import (
     Manifest,
     OnEnd,
     OnRewind,
+    Publish,
     RoundDocument,
     StartRequest,
     WorkDirectory,
@@ -123,6 +124,19 @@ def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"))
     with pytest.raises(RejectedError, match=r"run a with other parameters \(flights\)"):
         decide(request("b"), home, {"flights": "/other"}, GRAPH)
+
+
+@pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
+def test_an_interrupted_round_ends_as_it_was_begun(name: str, value: str) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    with pytest.raises(RejectedError, match=f"cannot go on with {name}={value}"):
+        decide(request("b", **{name: value}), home, PARAMETERS, GRAPH)
+
+
+def test_an_interrupted_round_goes_on_if_its_ending_is_named_again() -> None:
+    latest = round_document(1, "a")
+    found = decide(request("b", on_end=OnEnd.SUSPEND), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH)
+    assert found == Continue(latest)
 
 
 def test_a_new_run_after_a_suspended_round_begins_the_next() -> None:
