@@ -28,8 +28,8 @@ test: setup ## Run every test that a change must pass
 nightly: setup ## Run every test there is, with more examples; hours
 	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly
 
-bench: setup ## Measure, and compare with Delta's own streaming sink
-	$(PYTHON) -m benchmarks
+bench: setup ## Measure, and compare with Delta's own streaming sink; QUICK=1: under two minutes
+	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
 
 format: packages ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import Retry, StreamPipelineError, error_from
+from spark_jobs.protocol.errors import Retry, StreamPipelineError
 
 
 class PipelineRunError(AirflowException):
@@ -35,11 +34,6 @@ class PipelineRunRefusedError(PipelineRunError, AirflowFailException):
 def airflow_error(error: StreamPipelineError) -> PipelineRunError:
     """The exception for an error of the tree. The branch decides, never the text."""
     return PipelineRunRefusedError(error) if error.retry is Retry.NEVER else PipelineRunError(error)
-
-
-def reported_error(report: ErrorReport) -> StreamPipelineError:
-    """The error that a driver has answered with."""
-    return error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)
 
 
 @contextmanager

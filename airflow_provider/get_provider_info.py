@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from spark_jobs import __version__
+
 
 def get_provider_info() -> dict[str, Any]:
     """Airflow's description of the package; found by the entry point ``apache_airflow_provider``."""
@@ -11,7 +13,7 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": package,
         "name": name,
         "description": "Runs Spark streaming pipelines with Flink's checkpoint semantics, exactly once into Delta tables.",
-        "versions": ["0.1.0"],
+        "versions": [__version__],
         "integrations": [
             {"integration-name": name, "external-doc-url": f"https://pypi.org/project/{package}/", "tags": ["software"]}
         ],

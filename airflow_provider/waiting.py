@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from airflow_provider.exceptions import reported_error
 from spark_jobs.protocol.documents import AttemptDocument, RunState, StageStatus, StartResponse, Status
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
@@ -21,6 +20,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import RequestId, RunId
+from spark_jobs.protocol.reports import reported_error
 
 SILENCE_MAX_S = 15.0
 """A driver may be starting, or be on its way from its answer to its end, while nothing is seen of it."""
@@ -117,7 +117,8 @@ class Wait:
         """
         if look.answer is not None:
             return checked(look.answer, self._home)
-        if look.exit_code:
+        another_works = look.at_work and look.exit_code == ExitCode.FAILED  # ours met the lock of one that came first
+        if look.exit_code and not another_works:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
         if look.ours_runs or look.at_work:
             self._seen_s = now_s
@@ -186,10 +187,10 @@ class ProgressLog:
         if status is None or (now_s < self._due_s and status.state is self._state):
             return []
         lines = progress(status)
-        if lines == self._said:
-            return []
-        self._said, self._state, self._due_s = lines, status.state, now_s + self._interval_s
-        return lines
+        new = [line for line in lines if line not in self._said]
+        if new:
+            self._said, self._state, self._due_s = lines, status.state, now_s + self._interval_s
+        return new
 
 
 def progress(status: Status) -> list[str]:

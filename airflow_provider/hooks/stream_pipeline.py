@@ -19,6 +19,7 @@ from airflow_provider.local_driver import LocalDriver, start_local_driver
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work, local_path
 from spark_jobs.control.status import read_status
@@ -181,11 +182,11 @@ class StreamPipelineHook(BaseHook):
 
     def driver_output(self, home: str, attempt: AttemptNumber) -> Path:
         """Where the standard output of this attempt's driver goes, on this host."""
-        return local_path(self.files(home), f"attempts/driver-{attempt}.out")
+        return local_path(self.files(home), output_path(attempt))
 
     def driver_log(self, home: str, attempt: AttemptNumber) -> Path:
         """The driver's own log, JSON lines, on this host."""
-        return local_path(self.files(home), f"attempts/{attempt}.log")
+        return local_path(self.files(home), log_path(attempt))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether homes can be kept in each root and a driver can be started, seen from this host. Leaves nothing behind."""

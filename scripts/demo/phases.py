@@ -40,8 +40,6 @@ class Sight:
     requested: bool
     status: Status | None
     answered: bool
-    ended: bool
-    """Whether Airflow has ended."""
 
 
 _BY_STATE = {
@@ -54,11 +52,9 @@ _BY_STATE = {
 
 
 def phase_of(sight: Sight) -> Phase:
-    """The phase that ``sight`` shows."""
+    """The phase that ``sight`` shows, while Airflow runs."""
     if not sight.database_ready:
         return Phase.DATABASE
-    if sight.ended:
-        return Phase.VERIFICATION
     if sight.answered:
         return Phase.ENDING
     if sight.status is not None and sight.status.state in _BY_STATE:
@@ -83,7 +79,7 @@ class Timeline:
         if self.current is not None and phase.number <= self.current.number:
             return False
         first = 0 if self.current is None else self.current.number + 1
-        self.began_s |= dict.fromkeys(list(Phase)[first:phase.number + 1], now_s)
+        self.began_s |= dict.fromkeys(list(Phase)[first : phase.number + 1], now_s)
         return True
 
     def durations_s(self, now_s: float) -> dict[Phase, float]:

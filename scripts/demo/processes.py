@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java for a run of a minute: half the processor time of the defaults, which optimise for one of hours."""
 GRACE_S = 5.0
 """Between the request to end and the kill."""
 LEDGER = "processes.json"
@@ -97,10 +99,8 @@ def end_leftovers(output: Path) -> int:
 def environment_of(output: Path, dags: Path, homes: Path) -> dict[str, str]:
     """An environment in which Airflow has its own directory, an embedded database, and nothing of the user's own Airflow."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW", "SPARK_JOBS_"))}
-    connection = {
-        "conn_type": "stream_pipeline",
-        "extra": {"home_root": str(homes), "master": "local[*]", "conf": {"spark.ui.enabled": "false"}},
-    }
+    conf = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": SHORT_RUN}
+    connection = {"conn_type": "stream_pipeline", "extra": {"home_root": str(homes), "master": "local[*]", "conf": conf}}
     return clean | {
         "AIRFLOW_HOME": str(output / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),

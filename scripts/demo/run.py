@@ -115,7 +115,6 @@ def _look(places: Places, files: Files, database_ready: bool, answer: StartRespo
         requested=bool(files.names("requests")),
         status=read_status(files),
         answered=answer is not None,
-        ended=False,
     )
 
 

@@ -76,7 +76,7 @@ class Progress:
         status = self._read()
         place = f"  {status.spark_ui}" if status and status.spark_ui else ""
         self._spinner.update(text=Text.assemble(self._headline(), (f"  {self._elapsed()}{place}", "dim")))
-        return Group(self._spinner, stage_table(status)) if status else self._spinner
+        return Group(self._spinner, stage_table(status, bars=True)) if status else self._spinner
 
     @contextmanager
     def _lines(self) -> Iterator[None]:
@@ -135,13 +135,13 @@ def stage_line(name: str, stage: StageStatus) -> str:
     return ", ".join(parts)
 
 
-def stage_table(status: Status) -> Table:
-    """The stages of a heartbeat, with a bar for each."""
+def stage_table(status: Status, *, bars: bool) -> Table:
+    """The stages of a heartbeat; ``bars`` move, where the amount of input is not known."""
     made = Table.grid(padding=(0, 2))
     for name, stage in status.stages.items():
         made.add_row(
             Text(f"  {name}"),
-            _bar(stage),
+            _bar(stage) if bars else Text("" if stage.progress is None else f"{stage.progress:.0%}", justify="right"),
             Text(stage.state.value, style=_STYLES[stage.state]),
             Text(f"{words.count(stage.rows_in)} rows", justify="right"),
             Text(f"{words.count(round(stage.rows_per_s))} rows/s", justify="right", style="dim"),

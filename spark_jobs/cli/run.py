@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,10 @@ from spark_jobs.cli.homes import manifest_url
 from spark_jobs.cli.options import Entry, Home, Params, ParamsFile, pairs, parameters
 from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, standing_stderr
+from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, quiet_logging, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import local_path
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
@@ -32,7 +34,7 @@ from spark_jobs.protocol.errors import (
     InvalidParameterError,
     MissingRequirementError,
     NotFoundError,
-    error_from,
+    StreamPipelineError,
 )
 from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
 from spark_jobs.storage.files import Files
@@ -85,16 +87,18 @@ def run(
         }
         if request is not None:
             _check_request(request, [name for name, value in asked.items() if value])
-        pipeline, given, files = load_pipeline(entry), parameters(param, params_file), open_files(home)
-        spark = SparkStart(
-            pipeline.name,
-            SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
-            local_path(files, SPARK_LOG),
-            submitted=context.obj == SUBMITTED,
-        )
-        options = _options(run_id, on_end, publish, fresh, on_rewind)
-        order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
-        response = order.carry_out()
+        files = open_files(home)
+        with Channel(files).refusals_answered(RequestId(request)) if request else nullcontext():
+            pipeline, given = load_pipeline(entry), parameters(param, params_file)
+            spark = SparkStart(
+                pipeline.name,
+                SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
+                local_path(files, SPARK_LOG),
+                submitted=context.obj == SUBMITTED,
+            )
+            options = _options(run_id, on_end, publish, fresh, on_rewind)
+            order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
+            response = order.carry_out()
         if response is not None:
             order.report(response)
 
@@ -130,7 +134,7 @@ class _Order:
             return session
 
         try:
-            with progress.shown():
+            with progress.shown(), quiet_logging():
                 if self.request is not None:
                     response = launch_requested(self.pipeline, self.home, self.request, start, progress.watch)
                 else:
@@ -146,9 +150,11 @@ class _Order:
                 f"Attempt {taken.attempt} is being run by process {taken.process} on {taken.host}: nothing to do for a second driver.",
             )
             return None
-        if response.error is not None:  # a repeated request: it was answered before
-            report = response.error
-            raise error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)
+        except StreamPipelineError as error:
+            if self.spark.session is not None:
+                logs = [local_path(self.home, "attempts"), *([] if self.spark.submitted else [self.spark.log])]
+                error.evidence.setdefault("logs", [str(path) for path in logs])
+            raise
         return response
 
     def report(self, response: StartResponse) -> None:

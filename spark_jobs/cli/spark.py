@@ -1,6 +1,8 @@
 """Starts Spark for a command, and keeps what Spark and Ivy print out of the way."""
 
+import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 SPARK_LOG = "work/spark.log"
 """In the home: what the JVM of the newest start prints; the one before it ends in ``.1``."""
 _TAIL_LINES = 15
+_GATEWAY = ("java_gateway", "clientserver")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class SparkStart:
         if self.submitted:
             self.session = submitted_session(self.app_name, options.conf)
             return self.session
-        with _printing_to(self.log):
+        with printing_to(self.log):
             try:
                 self.session = start_session(
                     self.app_name,
@@ -86,14 +89,36 @@ class SparkStart:
                     driver_memory=options.driver_memory,
                 )
             except MissingRequirementError as error:
-                error.evidence |= {"log": str(self.log), "lines": _tail(self.log)}
+                error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
                 raise
+        # Spark's own handler asks the JVM to cancel its jobs, on the connection that the interrupted call is using
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return self.session
 
     def stop(self) -> None:
         """Ends the Spark application, if there is one, so that a cluster hears of it."""
         if self.session is not None:
             self.session.stop()
+
+
+@contextmanager
+def quiet_logging() -> Iterator[None]:
+    """Warnings of the user's code are shown.
+
+    Those of this package and of the gateway to the JVM are not: they are raised as errors too, or are in the home's log.
+    Does nothing where the user's module has set up logging itself.
+    """
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: record.name.partition(".")[0] != "spark_jobs" and record.module not in _GATEWAY)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 def standing_stderr() -> TextIO:
@@ -104,7 +129,7 @@ def standing_stderr() -> TextIO:
 
 
 @contextmanager
-def _printing_to(log: Path) -> Iterator[None]:
+def printing_to(log: Path) -> Iterator[None]:
     """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):

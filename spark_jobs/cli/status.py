@@ -84,7 +84,7 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         shown.append(("Spark", heartbeat.spark_ui))
     drained = ", the pipeline is drained" if answer.drained else ""
     shown.append(("checkpoint", f"{answer.checkpoint}{drained}" if answer.checkpoint else "none yet"))
-    return [words.facts(*shown), *([stage_table(heartbeat)] if heartbeat else [])]
+    return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 
 
 def _driver(answer: StatusAnswer) -> Text:

@@ -19,6 +19,7 @@ from rich.text import Text
 from spark_jobs.cli.answers import Failure
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
+from spark_jobs.protocol.reports import report_error
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
@@ -86,11 +87,11 @@ class Terminal:
     def say(self, *text: RenderableType) -> None:
         """Tells people something."""
         for part in text:
-            self.people.print(part)
+            self.people.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
 
     def fail(self, error: StreamPipelineError) -> None:
         """Reports an error."""
-        self._fail(ErrorReport.of(error), _HEADLINES.get(error.exit_code, "Failed"))
+        self._fail(report_error(error), _HEADLINES.get(error.exit_code, "Failed"))
 
     def interrupted(self) -> None:
         """Reports that the user has ended the command."""
@@ -121,7 +122,8 @@ class Terminal:
             self.aside.print(Text(f"  {line}", style="dim"))
         self.aside.print(Text.assemble((f"{headline}: ", "bold red"), (report.failed, "red")))
         parts = Table.grid(padding=(0, 2))
-        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", report.remedy)):
+        logs = ", ".join(report.evidence.get("logs", []))
+        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", report.remedy), ("logs", logs)):
             if text:
                 parts.add_row(Text(f"  {name}", style="bold"), Text(text))
         if parts.row_count:

@@ -63,8 +63,8 @@ def pin(pinned: DeltaPin | FilesPin) -> str:
 
 
 def command_line(*words: str) -> Text:
-    """A command to type."""
-    return Text(f"  {shlex.join(words)}", style="cyan")
+    """A command to type: never wrapped, so that it can be copied."""
+    return Text(f"  {shlex.join(words)}", style="cyan", no_wrap=True)
 
 
 def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:

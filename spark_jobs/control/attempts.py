@@ -7,6 +7,16 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 
+def log_path(number: AttemptNumber) -> str:
+    """Where in a home the driver of an attempt logs, as JSON lines."""
+    return f"attempts/{number}.log"
+
+
+def output_path(number: AttemptNumber) -> str:
+    """Where in a home whoever starts a driver keeps what it prints."""
+    return f"attempts/driver-{number}.out"
+
+
 class Attempts:
     """The attempts that a home has seen."""
 

@@ -4,11 +4,12 @@ Invariants:
 
 1. ``requests/start-<n>.json`` is written before a driver for attempt n starts, by whoever wants the run; n is one more than the highest
    attempt and request there is.
-2. A run id has at most one open request: asking again gives the open one back.
+2. Asking again in the same words gives the same request back, as long as nobody has begun to answer it.
 3. A response is the answer for ever; a run that was answered without an error is answered the same way again.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +22,9 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
+from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -78,7 +80,7 @@ class Channel:
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
     ) -> StartRequest:
-        """Asks for a run, durably. Returns the run's open request where there is one, else a new one.
+        """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
 
         Args:
             run: Who asks; the same in every retry.
@@ -92,10 +94,7 @@ class Channel:
             ConflictError: Others asked at the same time, every time.
         """
         for _ in range(_TRIES):
-            open_request = next((r for r in self._newest_first() if r.run == run and self.response(r.request) is None), None)
             highest = max([*self.attempts.numbers(), *self._request_numbers()], default=AttemptNumber(0))
-            if open_request is not None and open_request.attempt == highest and highest not in self.attempts.numbers():
-                return open_request
             attempt = AttemptNumber(highest + 1)
             request = StartRequest(
                 request=start_request_id(attempt),
@@ -108,6 +107,9 @@ class Channel:
                 fresh=fresh,
                 on_rewind=on_rewind,
             )
+            unclaimed = self._unclaimed(highest)
+            if unclaimed is not None and _asks_the_same(unclaimed, request):
+                return unclaimed
             try:
                 with step(Step.REQUEST_CREATE):
                     create_document(self.files, f"requests/{request.request}.json", request)
@@ -128,6 +130,29 @@ class Channel:
             NotFoundError: Nobody asked.
         """
         return read_document(self.files, f"requests/{request}.json", StartRequest)
+
+    @contextmanager
+    def refusals_answered(self, request: RequestId) -> Iterator[None]:
+        """Answers ``request`` with whatever is refused inside: the same start would be refused again."""
+        try:
+            yield
+        except RejectedError as error:
+            self.respond_failure(self.request(request), error)
+            raise
+
+    def respond_failure(self, request: StartRequest, error: StreamPipelineError) -> StartResponse:
+        """Answers a request with an error; see :meth:`respond`."""
+        return self.respond(
+            StartResponse(
+                request=request.request,
+                attempt=request.attempt,
+                run=request.run,
+                checkpoint=None,
+                sinks={},
+                error=report_error(error),
+                answered_at=datetime.now(UTC),
+            )
+        )
 
     def respond(self, response: StartResponse) -> StartResponse:
         """Answers a request, once; returns the answer that stands."""
@@ -151,9 +176,21 @@ class Channel:
         answers = (self.response(request.request) for request in self._newest_first() if request.run == run)
         return next((answer for answer in answers if answer is not None), None)
 
+    def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
+        """The request of this number, while nobody works on it and nobody has answered it."""
+        if number not in self._request_numbers() or number in self.attempts.numbers():
+            return None
+        request = self.request(start_request_id(number))
+        return request if self.response(request.request) is None else None
+
     def _request_numbers(self) -> list[AttemptNumber]:
         stems = (name.removesuffix(".json").partition("-") for name in self.files.names("requests"))
         return sorted(AttemptNumber(int(number)) for kind, _, number in stems if kind == "start" and number.isdigit())
 
     def _newest_first(self) -> Iterator[StartRequest]:
         return (self.request(start_request_id(number)) for number in reversed(self._request_numbers()))
+
+
+def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:
+    told_apart_by = {"request", "attempt", "requested_at"}
+    return one.model_dump(exclude=told_apart_by) == other.model_dump(exclude=told_apart_by)

@@ -1,6 +1,5 @@
 """The bodies of the durable documents in a home (design, section 5). ``docs/reference/formats.md`` says who may write and read what."""
 
-import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -8,7 +7,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Document, Part
-from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -259,19 +257,6 @@ class ErrorReport(Part):
     safe: str = ""
     remedy: str = ""
     evidence: dict[str, Any] = Field(default_factory=dict)
-
-    @classmethod
-    def of(cls, error: StreamPipelineError) -> "ErrorReport":
-        """An error in the form in which it crosses a process; evidence that is no JSON value becomes text."""
-        return cls(
-            error=type(error).__name__,
-            retry=error.retry.value,
-            failed=error.failed,
-            exists=error.exists,
-            safe=error.safe,
-            remedy=error.remedy,
-            evidence=json.loads(json.dumps(error.evidence, default=str)),
-        )
 
 
 class SinkResult(Part):

@@ -19,13 +19,12 @@ from spark_jobs import __version__
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, local_path
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
-    ErrorReport,
     Manifest,
     PipelineDocument,
     RoundDocument,
@@ -36,7 +35,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
     WorkDirectory,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError, error_from
+from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     InputName,
     RoundNumber,
@@ -45,6 +44,7 @@ from spark_jobs.protocol.ids import (
     new_incarnation_id,
     new_work_directory_id,
 )
+from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.build import RoundSite, build_stage
@@ -115,7 +115,7 @@ class Application:
     def _answer_failure(self, channel: Channel, request: StartRequest, error: StreamPipelineError) -> None:
         """Tells the asker, if the storage lets us: what failed first is what the caller is told."""
         try:
-            channel.respond(_failure(request, error))
+            channel.respond_failure(request, error)
         except StreamPipelineError as second:
             _LOG.warning("the failure could not be answered: %s", second)
 
@@ -136,7 +136,7 @@ class Application:
             spark = self.start_spark()
             stack.callback(self._jvm_lock(spark).release)
             attempt = self._begin_attempt(request, decision, facts)
-            stack.enter_context(driver_log(local_path(self.home, f"attempts/{attempt.attempt}.log")))
+            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
@@ -266,12 +266,16 @@ class Application:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise self._busy(request) from error
+                raise self._busy(request, path.read_text()) from error
+            lock.truncate(0)
+            lock.write(request.request)
+            lock.flush()
             yield
 
-    def _busy(self, request: StartRequest) -> ConflictError:
+    def _busy(self, request: StartRequest, served: str) -> ConflictError:
+        """Another driver is at work, on ``served``: for the same request this one is not needed."""
         live = Attempts(self.home).latest()
-        kind = FencedError if live is not None and live.attempt >= request.attempt else ConflictError
+        kind = FencedError if served == request.request else ConflictError
         return kind(
             f"Another driver is at work in {self.home.url}"
             + (f": attempt {live.attempt} of run {live.run}, process {live.process} on {live.host}." if live else "."),
@@ -318,23 +322,6 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
         sinks=dict(results),
         answered_at=datetime.now(UTC),
     )
-
-
-def _failure(request: StartRequest, error: StreamPipelineError) -> StartResponse:
-    return StartResponse(
-        request=request.request,
-        attempt=request.attempt,
-        run=request.run,
-        checkpoint=None,
-        sinks={},
-        error=ErrorReport.of(error),
-        answered_at=datetime.now(UTC),
-    )
-
-
-def reported_error(report: ErrorReport) -> StreamPipelineError:
-    """The error that another process reported."""
-    return error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)
 
 
 def _unexpected(error: Exception) -> InterruptedRunError:

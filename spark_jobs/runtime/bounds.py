@@ -34,6 +34,13 @@ class Bound(Protocol):
         """The line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
         ...
 
+    def passed_over(self, line: str) -> str | None:
+        """The line of a batch with what is left before the end although Spark finds nothing new after ``line``; None where nothing is.
+
+        Durable side effects are idempotent.
+        """
+        ...
+
     def rows_expected(self, line: str | None) -> int | None:
         """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
         ...
@@ -65,6 +72,9 @@ class DeltaBound:
     def cut_back(self, previous: str | None, line: str) -> str:
         return delta_offset(self.pin.table, self.pin.version + 1)
 
+    def passed_over(self, line: str) -> str | None:
+        return None
+
     def rows_expected(self, line: str | None) -> int | None:
         return self.rows
 
@@ -83,6 +93,9 @@ class ChannelBound:
 
     def cut_back(self, previous: str | None, line: str) -> str:
         return line
+
+    def passed_over(self, line: str) -> str | None:
+        return None
 
     def rows_expected(self, line: str | None) -> int | None:
         consumed = 0 if line is None or line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
@@ -108,8 +121,7 @@ class FilesBound:
         start, end = _log_id(previous), _log_id(line)
         taken = {entry["path"] for entry in self._log.between(-1, start)}
         planned = [entry for entry in self._log.between(start, end) if entry["path"] in self._pinned]
-        missing = [file for path, file in self._pinned.items() if path not in taken | {entry["path"] for entry in planned}]
-        missing.sort(key=lambda file: (file.timestamp_ms, file.path))
+        missing = self._without(taken | {entry["path"] for entry in planned})
         room = max(self._files_per_batch - len(planned), 0) if self._files_per_batch else len(missing)
         for log_id in range(start + 1, end):
             self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
@@ -117,8 +129,22 @@ class FilesBound:
         self._log.rewrite(end, last + [_file_entry(file, end) for file in missing[:room]])
         return line
 
+    def passed_over(self, line: str) -> str | None:
+        """Spark's file source forgets files that are a week older than its newest one, and then takes none that is as old."""
+        newest = max(self._log.latest(), _log_id(line))
+        missing = self._without({entry["path"] for entry in self._log.between(-1, newest)})
+        if not missing:
+            return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
+        self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
+        return json.dumps({"logOffset": newest + 1})
+
     def rows_expected(self, line: str | None) -> int | None:
         return None
+
+    def _without(self, paths: set[str]) -> list[FilePin]:
+        """The pinned files that are not in ``paths``, the oldest first."""
+        missing = [file for path, file in self._pinned.items() if path not in paths]
+        return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
 
 
 class FileSourceLog:
@@ -138,9 +164,14 @@ class FileSourceLog:
                 found.setdefault(entry["batchId"], []).append(entry)
         return [entry for log_id in sorted(found) if start < log_id <= end for entry in found[log_id]]
 
+    def latest(self) -> int:
+        """The newest entry; -1 where there is none."""
+        names = (name.removesuffix(".compact") for name in self._files.names(self._directory))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
-        """Replaces what entry ``log_id`` adds; what a compact entry repeats stays."""
-        repeated = [entry for entry in self._read(log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
+        """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
+        repeated = [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
         lines = [json.dumps(entry) for entry in repeated + entries]
         path = f"{self._directory}/{_file_name(log_id)}"
         self._files.delete(f"{self._directory}/.{_file_name(log_id)}.crc")

@@ -58,6 +58,8 @@ class HomeFacts:
     """The final checkpoint of each round that has one."""
     published: Mapping[SinkName, CheckpointId | None]
     """What the newest final checkpoint's sinks have made public."""
+    begun_by: StartRequest | None = None
+    """What the newest incarnation was begun for."""
 
     @property
     def incarnation(self) -> IncarnationId | None:
@@ -79,8 +81,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
     if own is not None and own.round in facts.manifests:
         return Answer(facts.manifests[own.round])
-    begun_fresh = own is not None and own.incarnation == facts.incarnation
-    if request.fresh and facts.attempts and not begun_fresh:
+    if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
         return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind)
     if not facts.attempts:
@@ -88,7 +89,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     latest = facts.latest_round
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
-        return BeginIncarnation(facts.attempts[-1].round, facts.attempts[-1].follows, facts.attempts[-1].on_rewind)
+        return Begin(facts.attempts[-1].round, None)
     final = facts.manifests.get(latest.round)
     if final is not None and final.drained:
         return Answer(final)
@@ -103,6 +104,11 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
 def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:
     """The final checkpoint of each round, from all checkpoints in ascending order."""
     return {manifest.round: manifest for manifest in manifests if manifest.checkpoint_kind is CheckpointKind.FINAL}
+
+
+def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
+    """Whether a fresh start was asked for before, by the same run in the same words: then it goes on with what it has begun."""
+    return begun_by is not None and begun_by.fresh and begun_by.run == request.run and begun_by.on_rewind == request.on_rewind
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:

@@ -20,7 +20,9 @@ _INTERVAL_S = 2.0
 
 
 class Heartbeat:
-    """Keeps ``status.json`` fresh while the context is open; a failing write is logged, never raised.
+    """Keeps ``status.json`` fresh while the context is open, and writes every change of state at once.
+
+    A failing write is logged, never raised.
 
     Args:
         files: The home.
@@ -34,6 +36,7 @@ class Heartbeat:
         self._files = files
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._changed = threading.Event()
         self._status = Status(
             attempt=attempt,
             run=run,
@@ -54,6 +57,7 @@ class Heartbeat:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
+        self._changed.set()
         self._thread.join()
         self.state(RunState.DONE if error is None else RunState.FAILED)
         self._write()
@@ -67,6 +71,7 @@ class Heartbeat:
         """Tells where the attempt is."""
         with self._lock:
             self._status = self._status.model_copy(update={"state": state} | ({"checkpoint": checkpoint} if checkpoint else {}))
+        self._changed.set()
         _LOG.info("%s", state.value)
 
     def stage(self, name: StageName, state: StageState) -> None:
@@ -121,7 +126,9 @@ class Heartbeat:
             self._status = self._status.model_copy(update={"stages": self._status.stages | {name: stage}})
 
     def _beat(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
+        while not self._stop.is_set():
+            self._changed.wait(_INTERVAL_S)
+            self._changed.clear()
             self._write()
 
     def _write(self) -> None:

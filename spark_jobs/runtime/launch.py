@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartRequest, StartResponse
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
 from spark_jobs.runtime.application import Application, table_path
@@ -109,9 +109,11 @@ def launch_requested(
     """Does a run that somebody else has asked for, in this process; errors as :func:`launch`."""
     files = open_files(home) if isinstance(home, str) else home
     channel = Channel(files)
-    request: StartRequest = channel.request(request_id)
-    graph = pipeline.graph(on_end=request.on_end)
-    bound = pipeline.bind(request.parameters)
-    graph.tables(bound)
-    document = channel.claim(graph.pipeline)
+    request = channel.request(request_id)
+    with channel.refusals_answered(request_id):
+        graph = pipeline.graph(on_end=request.on_end)
+        bound = pipeline.bind(request.parameters)
+        for table in graph.tables(bound).values():
+            table_path(table)
+        document = channel.claim(graph.pipeline)
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark import SparkConf
+from pyspark import __version__ as spark_version
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
@@ -133,12 +134,17 @@ def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
         if key not in submitted:
             builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+        lines, minor = str(error).strip().splitlines(), ".".join(spark_version.split(".")[:2])
+        reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
         raise MissingRequirementError(
-            f"Spark did not start: {str(error).strip().splitlines()[0]}.",
-            remedy="Give spark-submit Delta's jars: --packages io.delta:delta-spark_4.1_2.13:VERSION.",
+            f"Spark with Delta did not start: {reason}",
+            safe="Nothing was started.",
+            remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{minor}_2.13:VERSION.",
         ) from error
+    return session
 
 
 def _shuffle_partitions(master: str) -> dict[str, str]:

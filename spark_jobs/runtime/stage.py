@@ -84,7 +84,7 @@ class StageRun:
                 return
             else:
                 failure = self._run(availableNow=True)
-                if failure is None:
+                if failure is None and not self._plan_passed_over():
                     return
             if isinstance(failure, PastPinError):
                 self._cut_back(self.spark_log.last_offsets())
@@ -173,6 +173,19 @@ class StageRun:
             for bound, before, line in zip(self.bounds, previous, entry.sources, strict=True)
         )
         self.spark_log.replan(batch, entry.with_sources(lines))
+
+    def _plan_passed_over(self) -> bool:
+        """Plans a batch of what Spark has found nothing new in although it is before the ends; whether there is any."""
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return False
+        entry = self.spark_log.offsets(last)
+        lines = tuple(bound.passed_over(line) or line for bound, line in zip(self.bounds, entry.sources, strict=True))
+        if lines == entry.sources:
+            return False
+        watermark_ms = self.spark_log.next_watermark_ms(last)
+        self.spark_log.plan(BatchId(last + 1), entry.with_sources(lines).with_watermark(watermark_ms))
+        return True
 
     def _begin_before_epoch(self, batch: BatchId) -> None:
         for number in (batch - 1, batch):  # late rows are judged by the entry before

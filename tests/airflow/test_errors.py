@@ -10,9 +10,7 @@ from airflow_provider.exceptions import (
     PipelineRunRefusedError,
     airflow_error,
     raising_airflow_errors,
-    reported_error,
 )
-from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -74,13 +72,6 @@ def test_the_text_says_what_failed_what_exists_what_is_safe_and_what_to_do() -> 
         "Safe: The tables.",
         "To do: Free space.",
     ]
-
-
-def test_an_error_survives_a_report_with_its_evidence() -> None:
-    report = ErrorReport(error="StorageFullError", retry="with_backoff", failed="Full.", evidence={"path": "/data"})
-    error = reported_error(report)
-    assert isinstance(error, StorageFullError)
-    assert error.evidence == {"path": "/data"}
 
 
 @pytest.mark.parametrize("kind", [PipelineRunError, PipelineRunRefusedError])

@@ -2,25 +2,34 @@
 
 import importlib
 import json
-from importlib.metadata import entry_points
+import tomllib
 from pathlib import Path
 
 import airflow
-import jsonschema
 
+import spark_jobs
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.settings import Settings, read_settings
+from tests.airflow.conftest import ROOT
 
 
 def test_airflow_finds_the_provider_by_its_entry_point() -> None:
-    found = {entry.value for entry in entry_points(group="apache_airflow_provider")}
-    assert "airflow_provider.get_provider_info:get_provider_info" in found
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (found,) = project["entry-points"]["apache_airflow_provider"].values()
+    module, _, function = found.partition(":")
+    assert getattr(importlib.import_module(module), function) is get_provider_info
+
+
+def test_it_says_the_packages_own_name_and_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = get_provider_info()
+    assert (info["package-name"], info["versions"]) == (project["name"], [spark_jobs.__version__])
 
 
 def test_its_description_is_one_that_airflow_takes() -> None:
     schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
-    jsonschema.validate(get_provider_info(), schema)
+    importlib.import_module("jsonschema").validate(get_provider_info(), schema)
 
 
 def test_every_module_it_names_is_there() -> None:

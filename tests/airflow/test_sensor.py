@@ -30,6 +30,12 @@ def poke(**arguments: Any) -> PokeReturnValue:
     return sensor.poke(cast(Context, {"ti": TASK}))
 
 
+def found(**arguments: Any) -> dict[str, Any]:
+    done = poke(**arguments)
+    assert done.is_done
+    return cast(dict[str, Any], done.xcom_value)
+
+
 def test_it_waits_while_there_is_no_checkpoint_and_writes_nothing(homes: Homes) -> None:
     assert not poke()
     assert list(homes.root.iterdir()) == []
@@ -37,10 +43,8 @@ def test_it_waits_while_there_is_no_checkpoint_and_writes_nothing(homes: Homes) 
 
 def test_any_final_checkpoint_will_do_unless_told_otherwise(homes: Homes) -> None:
     complete(homes, 1)
-    done = poke()
-    assert done
-    assert done.xcom_value["checkpoint"] == 1
-    assert done.xcom_value["home"] == f"file://{homes.path()}"
+    assert found()["checkpoint"] == 1
+    assert found()["home"] == f"file://{homes.path()}"
 
 
 def test_a_periodic_checkpoint_is_not_final(homes: Homes) -> None:
@@ -52,13 +56,13 @@ def test_it_waits_for_the_run_of_a_task_upstream(homes: Homes) -> None:
     complete(homes, 1)
     assert not poke(run_of_task="run")
     complete(homes, 2, run=UPSTREAM)
-    assert poke(run_of_task="run").xcom_value["checkpoint"] == 2
+    assert found(run_of_task="run")["checkpoint"] == 2
 
 
 def test_a_later_checkpoint_of_another_run_does_not_hide_it(homes: Homes) -> None:
     complete(homes, 1, run=UPSTREAM)
     complete(homes, 2)
-    assert poke(run=UPSTREAM).xcom_value["checkpoint"] == 1
+    assert found(run=UPSTREAM)["checkpoint"] == 1
 
 
 @pytest.mark.parametrize(("newer_than", "expected"), [(None, True), ("", True), (1, True), ("1", True), (2, False), ("2", False)])

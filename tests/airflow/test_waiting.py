@@ -139,6 +139,18 @@ def test_a_second_driver_that_ended_well_leaves_us_with_the_first() -> None:
     assert waiting.see(look(exit_code=0, seen=answer()), 901.0) is not None
 
 
+def test_a_second_driver_that_met_the_firsts_lock_leaves_us_with_the_first() -> None:
+    waiting = wait()
+    assert waiting.see(look(exit_code=3, at_work=True), 101.0) is None
+    with pytest.raises(InterruptedRunError, match="exit code 3"):
+        waiting.see(look(exit_code=3), 102.0)
+
+
+def test_a_driver_that_was_killed_is_an_error_although_its_java_still_holds_the_home() -> None:
+    with pytest.raises(InterruptedRunError, match="exit code -9"):
+        wait().see(look(exit_code=-9, at_work=True), 101.0)
+
+
 def test_a_silent_home_is_given_a_grace_and_then_is_an_error() -> None:
     waiting = wait()
     assert waiting.see(look(at_work=True), 200.0) is None
@@ -181,4 +193,4 @@ def test_progress_is_said_once_per_interval_and_at_once_when_the_state_changes()
     assert log.lines(status(batch=2), 10.9) == []
     assert log.lines(status(batch=2), 11.0)
     assert log.lines(status(batch=2), 30.0) == []
-    assert log.lines(status(RunState.PUBLISHING, batch=2), 30.1)
+    assert log.lines(status(RunState.PUBLISHING, batch=2), 30.1) == ["attempt 2: publishing"]

@@ -1,19 +1,15 @@
 """Sites for whole runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_jobs.runtime import heartbeat
-from tests.support.run_site import RunSite, tests_session
+from spark_jobs.runtime.heartbeat import Heartbeat
+from tests.support.run_site import RunSite
+from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
 
-
-@pytest.fixture
-def quiet_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heartbeat's thread writes nothing: else the operations of two runs would not come in one order, and it would die of a crash."""
-    monkeypatch.setattr(heartbeat, "_INTERVAL_S", 3600.0)
+__all__ = ["seed"]
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +21,10 @@ def one_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def site(tmp_path: Path, one_day: Path, quiet_heartbeat: None) -> Iterator[RunSite]:
-    tests_session()
+def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
+    """Where nothing ran yet.
+
+    The thread of the heartbeat stays quiet: it would die of a crash, and two runs would not do their operations in the same order.
+    """
+    monkeypatch.setattr(Heartbeat, "_beat", lambda heartbeat: None)
     return RunSite(tmp_path / "site", one_day)

@@ -1,22 +1,31 @@
 """A whole run that loses power at any of its durable steps, and is run again.
 
 The steps are those that a clean run passes: nothing is listed here. A loss of power forgets what was not fsynced through the storage
-port. What Spark writes on its own (offsets, commits, state, Parquet files that no manifest names yet) is not behind the port: it stays,
-as after the death of a process; :func:`test_all_that_a_manifest_names_survives_a_loss_of_power` takes the Parquet files away, too.
+port. What Spark writes on its own (offsets, commits, state, and Parquet files before a manifest names them) is not behind the port: it
+stays, as after the death of a process. Parquet files are taken away, too, where a manifest names them.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
+from spark_jobs.protocol.documents import OnEnd, Publish
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.steps import Step
-from tests.support.crashes import InTurn, Point, contents, run_into, watched
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
+from tests.support.crashes import AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.run_site import RunSite
+from tests.support.small_pipeline import SINKS, answer, deliver
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = pytest.mark.spark
 
-NOT_IN_A_CLEAN_RUN = {Step.INCARNATION_CLOSE}
-"""Passed by a fresh start only."""
+ONLY_IN_A_FRESH_START = {Step.INCARNATION_CLOSE}
+DAYS = 3
 
 
 @pytest.fixture(scope="session")
@@ -25,30 +34,142 @@ def clean_run(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> list[P
     return watched(RunSite(tmp_path_factory.mktemp("clean") / "site", one_day).run)
 
 
-def after_the_manifest(point: Point, points: list[Point]) -> bool:
-    return points.index(point) >= points.index(Point(Step.MANIFEST_CREATE, 1, before=False))
+def crash_in_turn(site: RunSite, run: str = "first", **options: Any) -> list[Point]:
+    """Lets each attempt die one point later, until the run has been answered."""
+    chain = InTurn()
+    while not chain.answered:
+        before = len(chain.chosen)
+        run_into(site, chain.choose, run, **options)
+        assert len(chain.chosen) == before + 1, f"the attempt after {chain.last} did not come to the next point"
+    return chain.chosen
 
 
-def assert_finished(site: RunSite, *, swept: bool) -> None:
-    site.assert_answered()
-    if swept:
-        assert site.orphans() == []
-    before = contents(site.directory / "warehouse")
-    attempts = site.attempts()
+def crash_once(site: RunSite, point: Point) -> None:
+    """Dies at ``point``, is run again, and again."""
+    assert run_into(site, lambda passed: passed == point) == point
+    staged_only = site.checkpoints() == []
     site.run()
-    assert contents(site.directory / "warehouse") == before
-    assert site.attempts() == attempts, "a finished run starts nothing"
+    assert_finished(site)
+    if staged_only:
+        assert site.orphans() == [], f"left after a crash {point}"
+
+
+def assert_finished(site: RunSite) -> None:
+    """Every row is public once, and one more run starts nothing."""
+    site.assert_answered()
+    tables, attempts = contents(site.directory / "warehouse"), site.attempts()
+    site.run()
+    assert contents(site.directory / "warehouse") == tables
+    assert site.attempts() == attempts
 
 
 def test_a_clean_run_passes_every_step_there_is(clean_run: list[Point]) -> None:
-    assert {point.step for point in clean_run} == set(Step) - NOT_IN_A_CLEAN_RUN
-    assert [point.step for point in clean_run if not point.before].count(Step.MANIFEST_CREATE) == 1
+    assert {point.step for point in clean_run} == set(Step) - ONLY_IN_A_FRESH_START
+    assert [point.step for point in clean_run].count(Step.MANIFEST_CREATE) == 2, "before it and after it, once"
 
 
-def test_a_chain_of_crashes_before_and_after_every_occurrence_of_every_step(site: RunSite, clean_run: list[Point]) -> None:
-    chain = InTurn()
-    while not chain.answered and run_into(site, chain.choose):
-        assert len(chain.chosen) <= len(clean_run), chain.chosen
-    assert_finished(site, swept=False)
-    passed = {point.name for point in clean_run if point.step is not Step.SWEEP}
-    assert passed == {point.name for point in chain.chosen}
+def test_attempts_that_die_one_after_the_other_at_every_point_lose_and_double_nothing(
+    site: RunSite, clean_run: list[Point]
+) -> None:
+    died_at = crash_in_turn(site)
+    assert_finished(site)
+    # who finds the manifest answers at once, and leaves the sweep to the next attempt that makes one
+    assert sorted(map(str, map(name_of, died_at))) == sorted(map(str, map(name_of, without_sweep(clean_run))))
+
+
+def name_of(point: Point) -> Point:
+    return replace(point, occurrence=0)
+
+
+def without_sweep(points: list[Point]) -> list[Point]:
+    return [point for point in points if point.step is not Step.SWEEP]
+
+
+def test_a_run_that_dies_once_is_finished_by_the_next(site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path) -> None:
+    sweep = [point for point in clean_run if point.step is Step.SWEEP]
+    for number, point in enumerate([*sweep, *Random(seed).sample(without_sweep(clean_run), 3)]):
+        crash_once(replace(site, directory=tmp_path / str(number)), point)
+
+
+@pytest.mark.nightly
+def test_a_run_that_dies_once_at_any_point_is_finished_by_the_next(site: RunSite, clean_run: list[Point], tmp_path: Path) -> None:
+    for number, point in enumerate(clean_run):
+        crash_once(replace(site, directory=tmp_path / str(number)), point)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sample", range(100))
+def test_a_recovery_that_dies_as_well_is_finished_by_the_next(
+    site: RunSite, clean_run: list[Point], seed: int, sample: int
+) -> None:
+    chosen = Random(f"{seed} {sample}")
+    for _ in range(chosen.choice([2, 2, 3])):
+        run_into(site, AtRandom(chosen, len(clean_run)))
+    site.run()
+    assert_finished(site)
+
+
+@pytest.fixture
+def daily_site(site: RunSite, tmp_path: Path) -> RunSite:
+    """A site with events of its own, to which more are delivered every day."""
+    return replace(site, events=tmp_path / "daily events")
+
+
+def test_three_suspended_days_survive_crashes_by_chance(daily_site: RunSite, clean_run: list[Point], seed: int) -> None:
+    chosen = Random(seed)
+    for day in range(DAYS):
+        deliver(daily_site.events, day)
+        run, on_end = f"day {day}", OnEnd.DRAIN if day == DAYS - 1 else OnEnd.SUSPEND
+        for _ in range(2):
+            run_into(daily_site, AtRandom(chosen, len(clean_run)), run, on_end=on_end)
+        daily_site.run(run, on_end=on_end)
+    daily_site.assert_answered(range(DAYS), checkpoints=DAYS)
+
+
+@pytest.mark.nightly
+def test_three_suspended_days_survive_crashes_at_every_point(daily_site: RunSite) -> None:
+    for day in range(DAYS):
+        deliver(daily_site.events, day)
+        crash_in_turn(daily_site, f"day {day}", on_end=OnEnd.DRAIN if day == DAYS - 1 else OnEnd.SUSPEND)
+    daily_site.assert_answered(range(DAYS), checkpoints=DAYS)
+
+
+def test_a_fresh_start_that_dies_at_every_point_leaves_no_way_to_publish_what_it_abandoned(site: RunSite) -> None:
+    site.run("abandoned", publish=Publish.EXTERNAL)
+    chain, closed = InTurn(), 0
+    while not chain.answered:
+        run_into(site, chain.choose, "fresh", fresh=True)
+        closed += chain.last is not None and chain.last.name == (Step.INCARNATION_CLOSE, False)
+        if closed == len(SINKS):
+            refused_to_publish_the_abandoned(site)
+    refused_to_publish_the_abandoned(site)
+    assert closed == len(SINKS)
+    assert site.public() == answer([0])
+    assert site.publications() == dict.fromkeys(SINKS, 1)
+    assert site.checkpoints() == [1, 2]
+
+
+def refused_to_publish_the_abandoned(site: RunSite) -> None:
+    before = site.public()
+    with pytest.raises(RejectedError):
+        publish(site.files(), CheckpointId(1), policy=Publish.EXTERNAL)
+    assert site.public() == before
+
+
+def lose_power_after_the_manifest(site: RunSite) -> None:
+    point = run_into(site, lambda passed: passed.name == (Step.MANIFEST_CREATE, False), foreign=("*.parquet",))
+    assert point is not None
+
+
+def test_all_that_a_manifest_names_survives_a_loss_of_power(site: RunSite) -> None:
+    lose_power_after_the_manifest(site)
+    site.run()
+    assert_finished(site)
+
+
+def test_without_the_fsync_of_staged_files_they_would_be_lost(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FinalCheckpoint, "_persist", lambda *_: None)
+    lose_power_after_the_manifest(site)
+    with pytest.raises(NotFoundError):
+        site.run()
+    assert site.public() == {sink: [] for sink in SINKS}

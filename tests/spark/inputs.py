@@ -16,8 +16,8 @@ DAY_MS = 86_400_000
 
 
 def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
-    """``id``, ``ts``, ``key``, ``value``, ``team``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's id within five
-    minutes of it, 1% no time."""
+    """``id``, ``ts``, ``key``, ``value``, ``team``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's
+    id within five minutes of it, 1% no time."""
     random = np.random.default_rng(seed)
     table = pd.DataFrame(
         {

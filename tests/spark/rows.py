@@ -40,10 +40,12 @@ def answer(frame: DataFrame) -> Rows:
 def assert_same(found: Rows, expected: Rows) -> None:
     """Fails with some of the rows that differ, not with all of them."""
     extra, missing = found - expected, expected - found
-    assert not extra and not missing, (
+    difference = (
         f"{found.total()} rows, expected {expected.total()}; {extra.total()} too many, such as {list(extra)[:3]}; "
         f"{missing.total()} missing, such as {list(missing)[:3]}"
     )
+    assert not extra, difference
+    assert not missing, difference
     assert expected.total() > 0, "an answer without rows proves nothing"
 
 

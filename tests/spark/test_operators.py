@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.ids import StageName
@@ -76,7 +76,9 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
 
     @pipeline.stage(sink=sink("sessions"))
     def sessions(events: DataFrame) -> DataFrame:
-        return events.groupBy(F.session_window("ts", "30 minutes"), "team").agg(F.count("*").alias("n"), F.max("value").alias("m"))
+        return events.groupBy(F.session_window("ts", "30 minutes"), "team").agg(
+            F.count("*").alias("n"), F.max("value").alias("m")
+        )
 
     @pipeline.stage(sink=sink("with_state"))
     def with_state(events: DataFrame) -> DataFrame:

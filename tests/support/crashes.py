@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from spark_jobs.protocol.steps import Step, observed_by
@@ -68,13 +69,22 @@ def watched(run: Callable[[], object]) -> list[Point]:
     return observer.points
 
 
-def run_into(site: RunSite, choose: Callable[[Point], bool], run: str = "first", **options: Any) -> Point | None:
+def run_into(
+    site: RunSite, choose: Callable[[Point], bool], run: str = "first", *, foreign: tuple[str, ...] = (), **options: Any
+) -> Point | None:
     """Runs until the first point that ``choose`` wants, loses power there, and checks that the dead run then leaves everything alone.
+
+    Args:
+        site: Where.
+        choose: Asked at each point.
+        run: The run id.
+        foreign: Files of others that are lost as well, see :class:`~tests.support.systems.CrashSystem`.
+        options: For :meth:`~tests.support.run_site.RunSite.run`.
 
     Returns:
         The point; None where the run came to its end.
     """
-    system = CrashSystem(site.directory)
+    system = CrashSystem(site.directory, foreign=foreign)
     found: dict[str, str] = {}
 
     def crash() -> None:
@@ -125,10 +135,8 @@ class InTurn:
         """Whether the attempt that passes ``point`` crashes there; for :func:`run_into`."""
         if point.occurrence <= self._repeated(point.step):
             return False
-        if self.last is not None and self.last.before:
-            wanted = not point.before and point.step is self.last.step
-        else:
-            wanted = point.before
+        undone = self.last.step if self.last is not None and self.last.before else None
+        wanted = not point.before and point.step is undone if undone else point.before
         if wanted:
             self.chosen.append(point)
         return wanted
@@ -138,10 +146,24 @@ class InTurn:
         if self.last is None:
             return 0
         if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):
-            asking = self.last.step in (Step.PIPELINE_CREATE, Step.REQUEST_CREATE) or self.last.name == (Step.ATTEMPT_CREATE, True)
+            asking = self.last.step in (Step.PIPELINE_CREATE, Step.REQUEST_CREATE) or self.last.name == (
+                Step.ATTEMPT_CREATE,
+                True,
+            )
             return 0 if asking else inf
         if step is Step.STAGE_FILES:  # files that no version names are made again
             return int(self.last.name == (Step.STAGE_FILES, False))
         if step is Step.ACTIONS_CREATE:  # created again, with the same bytes
             return [point.name for point in self.chosen].count((Step.ACTIONS_CREATE, False))
         return 0
+
+
+class AtRandom:
+    """Chooses one of the next points that a run passes, by chance: further on or at once."""
+
+    def __init__(self, chosen: Random, points_max: int) -> None:
+        self._left = chosen.randrange(points_max)
+
+    def __call__(self, point: Point) -> bool:
+        self._left -= 1
+        return self._left < 0

@@ -86,7 +86,8 @@ def headings(page: Path, level: int) -> list[str]:
 
 def table_rows(page: Path) -> Iterator[Row]:
     """The rows of all tables, each with the nearest heading above it."""
-    heading, columns = "", []
+    heading = ""
+    columns: list[str] = []
     for line in prose(page).splitlines():
         if found := _HEADING.match(line):
             heading, columns = found[2].strip(), []

@@ -16,26 +16,28 @@ from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartRespons
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.runtime.launch import RunOptions, launch
 from spark_jobs.runtime.session import start_session
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System
 from tests.support import small_pipeline
 from tests.support.small_pipeline import SINKS, answer
 
-CONF = {
-    "spark.master": "local[2]",
-    "spark.ui.enabled": "false",
+APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"}
+"""Settings of the application, which all tests of a process share."""
+SMALL = {
     "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.databricks.delta.properties.defaults.checkpointInterval": "1000",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What makes small runs fast; nothing that a guarantee rests on."""
 
 
-def tests_session() -> SparkSession:
-    """The one session of this process."""
-    return start_session("tests", CONF)
+def small_session() -> SparkSession:
+    """A session for small runs; other tests of this process have their own."""
+    session = start_session("tests", APPLICATION).newSession()
+    for key, value in SMALL.items():
+        session.conf.set(key, value)
+    return session
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class RunSite:
     def parameters(self) -> dict[str, Any]:
         return {"events": str(self.events), "warehouse": str(self.directory / "warehouse")}
 
-    def files(self, system: System | None = None) -> LocalFiles:
+    def files(self, system: System | None = None) -> Files:
         return LocalFiles(self.home, system)
 
     def run(
@@ -61,13 +63,31 @@ class RunSite:
         run: str = "first",
         *,
         system: System | None = None,
+        home: Files | None = None,
         on_end: OnEnd = OnEnd.DRAIN,
         publish: Publish | None = None,
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
     ) -> StartResponse:
-        options = RunOptions(run=RunId(run), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind)
-        return launch(small_pipeline.pipeline, self.files(system), self.parameters, options, tests_session)
+        """Runs the small pipeline in this process.
+
+        Args:
+            run: The run id.
+            system: What the storage port calls, for the home and for the tables' directories.
+            home: Instead of a home on ``system``.
+            on_end: As in ``RunOptions``, as all that follow.
+            publish: The policy of every sink.
+            fresh: Begin anew.
+            on_rewind: What becomes of public rows.
+        """
+        return launch(
+            small_pipeline.pipeline,
+            home or self.files(system),
+            self.parameters,
+            RunOptions(run=RunId(run), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind),
+            small_session,
+            open_directory=lambda url: LocalFiles(url.removeprefix("file://"), system),
+        )
 
     def table(self, sink: str) -> Path:
         return self.directory / "warehouse" / sink

@@ -17,6 +17,7 @@ from spark_jobs import DeltaSink, Pipeline
 SINKS = ("hourly", "daily")
 ROWS_A_DAY = 60
 FILES_A_DAY = 2
+FILES_A_BATCH = 1
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
 
 
@@ -35,7 +36,7 @@ pipeline = Pipeline("small", params=Params)
 
 @pipeline.source(bounded=True, event_time="at", watermark_delay="1 hour", hold_watermark=True)
 def events(spark: Any, params: Params) -> Any:
-    return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(params.events)
+    return spark.readStream.format("delta").option("maxFilesPerTrigger", FILES_A_BATCH).load(params.events)
 
 
 @pipeline.stage

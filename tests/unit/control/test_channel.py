@@ -4,13 +4,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, StartRequest, StartResponse, WorkDirectory
-from spark_jobs.protocol.errors import FencedError, RejectedError
+from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, OnEnd, StartRequest, StartResponse, WorkDirectory
+from spark_jobs.protocol.errors import FencedError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     CheckpointId,
@@ -67,9 +68,40 @@ def test_a_home_belongs_to_the_pipeline_that_claimed_it_first(channel: Channel) 
         channel.claim(PipelineName("orders"))
 
 
-def test_asking_again_gives_the_open_request_back(channel: Channel) -> None:
+def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel: Channel) -> None:
     first = channel.request_start(A, parameters={"x": 1})
     assert channel.request_start(A, parameters={"x": 1}) == first
+
+
+@pytest.mark.parametrize("changed", [{"parameters": {"x": 2}}, {"fresh": True}, {"on_end": OnEnd.SUSPEND}])
+def test_asking_again_in_other_words_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
+    channel.request_start(A, parameters={"x": 1})
+    asked = channel.request_start(A, **({"parameters": {"x": 1}} | changed))
+    assert asked.attempt == 2
+    assert asked.model_dump(include=set(changed)) == changed
+
+
+def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel) -> None:
+    request = channel.request_start(A, parameters={})
+    with pytest.raises(RejectedError), channel.refusals_answered(request.request):
+        raise InvalidPipelineError("The pipeline has a cycle.", remedy="Break it.", pipeline="flights")
+    answer = channel.answer(A)
+    assert answer is not None
+    assert answer.error == ErrorReport(
+        error="InvalidPipelineError",
+        retry="never",
+        failed="The pipeline has a cycle.",
+        remedy="Break it.",
+        evidence={"pipeline": "flights"},
+    )
+    assert channel.request_start(A, parameters={}).attempt == 2
+
+
+def test_what_a_second_driver_meets_is_no_answer(channel: Channel) -> None:
+    request = channel.request_start(A, parameters={})
+    with pytest.raises(FencedError), channel.refusals_answered(request.request):
+        raise FencedError("Another driver is at work.")
+    assert channel.answer(A) is None
 
 
 def test_a_request_whose_attempt_was_claimed_is_not_used_again(channel: Channel) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
+
 from spark_jobs.protocol import documents
 from spark_jobs.protocol.codec import Document, Part, decode
 from spark_jobs.protocol.documents import PipelineDocument
@@ -27,7 +28,9 @@ def heading(model: type[Part]) -> str:
 
 
 def documented(title: str) -> dict[str, dict[str, str]]:
-    return {row.cells["name"].strip("`"): row.cells for row in table_rows(PAGE) if row.heading == title and "required" in row.cells}
+    return {
+        row.cells["name"].strip("`"): row.cells for row in table_rows(PAGE) if row.heading == title and "required" in row.cells
+    }
 
 
 def json_types(annotation: Any) -> Iterator[str]:

@@ -126,3 +126,33 @@ def test_cutting_back_twice_is_cutting_back_once(tmp_path: Path) -> None:
 
 def test_a_delta_offset_is_written_as_spark_writes_it() -> None:
     assert json.loads(delta_offset("id", 6)) == json.loads(offset(6))
+
+
+def test_a_pinned_file_that_spark_passes_over_gets_a_batch_of_its_own(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["b"]], ["a", "old", "b", "older"], per_batch=1)
+    line = source.bound.passed_over(log_line(1))
+    assert line == log_line(2)
+    assert source.paths(1, 2) == ["old"]
+    assert source.bound.passed_over(log_line(2)) == log_line(3)
+    assert source.bound.reached(log_line(3))
+    assert source.bound.passed_over(log_line(3)) is None
+
+
+def test_planning_passed_over_files_repeats_after_a_crash_before_the_plan_was_written(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"]], ["a", "old"])
+    assert source.bound.passed_over(log_line(0)) == log_line(1)
+    assert source.bound.passed_over(log_line(0)) == log_line(1)
+    assert source.paths(0, 1) == ["old"]
+
+
+def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> None:
+    source = Source(tmp_path, [[f"f{n}"] for n in range(9)], [*(f"f{n}" for n in range(9)), "old"])
+    assert source.bound.passed_over(log_line(8)) == log_line(9)
+    for n in range(9):
+        (tmp_path / f"sources/0/{n}").unlink()
+    assert source.paths(-1, 9) == [*(f"f{n}" for n in range(9)), "old"]
+
+
+@pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
+def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
+    assert BOUND.passed_over(line) is None

@@ -94,10 +94,14 @@ def manifest(number: int, round_number: int, *, drained: bool = False, incarnati
 
 
 def facts(
-    attempts: list[AttemptDocument], latest: RoundDocument | None, *manifests: Manifest, published: int | None = None
+    attempts: list[AttemptDocument],
+    latest: RoundDocument | None,
+    *manifests: Manifest,
+    published: int | None = None,
+    begun_by: StartRequest | None = None,
 ) -> HomeFacts:
     public = {SINK: CheckpointId(published) if published else None}
-    return HomeFacts(attempts, latest, final_manifests(manifests), public)
+    return HomeFacts(attempts, latest, final_manifests(manifests), public, begun_by)
 
 
 def test_the_first_start_begins_the_first_incarnation() -> None:
@@ -184,12 +188,34 @@ def test_a_fresh_start_that_says_what_becomes_of_published_rows_is_not(on_rewind
 
 
 def test_a_fresh_start_that_is_repeated_goes_on_with_its_own_incarnation() -> None:
-    latest = round_document(2, "b", "two")
-    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], latest, manifest(1, 1))
+    latest, begun_by = round_document(2, "b", "two"), request("b", 2, fresh=True)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], latest, manifest(1, 1), begun_by=begun_by)
     assert decide(request("b", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
 
 
-def test_an_incarnation_that_was_named_and_not_begun_is_begun() -> None:
+def test_a_fresh_start_that_is_repeated_in_an_empty_home_goes_on_as_well() -> None:
+    latest, begun_by = round_document(1, "a"), request("a", 1, fresh=True)
+    home = facts([attempt(1, "a", 1)], latest, begun_by=begun_by)
+    assert decide(request("a", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_a_run_that_did_not_start_fresh_may_do_so_when_it_is_repeated() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), begun_by=request("a", 1))
+    found = decide(request("a", fresh=True), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+
+
+def test_a_fresh_start_that_is_repeated_in_other_words_begins_another_incarnation() -> None:
+    named = [attempt(1, "a", 1), attempt(2, "b", 2, "two")]
+    home = facts(named, round_document(1, "a"), manifest(1, 1), published=1, begun_by=request("b", 2, fresh=True))
+    found = decide(request("b", fresh=True, on_rewind=OnRewind.KEEP), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(3), IncarnationId("two"), OnRewind.KEEP)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_an_incarnation_that_was_named_and_not_begun_is_begun(fresh: bool) -> None:
     named = attempt(2, "b", 2, "two", follows=IncarnationId("one"), on_rewind=OnRewind.KEEP)
-    home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1)
-    assert decide(request("c"), home, PARAMETERS, GRAPH) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
+    begun_by = request("b", 2, fresh=True, on_rewind=OnRewind.KEEP)
+    home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1, begun_by=begun_by)
+    asked = request("b", fresh=True, on_rewind=OnRewind.KEEP) if fresh else request("c")
+    assert decide(asked, home, PARAMETERS, GRAPH) == Begin(RoundNumber(2), None)

@@ -1,0 +1,24 @@
+"""All commands of ``spark-jobs``."""
+
+import typer
+
+from spark_jobs.cli.checkpoints import checkpoints
+from spark_jobs.cli.inspect import inspect
+from spark_jobs.cli.publish import publish
+from spark_jobs.cli.run import run
+from spark_jobs.cli.schema import schema
+from spark_jobs.cli.status import status
+from spark_jobs.cli.validate import validate
+
+EXIT_CODES = "Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted."
+
+app = typer.Typer(
+    name="spark-jobs",
+    help=f"Flink's checkpoint semantics for Spark Structured Streaming and Delta Lake. {EXIT_CODES}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (run, status, checkpoints, inspect, publish, validate, schema):
+    app.command()(command)

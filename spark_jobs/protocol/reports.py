@@ -1,0 +1,24 @@
+"""Errors as they cross a process: in a response, in a command's JSON output."""
+
+import json
+
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import StreamPipelineError, error_from
+
+
+def report_error(error: StreamPipelineError) -> ErrorReport:
+    """What another process needs to know of ``error``; evidence that is no JSON value becomes text."""
+    return ErrorReport(
+        error=type(error).__name__,
+        retry=error.retry.value,
+        failed=error.failed,
+        exists=error.exists,
+        safe=error.safe,
+        remedy=error.remedy,
+        evidence=json.loads(json.dumps(error.evidence, default=str)),
+    )
+
+
+def reported_error(report: ErrorReport) -> StreamPipelineError:
+    """The error that another process has reported."""
+    return error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)

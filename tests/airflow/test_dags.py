@@ -1,0 +1,130 @@
+"""The example DAGs, run by Airflow with its embedded database and with real drivers."""
+
+import json
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.utils import db
+from airflow.utils.session import create_session
+from deltalake import DeltaTable
+
+from scripts.demo.independent import compare, read_airlines, read_flights
+from tests.airflow.conftest import DAGS, ROOT, connection
+from tests.airflow.test_example_pipelines import flights_data
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+]
+
+HOUR, DAY, TICK = timedelta(hours=1), timedelta(days=1), timedelta(microseconds=1)
+DAYS = [date(2013, 1, day) for day in (1, 2, 3)]
+Row = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    """The DAGs, known to a new database."""
+    db.initdb()
+    with create_session() as session:
+        bundles: Any = DagBundlesManager
+        bundles().sync_bundles_to_db(session=session)
+    found = DagBag(dag_folder=str(DAGS))
+    sync_bag_to_db(found, "dags-folder", None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The connection's home root."""
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(bag: DagBag, dag_id: str, day: date, **conf: Any) -> dict[str, Any]:
+    """Runs a DAG to its end; what its pipeline has left."""
+    dag: Any = bag.dags[dag_id]
+    dag_run = dag.test(logical_date=datetime(day.year, day.month, day.day, tzinfo=UTC), run_conf=conf)
+    assert dag_run.state == "success"
+    return dict(dag_run.get_task_instance("run").xcom_pull(task_ids="run"))
+
+
+def published(facts: dict[str, Any]) -> dict[str, pa.Table]:
+    return {name: DeltaTable(sink["table"]).to_pyarrow_table() for name, sink in facts["sinks"].items()}
+
+
+def rows(table: pa.Table) -> Counter[Row]:
+    return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def arrivals(days: list[date]) -> list[tuple[datetime, str, bool]]:
+    """Per flight of these days the departure, the origin, and whether it was cancelled."""
+    first = flights_data().read_flights().slice(0, 5_000).select(["day", "departure", "origin", "dep_delay"])
+    flights = zip(*(column.to_pylist() for column in first.columns), strict=True)
+    return [(at, origin, delay is None) for day, at, origin, delay in flights if day in days]
+
+
+def hourly_answer(days: list[date], before: datetime | None = None) -> Counter[Row]:
+    """The rows of ``hourly_departures`` by plain counting: of windows that end at ``before`` at the latest."""
+    flights: Counter[tuple[str, datetime]] = Counter()
+    cancelled: Counter[tuple[str, datetime]] = Counter()
+    for at, origin, is_cancelled in arrivals(days):
+        hour = (origin, at.replace(minute=0, second=0, microsecond=0))
+        flights[hour] += 1
+        cancelled[hour] += is_cancelled
+    return Counter(
+        (origin, start, start + HOUR - TICK, count, cancelled[origin, start])
+        for (origin, start), count in flights.items()
+        if before is None or start + HOUR <= before
+    )
+
+
+def daily_answer(days: list[date]) -> Counter[Row]:
+    """The rows of ``daily_departures``, from those of the hours."""
+    found: dict[tuple[object, datetime], list[tuple[int, int]]] = {}
+    for origin, start, _, flights, cancelled in hourly_answer(days):
+        assert isinstance(start, datetime)
+        assert isinstance(flights, int)
+        assert isinstance(cancelled, int)
+        found.setdefault((origin, start.replace(hour=0)), []).append((flights, cancelled))
+    return Counter(
+        (origin, start, start + DAY - TICK, sum(f for f, _ in hours), sum(c for _, c in hours), max(f for f, _ in hours))
+        for (origin, start), hours in found.items()
+    )
+
+
+def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, homes: Path) -> None:
+    facts = run(bag, "bounded_flights", date(2026, 1, 1))
+    assert (facts["checkpoint"], facts["round"], facts["drained"]) == (1, 1, True)
+    assert facts["home"] == f"file://{homes}/bounded_flights"
+    assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {"hourly": 1, "daily": 1, "late_spells": 1}
+    tables = published(facts)
+    assert {name: table.num_rows for name, table in tables.items()} == {n: s["rows"] for n, s in facts["sinks"].items()}
+    compared = compare(tables, read_flights(), read_airlines())
+    assert len(compared) == 3
+    assert [each for each in compared if not each.same] == []
+
+
+def test_three_days_of_runs_equal_one_answer_over_all_three(bag: DagBag) -> None:
+    tables: dict[str, pa.Table] = {}
+    for number, day in enumerate(DAYS, start=1):
+        last = day == DAYS[-1]
+        facts = run(bag, "daily_increment", day, on_end="drain" if last else "suspend")
+        assert (facts["checkpoint"], facts["round"], facts["drained"]) == (number, number, last)
+        so_far = DAYS[:number]
+        watermark = None if last else max(at for at, _, _ in arrivals(so_far)) - HOUR
+        tables = published(facts)
+        assert rows(tables["hourly_departures"]) == hourly_answer(so_far, before=watermark)
+        assert rows(tables["daily_departures"]) <= daily_answer(so_far)
+    assert rows(tables["daily_departures"]) == daily_answer(DAYS)

@@ -1,0 +1,66 @@
+"""The DAGs on the pages of the documentation, as Airflow parses them."""
+
+import json
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.get_provider_info import get_provider_info
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
+from spark_jobs.api.load import load_pipeline
+from tests.support.pages import ROOT, files, pages, table_rows
+
+PARSE = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(dag_folder=sys.argv[1])
+assert "pyspark" not in sys.modules
+print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for name, dag in bag.dags.items()}}))
+"""
+REFERENCE = ROOT / "docs/reference/airflow.md"
+GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
+
+
+def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path: Path) -> None:
+    shown = {title: text for page in pages() for title, text in files(page).items() if "DAG(" in text}
+    for title, text in shown.items():
+        file = tmp_path / "dags" / title
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "orders.py").write_text(files(GUIDE)["orders.py"])
+    schema = load_pipeline(str(tmp_path / "orders.py")).schema()
+    (tmp_path / "dags/orders.schema.json").write_text(json.dumps(schema))
+    answer = subprocess.run([sys.executable, "-c", PARSE, str(tmp_path / "dags")], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout.splitlines()[-1])
+    assert found["errors"] == {}
+    assert found["dags"] == {
+        "audited_orders": ["run", "audit", "publish"],
+        "elsewhere": ["orders_are_done"],
+        "nightly": ["run"],
+        "orders_by_hand": ["run"],
+        "sessions": ["run"],
+        "views": ["run"],
+    }
+    assert len(shown) == 5
+
+
+@pytest.mark.parametrize("kind", [StreamPipelineOperator, FinalCheckpointSensor])
+def test_the_reference_describes_every_argument(kind: type) -> None:
+    described = {
+        row.cells["argument"].strip("`"): row.cells["default"].strip("`")
+        for row in table_rows(REFERENCE)
+        if row.heading == f"`{kind.__name__}`"
+    }
+    own = [each for each in signature(kind).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert described == {each.name: "" if each.default is each.empty else repr(each.default) for each in own}
+
+
+def test_the_reference_describes_every_extra_of_the_connection() -> None:
+    described = [row.cells["extra"].strip("`") for row in table_rows(REFERENCE) if "extra" in row.cells]
+    (connection,) = get_provider_info()["connection-types"]
+    assert described == list(connection["conn-fields"])

@@ -1,0 +1,125 @@
+"""A whole run during which the storage fails once, and one after it.
+
+Every operation of the home, and of the tables' directories as far as the runtime itself touches them, can fail. What Spark and delta-rs
+do themselves is not behind the storage port.
+"""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from spark_jobs.protocol.errors import OutcomeUnknownError, StorageError, StreamPipelineError
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.support.run_site import RunSite
+from tests.support.small_pipeline import answer
+from tests.support.systems import FaultSystem
+
+pytestmark = pytest.mark.spark
+
+CODES = [errno.EIO, errno.ENOSPC, errno.EACCES]
+STRIDE = 7
+"""How many parts the nightly sweep has: each a test of its own, so that one can be repeated."""
+
+
+@pytest.fixture(scope="session")
+def operations(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> int:
+    """How many operations an undisturbed run does."""
+    system = FaultSystem()
+    RunSite(tmp_path_factory.mktemp("clean") / "site", one_day).run(system=system)
+    return system.operations
+
+
+def fail_once(site: RunSite, index: int, code: int) -> None:
+    """Fails one operation of a run; the tables are old or new, and the next run ends well."""
+    system = FaultSystem(index, code)
+    error = error_of(site, system)
+    where = f"{errno.errorcode[code]} at operation {index} ({system.trace[-1] if not system.injected else system.trace[index]})"
+    if error is not None:
+        assert isinstance(error, StorageError | OutcomeUnknownError), f"{where}: {error!r}"
+        assert error.remedy, where
+    expected, found = answer([0]), site.public()
+    assert all(rows in ([], expected[sink]) for sink, rows in found.items()), f"{where} left a mix"
+    assert site.checkpoints() or not any(found.values()), f"{where}: public before the manifest"
+    unswept = bool(site.checkpoints())
+    site.run()
+    site.assert_answered()
+    assert unswept or site.orphans() == [], where
+
+
+def error_of(site: RunSite, system: FaultSystem) -> StreamPipelineError | None:
+    try:
+        site.run(system=system)
+    except StreamPipelineError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: errno.errorcode[code])
+def test_a_run_whose_storage_fails_once_says_so_and_the_next_ends_well(
+    site: RunSite, operations: int, code: int, seed: int, tmp_path: Path
+) -> None:
+    for index in Random(f"{seed} {code}").sample(range(operations), 2):
+        fail_once(replace(site, directory=tmp_path / str(index)), index, code)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(STRIDE))
+def test_a_failure_of_any_operation_of_a_run_is_survived(
+    site: RunSite, operations: int, part: int, seed: int, tmp_path: Path
+) -> None:
+    for index in range(part, operations, STRIDE):
+        code = CODES[(index // STRIDE + seed) % len(CODES)]
+        fail_once(replace(site, directory=tmp_path / str(index)), index, code)
+
+
+class LosesAnswers:
+    """The answer to one step is lost: it has happened, and whoever took it is told that nobody knows."""
+
+    def __init__(self, step: Step) -> None:
+        self._step, self.lost = step, False
+
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        if step is self._step and not self.lost:
+            self.lost = True
+            raise OutcomeUnknownError("The storage did not answer.", remedy="Look again.")
+
+
+def lose_the_answer(site: RunSite, step: Step) -> None:
+    observer = LosesAnswers(step)
+    with observed_by(observer), pytest.raises(OutcomeUnknownError):
+        site.run()
+    assert observer.lost
+
+
+def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site: RunSite) -> None:
+    """One attempt after the other loses the answer to the next kind of step."""
+    landed = [step for step in Step if step not in (Step.PUBLISH_SINK, Step.SWEEP, Step.INCARNATION_CLOSE)]
+    for step in landed:
+        lose_the_answer(site, step)
+    site.run()
+    site.assert_answered()
+
+
+def test_a_manifest_that_landed_is_found_and_not_made_again(site: RunSite) -> None:
+    lose_the_answer(site, Step.MANIFEST_CREATE)
+    assert site.public() == {"hourly": [], "daily": []}
+    attempts = site.attempts()
+    site.run()
+    site.assert_answered()
+    assert site.attempts() == attempts, "the answer needs no attempt"
+
+
+def test_a_version_that_landed_is_not_staged_again(site: RunSite) -> None:
+    lose_the_answer(site, Step.STAGE_VERSION)
+    (version,) = site.home.glob("work/*/stages/*/log/_delta_log/*1.json")
+    staged = version.read_bytes()
+    site.run()
+    site.assert_answered()
+    assert version.read_bytes() == staged
+    assert site.orphans() == []

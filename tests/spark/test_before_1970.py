@@ -1,0 +1,96 @@
+"""Spark begins at 1970 and drops earlier rows as late; of an unordered input none is."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, Pipeline
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The newest events come first; the oldest are from 1899. In one version no row has a time."""
+    path = tmp_path_factory.mktemp("before-1970") / "events"
+    for number, year in enumerate([2024, 1969, None, 1899, 1975]):
+        table = inputs.events(20_000, seed=year or 0)[["id", "ts", "key", "value"]]
+        table["ts"] -= inputs.BEGIN - pd.Timestamp(f"{year or 2024}-11-20", tz="UTC").as_unit("us")
+        if year is None:
+            table["ts"] = table["ts"].where(table["ts"].isna())
+        table["id"] += number * 100_000
+        inputs.append(path, table)
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(spark: SparkSession, path: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    site = Site(spark, tmp_path_factory.mktemp("before-1970"))
+    pipeline = Pipeline("old")
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).option("startingVersion", 0)
+        return reader.load(str(path))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
+    def daily(events: DataFrame) -> DataFrame:
+        return (
+            events.groupBy(F.window("ts", "1 day").alias("day"), "key")
+            .agg(F.sum("value").alias("total"))
+            .select("key", "total", F.window_time("day").alias("day_end"))
+        )
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "yearly")))
+    def yearly(daily: DataFrame) -> DataFrame:
+        weeks = daily.groupBy(F.window("day_end", "7 days").alias("week")).agg(F.sum("total").alias("total"))
+        return weeks.select("week.start", "total")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "distinct")))
+    def distinct(events: DataFrame) -> DataFrame:
+        return events.dropDuplicates(["id", "ts"]).select("id", "ts")
+
+    site.run(pipeline)
+    return site
+
+
+@pytest.mark.parametrize(
+    ("sink", "query"),
+    {
+        "daily": "SELECT key, sum(value) total, window.end - INTERVAL 1 MICROSECOND day_end FROM old "
+        "GROUP BY window(ts, '1 day'), key",
+        "yearly": "SELECT window.start, sum(value) total FROM old GROUP BY window(ts, '7 days')",
+        "distinct": "SELECT DISTINCT id, ts FROM old",
+    }.items(),
+)
+def test_no_row_is_late(views: SparkSession, site: Site, path: Path, sink: str, query: str) -> None:
+    views.read.format("delta").load(str(path)).createOrReplaceTempView("old")
+    assert_same(public(site.tables / sink), answer(views.sql(query)))
+
+
+def test_spark_says_so_too(site: Site) -> None:
+    assert [cut.late_rows for cut in site.manifest().stages.values()] == [0, 0, 0]
+
+
+def test_a_row_at_the_very_beginning_of_1970_is_not_late(spark: SparkSession, tmp_path: Path) -> None:
+    site, pipeline = Site(spark, tmp_path), Pipeline("beginning")
+    table = inputs.events(100)[["id", "ts"]].drop_duplicates("id")
+    table["ts"] = pd.Timestamp(0, tz="UTC").as_unit("us")
+    inputs.append(tmp_path / "events", table)
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(tmp_path / "events"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "distinct")))
+    def distinct(events: DataFrame) -> DataFrame:
+        return events.dropDuplicates(["id", "ts"])
+
+    site.run(pipeline)
+    assert public(site.tables / "distinct").total() == 100

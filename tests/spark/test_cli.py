@@ -1,0 +1,108 @@
+"""The command line with a real Spark, each command in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_jobs import consistent_versions
+from tests.support import small_pipeline
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+ENTRY = str(Path(small_pipeline.__file__))
+CONF = ["spark.master=local[2]", "spark.ui.enabled=false", "spark.sql.shuffle.partitions=2", "spark.driver.memory=1g"]
+
+
+class CommandLine:
+    """``spark-jobs`` for one home."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.home = str(directory / "home")
+        self.run_options = [option for setting in CONF for option in ("--conf", setting)]
+        for name in ("events", "warehouse"):
+            self.run_options += ["--param", f"{name}={directory / name}"]
+        small_pipeline.deliver(directory / "events", 0)
+
+    def command(self, name: str, *options: str) -> list[str]:
+        entry = [ENTRY, *self.run_options] if name == "run" else []
+        return [sys.executable, "-m", "spark_jobs", name, *entry, "--home", self.home, *options]
+
+    def text(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(name, *options), capture_output=True, text=True, check=False, cwd=ROOT)
+
+    def answer(self, name: str, *options: str) -> Any:
+        """The document that a command answers with."""
+        done = self.text(name, *options, "--output", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def rows(self, sink: str) -> int:
+        return int(DeltaTable(self.directory / "warehouse" / sink).count())
+
+
+def test_a_pipeline_is_run_looked_at_published_and_run_again(tmp_path: Path) -> None:
+    cli, expected = CommandLine(tmp_path), small_pipeline.answer([0])
+    ran = cli.answer("run", "--run-id", "monday", "--publish", "external")
+    assert (ran["ran"], ran["checkpoint"], ran["drained"], ran["run"]) == (True, 1, True, "monday")
+    assert {sink: (result["version"], result["rows"]) for sink, result in ran["sinks"].items()} == {
+        sink: (None, len(rows)) for sink, rows in expected.items()
+    }
+    assert cli.rows("hourly") == 0
+
+    status = cli.answer("status")
+    assert (status["at_work"], status["status"]["state"], status["checkpoint"]) == (False, "done", 1)
+    assert list(status["status"]["stages"]) == ["known", "hourly", "daily"]
+    (entry,) = cli.answer("checkpoints")["checkpoints"]
+    assert entry["published"] == {"hourly": False, "daily": False}
+    inspected = cli.answer("inspect")
+    assert {stage["drained"] for stage in inspected["stages"].values()} == {True}
+    assert inspected["sinks"]["hourly"]["rows"] == len(expected["hourly"])
+
+    assert cli.answer("publish")["newly_published"] == ["hourly", "daily"]
+    assert {sink: cli.rows(sink) for sink in expected} == {sink: len(rows) for sink, rows in expected.items()}
+    assert {sink: version for sink, (_, version) in consistent_versions(cli.home).items()} == {"hourly": 1, "daily": 1}
+
+    again = cli.text("run", "--run-id", "tuesday")
+    assert again.returncode == 0
+    assert "Nothing was left to do" in again.stdout
+    assert "version 1" in again.stdout
+    assert "starting Spark" not in again.stderr
+
+
+def test_an_interrupted_run_says_so_and_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    process = subprocess.Popen(
+        cli.command("run", "--run-id", "monday"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    seen = list(takewhile(lambda line: not line.startswith("stage"), process.stderr))
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, "")
+    assert "Stopped: The command was interrupted." in err
+    assert "Traceback" not in err
+    assert any("starting Spark" in line for line in seen)
+
+    finished = cli.text("run", "--run-id", "monday")
+    assert finished.returncode == 0, finished.stderr
+    assert "Checkpoint 1 is complete: the pipeline is drained." in finished.stdout
+    assert "WARN" not in finished.stderr, "what the JVM prints is in the home"
+    assert "WARN" in (tmp_path / "home" / "work" / "spark.log").read_text()
+    assert {sink: cli.rows(sink) for sink in small_pipeline.SINKS} == {
+        sink: len(rows) for sink, rows in small_pipeline.answer([0]).items()
+    }

@@ -1,0 +1,84 @@
+"""Running again: a drained pipeline, a repeated run id, a fresh start."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, Pipeline, RejectedError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import Rows, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+
+def _pipeline(site: Site) -> Pipeline:
+    pipeline = Pipeline("again")
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.home.parent / "events"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
+    def daily(events: DataFrame) -> DataFrame:
+        return events.groupBy(F.window("ts", "1 day")).agg(F.sum("value").alias("total"), F.count("*").alias("n"))
+
+    return pipeline
+
+
+@pytest.fixture
+def drained(spark: SparkSession, tmp_path: Path) -> Site:
+    """A pipeline that has run to its end, under the run id "first"; one more version of its input came afterwards."""
+    site = Site(spark, tmp_path)
+    inputs.append(tmp_path / "events", inputs.events(5_000))
+    site.run(_pipeline(site), run_id="first")
+    inputs.append(tmp_path / "events", inputs.events(5_000, seed=9))
+    return site
+
+
+def _daily(*tables: pd.DataFrame) -> Rows:
+    rows = pd.concat(tables).dropna(subset=["ts"])
+    days = rows.groupby(rows["ts"].dt.floor("D"))["value"].agg(["sum", "count"])
+    return Rows(
+        ((day.to_pydatetime(), (day + pd.Timedelta("1 day")).to_pydatetime()), int(total), int(n))
+        for day, (total, n) in days.iterrows()
+    )
+
+
+FIRST, SECOND = (5_000, 10, 1), (5_000, 10, 9)
+
+
+@pytest.mark.parametrize("run_id", ["first", "second"])
+def test_a_drained_pipeline_that_is_run_again_does_nothing_and_shows_what_there_is(drained: Site, run_id: str) -> None:
+    before, version = public(drained.tables / "daily"), DeltaTable(str(drained.tables / "daily")).version()
+    response = drained.run(_pipeline(drained), run_id=run_id)
+    assert response.checkpoint == 1
+    assert response.sinks["daily"].version == version  # type: ignore[index]  # a name is a text
+    assert response.sinks["daily"].rows == before.total()  # type: ignore[index]  # a name is a text
+    assert public(drained.tables / "daily") == before
+    assert DeltaTable(str(drained.tables / "daily")).version() == version
+    assert drained.checkpoints() == [1]
+
+
+def test_a_fresh_start_behind_published_rows_is_refused(drained: Site) -> None:
+    before = public(drained.tables / "daily")
+    with pytest.raises(RejectedError, match="--on-rewind keep"):
+        drained.run(_pipeline(drained), fresh=True)
+    assert public(drained.tables / "daily") == before
+
+
+def test_a_fresh_start_that_keeps_adds_to_the_rows_that_are_there(drained: Site) -> None:
+    drained.run(_pipeline(drained), fresh=True, on_rewind="keep")
+    both = _daily(inputs.events(*FIRST)) + _daily(inputs.events(*FIRST), inputs.events(*SECOND))
+    assert_same(public(drained.tables / "daily"), both)
+
+
+def test_a_fresh_start_that_replaces_leaves_only_its_own_rows(drained: Site) -> None:
+    drained.run(_pipeline(drained), fresh=True, on_rewind="replace")
+    assert_same(public(drained.tables / "daily"), _daily(inputs.events(*FIRST), inputs.events(*SECOND)))
+    drained.run(_pipeline(drained), run_id="first")
+    assert_same(public(drained.tables / "daily"), _daily(inputs.events(*FIRST), inputs.events(*SECOND)))

@@ -1,0 +1,189 @@
+"""What cannot keep the promises is refused before anything is staged, by name and with what to do instead."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from spark_jobs import DeltaSink, InterruptedRunError, Pipeline, RejectedError
+from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import public_count
+
+pytestmark = pytest.mark.spark
+
+Change = Callable[[DataFrame], DataFrame]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("refusals") / "events"
+    inputs.append(path, inputs.events(500))
+    return path
+
+
+def _pipeline(site: Site, events: Path, change: Change, read: Callable[[SparkSession], DataFrame] | None = None) -> Pipeline:
+    pipeline = Pipeline("refused")
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def rows(spark: SparkSession) -> DataFrame:
+        return read(spark) if read else spark.readStream.format("delta").load(str(events))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "sink")))
+    def changed(rows: DataFrame) -> DataFrame:
+        return change(rows)
+
+    return pipeline
+
+
+def _own_watermark(rows: DataFrame) -> DataFrame:
+    return rows.select("id", F.col("ts").alias("at")).withWatermark("at", "1 hour")
+
+
+def _undeclared_stream(rows: DataFrame) -> DataFrame:
+    return rows.select("id").union(rows.sparkSession.readStream.format("rate").load().select("value"))
+
+
+def _waits_for_the_clock(rows: DataFrame) -> DataFrame:
+    def count(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        yield from parts
+
+    return rows.groupBy("id").applyInPandasWithState(count, "id long", "n long", "append", "ProcessingTimeTimeout")
+
+
+def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
+    class Nothing(StatefulProcessor):
+        def init(self, handle: Any) -> None: ...
+
+        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+            yield from rows
+
+        def close(self) -> None: ...
+
+    return rows.groupBy("id").transformWithStateInPandas(Nothing(), "id long", "append", "ProcessingTime")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_own_watermark, "'changed' calls withWatermark itself"),
+        (_undeclared_stream, "'changed' reads a stream .* that is none of its inputs"),
+        (_waits_for_the_clock, "applyInPandasWithState with a processing-time timeout, which waits for the clock"),
+        (_timers_by_the_clock, "timeMode='ProcessingTime', which waits for the clock"),
+        (lambda rows: rows.groupBy("key").count(), "Spark cannot run stage 'changed' as a stream"),
+        (lambda rows: rows.select("no_such_column"), "'changed' cannot be analysed"),
+        (lambda rows: rows.sparkSession.range(3), "'changed' does not return a streaming frame"),
+        (lambda rows: None, "'changed' does not return a streaming frame but NoneType"),
+    ],
+    ids=["watermark", "undeclared", "timeout", "timers", "append", "column", "batch", "none"],
+)
+def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=message) as refused:
+        site.run(_pipeline(site, events, change))
+    assert refused.value.remedy
+    assert not public_count(site.tables / "sink")
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda spark, path: spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts"), "'rows' reads 'rate'"),
+        (lambda spark, path: spark.read.format("delta").load(path), "'rows' does not return a streaming frame"),
+        (
+            lambda spark, path: spark.readStream.format("delta").load(path).withWatermark("ts", "1 hour"),
+            "'rows' calls withWatermark itself",
+        ),
+        (lambda spark, path: spark.readStream.format("delta").load(path).drop("ts"), "has no column 'ts' for its event time"),
+        (lambda spark, path: spark.readStream.format("delta").load(f"{path}/nowhere"), "'rows' cannot be read"),
+    ],
+    ids=["rate", "batch", "watermark", "column", "path"],
+)
+def test_a_source_is_refused(site: Site, events: Path, read: Any, message: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=message) as refused:
+        site.run(_pipeline(site, events, lambda rows: rows.select("id"), lambda spark: read(spark, str(events))))
+    assert refused.value.remedy
+    assert public_count(site.tables / "sink") is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "partition_by", "message"),
+    [
+        ("id BIGINT", [], "returns value, which the table does not have"),
+        ("id BIGINT, value INT, must STRING NOT NULL", [], "lacks must"),
+        ("id STRING, value INT", [], None),
+        ("id BIGINT, value SMALLINT", [], "do not fit the columns"),
+        ("id BIGINT, value STRUCT<a: INT>", [], "do not fit the columns"),
+        ("id BIGINT, value INT", ["id"], "is partitioned by"),
+        ("id BIGINT, value INT, serial BIGINT GENERATED ALWAYS AS IDENTITY", [], "identityColumns"),
+    ],
+    ids=["extra", "missing", "widened to text", "narrower", "other type", "partitioning", "identity"],
+)
+def test_a_table_is_refused(site: Site, events: Path, columns: str, partition_by: list[str], message: str | None) -> None:
+    path = site.tables / "existing"
+    site.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+    pipeline = Pipeline("refused")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(events))
+
+    @pipeline.stage(sink=DeltaSink(str(path), partition_by=partition_by))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select("id", "value")
+
+    if message is None:
+        site.run(pipeline)
+        assert public_count(path) == 525
+        return
+    with pytest.raises(UnsupportedTableError, match=message) as refused:
+        site.run(pipeline)
+    assert refused.value.remedy
+    assert public_count(path) == 0
+    assert not list(path.rglob("*.parquet")), "something was staged"
+
+
+class _FailsOnce:
+    """Fails after a step, the first time."""
+
+    def __init__(self, which: Step) -> None:
+        self._which = which
+        self._failed = False
+
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        if step is self._which and not self._failed:
+            self._failed = True
+            raise OSError("failed as told")
+
+
+def test_a_stage_that_is_not_deterministic_is_found_out_when_a_batch_is_computed_again(site: Site, events: Path) -> None:
+    pipeline = _pipeline(site, events, lambda rows: rows.where(F.rand() < 0.5).select("id"))
+    with observed_by(_FailsOnce(Step.STAGE_VERSION)), pytest.raises(InterruptedRunError, match="failed as told"):
+        site.run(pipeline, run_id="first")
+    with pytest.raises(InterruptedRunError, match="not deterministic") as found:
+        site.run(pipeline, run_id="first")
+    assert found.value.evidence["expected"] != found.value.evidence["found"]
+    assert public_count(site.tables / "sink") == 0
+
+
+def test_a_deterministic_batch_that_is_computed_again_is_staged_once(site: Site, events: Path) -> None:
+    pipeline = _pipeline(site, events, lambda rows: rows.select("id"))
+    with observed_by(_FailsOnce(Step.STAGE_VERSION)), pytest.raises(InterruptedRunError, match="failed as told"):
+        site.run(pipeline, run_id="first")
+    site.run(pipeline, run_id="first")
+    assert public_count(site.tables / "sink") == 525
+
+
+def test_an_error_says_which_input_of_a_pipeline_is_unknown(site: Site, events: Path) -> None:
+    pipeline = _pipeline(site, events, lambda rows: rows)
+    with pytest.raises(RejectedError, match="'events' is not one of its inputs"):
+        pipeline.rewired({"events": lambda spark: None}, "/nowhere")

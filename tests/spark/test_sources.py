@@ -1,0 +1,152 @@
+"""What a bounded source can be: files of any format and name, Delta tables, nothing at all."""
+
+import json
+from pathlib import Path
+from urllib.parse import unquote
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.documents import FilesPin
+from spark_jobs.protocol.ids import InputName, StageName
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "payment long, paid_at timestamp, payer string, amount int"
+NAMES = ["plain", "with a space", "100%25 sure", "a+b=c&d", "grüße", "day=2024-03-01"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files with odd names in sub-directories with odd names, in three formats, and files that do not count."""
+    directory = tmp_path_factory.mktemp("source files 50%")
+    rows = inputs.payments()
+    size = len(rows) // len(NAMES) + 1
+    for number, name in enumerate(NAMES):
+        part = rows.iloc[number * size : (number + 1) * size]
+        for format in ("json", "csv", "parquet"):
+            (directory / format / name / "deeper").mkdir(parents=True)
+            (directory / format / name / "_hidden").write_bytes(b"not data")
+        inputs.write_parquet(directory / "parquet" / name, part, 2)
+        text = part.assign(paid_at=part["paid_at"].dt.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        text.to_json(directory / "json" / name / f"{name}.json", orient="records", lines=True)
+        text.to_csv(directory / "csv" / name / "deeper" / f"{name}.csv", index=False)
+    inputs.write_parquet(directory / "flat", rows, 4)
+    (directory / "flat" / "below").mkdir()
+    (directory / "flat" / "notes.txt").write_text("not data either")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def site(spark: SparkSession, directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    site = Site(spark, tmp_path_factory.mktemp("sources"))
+    pipeline = Pipeline("sources")
+    inputs.append(directory / "empty", inputs.payments(10).iloc[:0])
+
+    def stage(name: str) -> None:
+        @pipeline.stage(sink=DeltaSink(str(site.tables / name)), inputs={"rows": f"{name}_rows"}, name=name)
+        def copy(rows: DataFrame) -> DataFrame:
+            return rows.select("payment", "paid_at", "payer", "amount")
+
+    @pipeline.source(bounded=True, event_time="paid_at")
+    def json_rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(SCHEMA).option("recursiveFileLookup", "true").json(str(directory / "json"))
+
+    @pipeline.source(bounded=True)
+    def csv_rows(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", True).option("header", True)
+        return reader.option("maxFilesPerTrigger", "4").csv(str(directory / "csv"))
+
+    @pipeline.source(bounded=True)
+    def parquet_rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(SCHEMA).parquet(str(directory / "parquet" / "*"))
+
+    @pipeline.source(bounded=True)
+    def flat_rows(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(SCHEMA).option("pathGlobFilter", "*.parquet").option("maxFilesPerTrigger", 3)
+        return reader.parquet(str(directory / "flat"))
+
+    @pipeline.source(bounded=True, event_time="paid_at")
+    def empty(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(directory / "empty"))
+
+    for name in ("json", "csv", "parquet", "flat"):
+        stage(name)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "of_nothing")))
+    def of_nothing(empty: DataFrame) -> DataFrame:
+        return empty.groupBy(F.window("paid_at", "1 hour")).count()
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "nothing_left")))
+    def nothing_left(json_rows: DataFrame) -> DataFrame:
+        return json_rows.where("amount < 0").select("paid_at", "amount")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "of_nothing_left")))
+    def of_nothing_left(nothing_left: DataFrame) -> DataFrame:
+        return nothing_left.groupBy(F.window("paid_at", "1 hour")).count()
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "with_nothing")))
+    def with_nothing(empty: DataFrame, flat_rows: DataFrame) -> DataFrame:
+        return flat_rows.select("payment").union(empty.select("payment"))
+
+    site.run(pipeline)
+    return site
+
+
+@pytest.mark.parametrize("sink", ["json", "csv", "parquet", "flat"])
+def test_files_of_every_name_are_read_once(site: Site, views: SparkSession, sink: str) -> None:
+    assert_same(public(site.tables / sink), answer(views.sql("SELECT payment, paid_at, payer, amount FROM payments")))
+
+
+@pytest.mark.parametrize(("source", "files"), {"json_rows": 6, "csv_rows": 6, "parquet_rows": 12, "flat_rows": 4}.items())
+def test_the_pin_names_exactly_the_files_that_count(site: Site, source: str, files: int) -> None:
+    (pin,) = site.manifest().inputs[InputName(source)]
+    assert isinstance(pin, FilesPin)
+    assert len(pin.files) == files
+    for file in pin.files:
+        assert Path(unquote(file.path.removeprefix("file://"))).stat().st_size == file.size_bytes
+
+
+@pytest.mark.parametrize("sink", ["of_nothing", "nothing_left", "of_nothing_left"])
+def test_an_input_without_rows_ends_with_an_empty_table(site: Site, sink: str) -> None:
+    assert public_count(site.tables / sink) == 0
+    assert site.manifest().stages[StageName(sink)].drained
+
+
+def test_an_input_without_rows_does_not_hold_back_another(site: Site) -> None:
+    assert public_count(site.tables / "with_nothing") == 100_000
+
+
+def test_an_old_file_that_arrives_in_a_later_round_is_read(site: Site, tmp_path: Path) -> None:
+    """Spark's file source forgets files that are older than its newest by a week, and then passes over them without a word."""
+    daily = Site(site.spark, tmp_path)
+    pipeline = Pipeline("old_files", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").json(str(tmp_path / "in"))
+
+    @pipeline.stage(sink=DeltaSink(str(daily.tables / "copy")))
+    def copy(numbers: DataFrame) -> DataFrame:
+        return numbers
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "new.json").write_text(json.dumps({"n": 1}))
+    daily.run(pipeline)
+    (tmp_path / "in" / "old.json").write_text(json.dumps({"n": 2}))
+    month_ago = pd.Timestamp.now().timestamp() - 30 * 86_400
+    _touch(tmp_path / "in" / "old.json", month_ago)
+    daily.run(pipeline)
+    assert sorted(public(daily.tables / "copy")) == [(1,), (2,)]
+
+
+def _touch(path: Path, at: float) -> None:
+    import os
+
+    os.utime(path, (at, at))

@@ -1,0 +1,77 @@
+"""Tables that are there already: their columns' order and types count; and what a partition value or a path can be."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import StreamPipelineError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+REGIONS = ["a b", "100%", "%41", "ü/ñ=&?#", "x'y\"z", "back\\slash", " ", "日本", None]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("odd-values") / "events"
+    table = inputs.events(5_000)
+    table["region"] = [REGIONS[number % len(REGIONS)] for number in range(len(table))]
+    table["day"] = table["ts"].dt.date
+    inputs.append(path, table)
+    return path
+
+
+def _pipeline(events: Path, columns: list[str], sink: DeltaSink) -> Pipeline:
+    pipeline = Pipeline("tables")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(events))
+
+    @pipeline.stage(sink=sink)
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select(*columns)
+
+    return pipeline
+
+
+def test_rows_take_the_order_and_the_types_of_the_columns_of_a_table_that_is_there(site: Site, events: Path) -> None:
+    path = site.tables / "existing"
+    site.spark.sql(
+        f"CREATE TABLE delta.`{path}` (value BIGINT, KEY STRING, extra DOUBLE, ts TIMESTAMP, id DECIMAL(20, 0), "
+        "hour INT GENERATED ALWAYS AS (hour(ts))) USING delta PARTITIONED BY (hour)"
+    )
+    site.run(_pipeline(events, ["id", "ts", "key", "value"], DeltaSink(str(path))))
+    expected = site.spark.read.format("delta").load(str(events))
+    found = site.spark.read.format("delta").load(str(path))
+    assert found.schema["value"].dataType.simpleString() == "bigint"
+    query = ("bigint(value) value", "key", "double(NULL) extra", "ts", "CAST(id AS DECIMAL(20, 0)) id", "hour(ts) hour")
+    assert_same(answer(found), answer(expected.selectExpr(*query)))
+    assert_same(public(path, ["value", "KEY", "extra", "ts", "id", "hour"]), answer(expected.selectExpr(*query)))
+
+
+@pytest.mark.parametrize("partition_by", [["region"], ["day", "region"]])
+def test_every_value_can_be_a_partition(site: Site, events: Path, partition_by: list[str]) -> None:
+    path = site.tables / "by region (100)"
+    site.run(_pipeline(events, ["region", "day", "id", "ts"], DeltaSink(str(path), partition_by=partition_by)))
+    expected = site.spark.read.format("delta").load(str(events)).select("region", "day", "id", "ts")
+    assert_same(public(path, ["region", "day", "id", "ts"]), answer(expected))
+    assert_same(answer(site.spark.read.format("delta").load(str(path)).select("region", "day", "id", "ts")), answer(expected))
+    assert DeltaTable(str(path)).metadata().partition_columns == partition_by
+
+
+@pytest.mark.parametrize("name", ["plain", "with a space", "grün", "a=b", "it's", "a+b", "a&b", "a,b;c", "~x", "#1?"])
+def test_a_table_can_have_this_name(site: Site, events: Path, name: str) -> None:
+    path = site.tables / name
+    try:
+        site.run(_pipeline(events, ["id", "region"], DeltaSink(str(path))))
+    except StreamPipelineError as error:
+        pytest.fail(str(error))
+    expected = site.spark.read.format("delta").load(str(events)).select("id", "region")
+    assert_same(public(path), answer(expected))

@@ -1,0 +1,202 @@
+"""A home, its tables and the file that declares its pipeline, as the command line finds them; and how it is called."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.cli import app
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.control.status import write_status
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointHistory,
+    CheckpointKind,
+    Manifest,
+    OnEnd,
+    PipelineDocument,
+    Publish,
+    RoundDocument,
+    RunState,
+    StageCut,
+    StageState,
+    StageStatus,
+    StartRequest,
+    Status,
+    StepTime,
+    WorkDirectory,
+)
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    PipelineName,
+    RoundNumber,
+    RunId,
+    StageName,
+    WorkDirectoryId,
+)
+from spark_jobs.storage.files import create_document
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline
+
+FLIGHTS = """
+from pydantic import BaseModel, SecretStr
+from spark_jobs import DeltaSink, Pipeline
+
+
+class Params(BaseModel):
+    warehouse: str
+    days: int = 1
+    token: SecretStr | None = None
+
+
+pipeline = Pipeline("flights", params=Params, conf={"spark.executor.memory": "1g"})
+
+
+@pipeline.source(bounded=True, event_time="at")
+def events(spark, params): ...
+
+
+@pipeline.static
+def airlines(spark, params): ...
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/hourly", partition_by=["day"]))
+def hourly(events, airlines): ...
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/daily"))
+def daily(hourly): ...
+"""
+
+
+class UsedHome:
+    """The home of the pipeline ``flights``, in which something has happened already; and the pipeline's file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.entry = str(directory / "flights.py")
+        Path(self.entry).write_text(FLIGHTS)
+        self.files = LocalFiles(directory / "home")
+        self.url = self.files.url
+        self.staged = StagedPipeline(self.files, directory / "warehouse")
+        (directory / "warehouse").mkdir()
+        self.params = ["--param", f"warehouse={directory / 'warehouse'}"]
+        self.graph = load_pipeline(self.entry).graph().describe()
+
+    def begin(self, attempt: int = 1, *, run: str = "monday", **changes: Any) -> None:
+        """An attempt that began a round of its own and was interrupted, unless a checkpoint follows."""
+        if Channel(self.files).pipeline() is None:
+            create_document(self.files, "pipeline.json", PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE))
+            self.staged.make_table(HOURLY)
+            self.staged.make_table(DAILY, partition_by=())
+        request = self.ask(run)
+        fields: dict[str, Any] = {
+            "attempt": AttemptNumber(attempt),
+            "request": request.request,
+            "run": RunId(run),
+            "round": RoundNumber(attempt),
+            "incarnation": IncarnationId("first"),
+            "restored_from": None,
+            "work_directory": WorkDirectory(id=WorkDirectoryId("work"), path="work/work", host="elsewhere"),
+            "host": "elsewhere",
+            "process": 4711,
+            "started_at": NOW,
+            "versions": {},
+        }
+        Attempts(self.files).create(AttemptDocument(**(fields | changes)))
+        Rounds(self.files).begin(
+            RoundDocument(
+                round=RoundNumber(attempt),
+                run=RunId(run),
+                incarnation=IncarnationId("first"),
+                on_end=OnEnd.DRAIN,
+                publish=None,
+                parameters={"warehouse": str(self.directory / "warehouse"), "days": 1},
+                graph=self.graph,
+                begun_at=NOW,
+            )
+        )
+
+    def complete(self, *, run: str = "monday", late_rows: int = 0, **changes: Any) -> Manifest:
+        """The final checkpoint of the newest round: three rows in each sink, staged."""
+        number = max(Attempts(self.files).numbers())
+        rows: dict[Any, list[Row]] = {sink: [(number, "a"), (number, "b"), (number, "c")] for sink in (HOURLY, DAILY)}
+        fields: dict[str, Any] = {
+            "publish": Publish.EXTERNAL,
+            "checkpoint_kind": CheckpointKind.FINAL,
+            "graph": self.graph,
+            "round": RoundNumber(number),
+            "run": RunId(run),
+            "attempt": number,
+            "drained": True,
+            "on_end": OnEnd.DRAIN,
+            "completed_at": NOW + timedelta(seconds=2),
+            "stages": {StageName(name): _cut(late_rows) for name in ("hourly", "daily")},
+            "parameters": {"warehouse": "w", "days": 1},
+        }
+        manifest = self.staged.checkpoint(rows, **(fields | changes))
+        self.staged.store.record(a_try(manifest.checkpoint))
+        return manifest
+
+    def beat(self, state: RunState = RunState.DONE) -> None:
+        """A heartbeat of attempt 1."""
+        stages = {
+            StageName("daily"): StageStatus(state=StageState.WAITING),
+            StageName("hourly"): StageStatus(
+                state=StageState.RUNNING, batch=BatchId(2), rows_in=12_345, progress=0.5, late_rows=7
+            ),
+        }
+        status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=state, updated_at=NOW, stages=stages)
+        write_status(self.files, status)
+
+    def ask(self, run: str = "tuesday") -> StartRequest:
+        """A start request, as somebody else writes it."""
+        return Channel(self.files).request_start(RunId(run), parameters={"warehouse": str(self.directory / "warehouse")})
+
+
+def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:
+    """The history of one try, which succeeded."""
+    fields: dict[str, Any] = {
+        "checkpoint": CheckpointId(checkpoint),
+        "checkpoint_kind": CheckpointKind.FINAL,
+        "attempt": AttemptNumber(1),
+        "began_at": NOW,
+        "steps": (StepTime(step="cut", duration_s=0.25), StepTime(step="persist", duration_s=1.5)),
+        "files": 4,
+        "size_bytes": 1000,
+        "rows": 6,
+    }
+    return CheckpointHistory(**(fields | changes))
+
+
+def _cut(late_rows: int) -> StageCut:
+    return StageCut(
+        query="q",
+        batch=BatchId(3),
+        offsets_sha256="",
+        commits_sha256="",
+        watermark_ms=253_402_300_799_000,
+        finished=True,
+        drained=True,
+        drain_batches=1,
+        rows=3,
+        late_rows=late_rows,
+    )
+
+
+def spark_jobs(*arguments: object, **environment: str) -> Result:
+    """Calls the command line in this process, wide enough that no line is folded."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300", **environment})
+
+
+def document(result: Result) -> Any:
+    """The one JSON document that a command wrote to standard output."""
+    return json.loads(result.stdout)

@@ -1,0 +1,64 @@
+"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after run …``.
+
+The first time that it comes to the step, it meets its fate:
+
+- ``killed``: its process gets SIGKILL; its JVM ends by itself.
+- ``orphans``: its JVM is stopped, then its process gets SIGKILL: the JVM lingers until somebody lets it go on.
+- ``widowed``: its JVM gets SIGKILL.
+- ``stopped``: its process is stopped until somebody lets it go on.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from spark_jobs.cli import main
+from spark_jobs.protocol.steps import Step, observed_by
+
+
+def signal_jvm(number: int) -> None:
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        raise RuntimeError("no JVM was started")
+    os.kill(gateway.proc.pid, number)
+
+
+def orphan() -> None:
+    signal_jvm(signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FATES: dict[str, Callable[[], None]] = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "orphans": orphan,
+    "widowed": lambda: signal_jvm(signal.SIGKILL),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
+class Doom:
+    """Calls ``fate`` once, before or after a step."""
+
+    def __init__(self, fate: Callable[[], None], step: Step, *, before: bool) -> None:
+        self._fate, self._step, self._before, self._met = fate, step, before, False
+
+    def before(self, step: Step) -> None:
+        self._pass(step, before=True)
+
+    def after(self, step: Step) -> None:
+        self._pass(step, before=False)
+
+    def _pass(self, step: Step, *, before: bool) -> None:
+        if not self._met and step is self._step and before == self._before:
+            self._met = True
+            self._fate()
+
+
+if __name__ == "__main__":
+    _, fate, step, when, *arguments = sys.argv
+    sys.argv[1:] = arguments
+    with observed_by(Doom(FATES[fate], Step(step), before=when == "before")):
+        main()

@@ -1,0 +1,119 @@
+"""Real drivers: processes of their own, each with a JVM, on one site."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from spark_jobs.protocol.steps import Step
+from tests.support import small_pipeline
+from tests.support.run_site import APPLICATION, SMALL, RunSite
+
+ROOT = Path(__file__).parents[2]
+MARK = "SPARK_JOBS_DRIVERS"
+TIMEOUT_S = 180.0
+SETTINGS = APPLICATION | SMALL | {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""The last one halves what a JVM needs until it is warm, and a driver's never is."""
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A fate of :mod:`tests.support.doomed_driver`, before or after the first occurrence of a step."""
+
+    fate: str
+    step: Step
+    before: bool
+
+    def __str__(self) -> str:
+        return f"{self.fate} {'before' if self.before else 'after'} {self.step.value}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a driver ended."""
+
+    code: int
+    """Negative: the number of the signal."""
+    answer: dict[str, Any]
+    """What it printed for programs; empty where it printed nothing."""
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """Starts drivers on one site and knows their processes, also those whose parents are dead."""
+
+    site: RunSite
+    mark: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def start(self, *options: str, run: str | None = "first", doom: Doomed | None = None) -> subprocess.Popen[str]:
+        """Starts ``spark-jobs run`` on the site.
+
+        Args:
+            options: More of its options.
+            run: The run id; None where ``options`` has a request.
+            doom: What happens to it.
+        """
+        module = ["spark_jobs"] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
+        when = [] if doom is None else ["before" if doom.before else "after"]
+        command = [*module, *when, "run", small_pipeline.__file__, f"--home={self.site.home}", "--output=json"]
+        asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
+        return subprocess.Popen(
+            [sys.executable, "-m", *command, *asked, *(f"--conf={key}={value}" for key, value in SETTINGS.items()), *options],
+            cwd=ROOT,
+            env=os.environ | {MARK: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *options: str, run: str | None = "first", doom: Doomed | None = None) -> Ended:
+        """Starts a driver and waits for its end."""
+        return ended(self.start(*options, run=run, doom=doom))
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of every driver."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def wait_gone(self) -> None:
+        """Waits until nothing of them is left."""
+        _, alive = psutil.wait_procs(self.processes(), timeout=60)
+        assert alive == []
+
+    def end(self) -> None:
+        """Ends whatever is left, also what is stopped."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.wait_gone()
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """Waits for a driver's end."""
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    return Ended(process.returncode, json.loads(stdout) if stdout.strip() else {}, stderr)
+
+
+@contextmanager
+def drivers_on(site: RunSite) -> Iterator[Drivers]:
+    """Drivers that are ended, with all that they started, when the context closes."""
+    drivers = Drivers(site)
+    try:
+        yield drivers
+    finally:
+        drivers.end()

@@ -1,0 +1,74 @@
+"""Several drivers on one home, and drivers that lose their JVM or leave one behind."""
+
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import JVM_LOCK, local_path, locked
+from spark_jobs.protocol.errors import ExitCode
+from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.protocol.steps import Step
+from tests.support.drivers import Doomed, Drivers, Ended, ended
+
+pytestmark = pytest.mark.spark
+
+LINGERING_S = 15.0
+"""How long it is watched that a driver waits for a JVM that another one has left behind."""
+
+
+def test_a_driver_whose_jvm_dies_says_so_and_the_next_one_goes_on(drivers: Drivers) -> None:
+    found = drivers.run(doom=Doomed("widowed", Step.STAGE_FILES, before=True))
+    assert found.code == ExitCode.FAILED, found
+    assert found.answer["error"] == "InterruptedRunError"
+    assert drivers.site.public() == {"hourly": [], "daily": []}
+    assert drivers.run().code == ExitCode.DONE
+    drivers.site.assert_answered()
+    assert drivers.site.orphans() == []
+
+
+def test_a_jvm_that_outlives_its_driver_is_waited_for(drivers: Drivers) -> None:
+    """It stands before the end of a batch, and would finish it beside the next driver."""
+    assert drivers.run(doom=Doomed("orphans", Step.STAGE_VERSION, before=True)).code == -signal.SIGKILL
+    (jvm,) = drivers.processes()
+    assert locked(local_path(drivers.site.files(), JVM_LOCK))
+    second = drivers.start()
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(LINGERING_S)
+    assert drivers.site.attempts() == 1, "the second driver has begun nothing"
+    jvm.send_signal(signal.SIGCONT)
+    psutil.wait_procs([jvm], timeout=30)
+    assert ended(second).code == ExitCode.DONE
+    drivers.site.assert_answered()
+    assert drivers.site.orphans() == []
+
+
+def both(first: "subprocess.Popen[str]", second: "subprocess.Popen[str]") -> list[Ended]:
+    """Waits for two drivers; the one with the lower exit code comes first."""
+    with ThreadPoolExecutor(2) as pool:
+        return sorted(pool.map(ended, (first, second)), key=lambda driver: driver.code)
+
+
+def test_of_two_drivers_for_one_request_one_does_it_and_both_are_content(drivers: Drivers) -> None:
+    channel = Channel(drivers.site.files())
+    channel.claim(PipelineName("small"))
+    request = channel.request_start(RunId("first"), parameters=drivers.site.parameters).request
+    asked = f"--request={request}"
+    found = both(drivers.start(asked, run=None), drivers.start(asked, run=None))
+    assert [driver.code for driver in found] == [ExitCode.DONE, ExitCode.DONE], found
+    drivers.site.assert_answered()
+    assert drivers.site.attempts() == 1
+
+
+def test_of_two_runs_at_once_one_is_told_who_is_at_work(drivers: Drivers) -> None:
+    done, refused = both(drivers.start(run="first"), drivers.start(run="second"))
+    assert done.code == ExitCode.DONE, done
+    assert refused.code == ExitCode.FAILED, refused
+    assert refused.answer["error"] == "ConflictError"
+    assert "Another driver is at work" in refused.answer["failed"]
+    assert refused.answer["remedy"]
+    drivers.site.assert_answered()
+    assert drivers.site.attempts() == 1

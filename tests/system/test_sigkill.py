@@ -1,0 +1,62 @@
+"""Real drivers, killed for real at every step; the next one goes on."""
+
+import signal
+from random import Random
+
+import pytest
+
+from spark_jobs.protocol.steps import Step
+from tests.support.drivers import Doomed, Drivers
+from tests.support.run_site import RunSite
+from tests.support.small_pipeline import SINKS, answer
+
+pytestmark = pytest.mark.spark
+
+IN_A_FRESH_START = [Step.INCARNATION_CLOSE, Step.SWEEP]
+IN_ORDER = [step for step in Step if step not in IN_A_FRESH_START]
+"""As they are declared: each attempt comes to the step at which the one before it died, and to the next."""
+
+
+def assert_killed(drivers: Drivers, doom: Doomed, *options: str, run: str) -> None:
+    found = drivers.run(*options, run=run, doom=doom)
+    assert found.code == -signal.SIGKILL, f"{doom}: {found}"
+
+
+def assert_done(drivers: Drivers, *options: str, run: str) -> None:
+    found = drivers.run(*options, run=run)
+    assert found.code == 0, found
+
+
+def kill_in_turn(drivers: Drivers, befores: dict[Step, list[bool]]) -> None:
+    """Kills driver after driver, each at the next step, then does the same to a fresh start that replaces what is public."""
+    for step in IN_ORDER:
+        for before in befores[step]:
+            assert_killed(drivers, Doomed("killed", step, before), run="first")
+    assert_done(drivers, run="first")
+    drivers.site.assert_answered()
+    fresh = ("--fresh", "--on-rewind=replace")
+    for step in IN_A_FRESH_START:
+        for before in befores[step]:
+            assert_killed(drivers, Doomed("killed", step, before), *fresh, run="second")
+    assert_done(drivers, *fresh, run="second")
+    drivers.wait_gone()
+
+
+def test_drivers_killed_at_each_step_lose_and_double_nothing(drivers: Drivers, seed: int) -> None:
+    chosen = Random(seed)
+    kill_in_turn(drivers, {step: [chosen.random() < 0.5] for step in Step})
+    assert_replaced(drivers.site)
+
+
+@pytest.mark.nightly
+def test_drivers_killed_before_and_after_each_step_lose_and_double_nothing(drivers: Drivers) -> None:
+    befores = {step: [True, False] for step in Step} | {Step.SWEEP: [True]}  # after it, an attempt has its manifest already
+    kill_in_turn(drivers, befores)
+    assert_replaced(drivers.site)
+
+
+def assert_replaced(site: RunSite) -> None:
+    """The fresh start's rows are public, alone and once."""
+    assert site.public() == answer([0])
+    assert site.publications() == dict.fromkeys(SINKS, 2)
+    assert site.checkpoints() == [1, 2]

@@ -1,0 +1,73 @@
+import shutil
+
+import pytest
+
+from spark_jobs.protocol.documents import CheckpointKind, ErrorReport
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId
+from spark_jobs.publication.publisher import close_incarnation, publish
+from tests.support.command_line import UsedHome, a_try, document, spark_jobs
+from tests.support.staged_pipeline import DAILY, HOURLY, path_of
+
+
+def test_a_home_without_a_checkpoint_says_so(interrupted: UsedHome) -> None:
+    assert "has no checkpoint yet" in spark_jobs("checkpoints", "--home", interrupted.url).stdout
+
+
+def test_a_checkpoint_is_listed_with_its_steps_and_amounts(drained: UsedHome) -> None:
+    (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert (entry["checkpoint"], entry["outcome"], entry["checkpoint_kind"]) == (1, "complete", "final")
+    assert (entry["rows"], entry["files"], entry["drained"]) == (6, 6, True)
+    assert entry["steps_s"] == {"cut": 0.25, "persist": 1.5}
+    assert entry["duration_s"] == 1.75
+    shown = spark_jobs("checkpoints", "--home", drained.url).stdout
+    assert "cut 0.25 s, persist 1.50 s" in shown
+    assert "staged" in shown
+
+
+def test_without_a_history_the_manifest_says_how_long_it_took(drained: UsedHome) -> None:
+    drained.files.delete("history")
+    (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert (entry["steps_s"], entry["duration_s"]) == ({}, 2.0)
+
+
+def test_what_is_public_is_told_per_sink(drained: UsedHome) -> None:
+    publish(drained.files, sinks=[HOURLY])
+    (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert entry["published"] == {"hourly": True, "daily": False}
+    assert "1 of 2 sinks" in spark_jobs("checkpoints", "--home", drained.url).stdout
+
+
+def test_of_a_closed_incarnation_what_was_published_before_is_public_and_the_rest_is_not(drained: UsedHome) -> None:
+    publish(drained.files)
+    drained.begin(2, run="tuesday")
+    second = drained.complete(run="tuesday")
+    for sink in (HOURLY, DAILY):
+        close_incarnation(second.sinks[sink].table, second.sinks[sink].app, CheckpointId(1))
+    drained.begin(3, run="wednesday", incarnation=IncarnationId("second"))
+    drained.complete(run="wednesday", incarnation=IncarnationId("second"))
+    entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert [list(entry["published"].values()) for entry in entries] == [[True, True], [False, False], [False, False]]
+
+
+def test_a_table_that_is_gone_is_named_and_hides_nothing_else(drained: UsedHome) -> None:
+    shutil.rmtree(path_of(drained.staged.tables[HOURLY]))
+    result = spark_jobs("checkpoints", "--home", drained.url, "--output", "json")
+    assert document(result)["checkpoints"][0]["published"] == {"hourly": None, "daily": False}
+    assert "a table is gone" in spark_jobs("checkpoints", "--home", drained.url).stdout
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.FINAL, CheckpointKind.PERIODIC])
+def test_a_try_that_failed_is_listed_with_its_reason(drained: UsedHome, kind: CheckpointKind) -> None:
+    report = ErrorReport(error="StorageFullError", retry="with_backoff", failed="The disk is full.")
+    drained.staged.store.record(a_try(2, checkpoint_kind=kind, failure=report))
+    shown = spark_jobs("checkpoints", "--home", drained.url)
+    assert "Checkpoint 2 is failed: The disk is full." in shown.stdout
+    assert kind.value in shown.stdout
+
+
+def test_a_corrupt_manifest_is_listed_as_corrupt(drained: UsedHome) -> None:
+    drained.files.create("checkpoints/2/manifest.json", b"torn")
+    shown = spark_jobs("checkpoints", "--home", drained.url)
+    assert shown.exit_code == 0
+    assert "Checkpoint 2 is corrupt" in shown.stdout
+    assert "checkpoints/2/manifest.json" in shown.stdout

@@ -1,0 +1,66 @@
+import shutil
+
+from spark_jobs.protocol.documents import DeltaPin
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.publication.publisher import publish
+from tests.support.command_line import UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import HOURLY, path_of
+
+
+def test_a_checkpoint_is_shown_with_its_stages_sinks_and_inputs(interrupted: UsedHome) -> None:
+    pins = (DeltaPin(path="/data/flights", table="t", version=9),)
+    interrupted.complete(late_rows=1234, inputs={InputName("events"): pins})
+    shown = spark_jobs("inspect", "--home", interrupted.url)
+    assert shown.exit_code == 0
+    for text in ("end of time", "1,234", "/data/flights at version 9", "external", "staged", "delta-rs without a JVM"):
+        assert text in shown.stdout
+
+
+def test_a_program_reads_the_facts_in_the_order_of_the_graph(drained: UsedHome) -> None:
+    answer = document(spark_jobs("inspect", "--home", drained.url, "--output", "json"))
+    assert list(answer["stages"]) == list(answer["sinks"]) == ["hourly", "daily"]
+    assert (answer["checkpoint"], answer["run"], answer["drained"]) == (1, "monday", True)
+    assert answer["manifest"] == f"{drained.url}/checkpoints/1/manifest.json"
+    assert answer["sinks"]["hourly"] | {"table": "", "size_bytes": 0} == {
+        "table": "",
+        "files": 3,
+        "rows": 3,
+        "size_bytes": 0,
+        "policy": "external",
+        "publisher": "delta-rs without a JVM",
+        "published": False,
+        "version": None,
+    }
+
+
+def test_a_published_checkpoint_shows_its_delta_versions(drained: UsedHome) -> None:
+    publish(drained.files)
+    answer = document(spark_jobs("inspect", "--home", drained.url, "--output", "json"))
+    assert {sink: facts["version"] for sink, facts in answer["sinks"].items()} == {"hourly": 1, "daily": 1}
+    assert "version 1" in spark_jobs("inspect", "--home", drained.url).stdout
+
+
+def test_an_older_checkpoint_can_be_named(drained: UsedHome) -> None:
+    drained.begin(2, run="tuesday")
+    drained.complete(run="tuesday")
+    assert document(spark_jobs("inspect", "--home", drained.url, "--output", "json"))["run"] == "tuesday"
+    chosen = spark_jobs("inspect", "--home", drained.url, "--checkpoint", 1, "--output", "json")
+    assert document(chosen)["run"] == "monday"
+
+
+def test_a_checkpoint_that_does_not_exist_is_refused(drained: UsedHome) -> None:
+    refused = spark_jobs("inspect", "--home", drained.url, "--checkpoint", 7)
+    assert refused.exit_code == 2
+    assert "no complete checkpoint 7" in refused.stderr
+
+
+def test_a_corrupt_checkpoint_is_never_half_shown(drained: UsedHome) -> None:
+    drained.files.replace("checkpoints/1/manifest.json", b"torn")
+    refused = spark_jobs("inspect", "--home", drained.url, "--checkpoint", 1, "--output", "json")
+    assert refused.exit_code == 2
+    assert document(refused)["error"]["error"] == "CorruptDocumentError"
+
+
+def test_a_table_that_is_gone_is_named(drained: UsedHome) -> None:
+    shutil.rmtree(path_of(drained.staged.tables[HOURLY]))
+    assert "the table is gone" in spark_jobs("inspect", "--home", drained.url).stdout

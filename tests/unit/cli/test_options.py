@@ -1,0 +1,59 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.cli.options import pairs, parameters, words
+from spark_jobs.protocol.errors import InvalidParameterError
+
+names = st.text(st.characters(exclude_characters="=", exclude_categories=["Z", "C"]), min_size=1)
+
+
+@given(st.dictionaries(names, st.text()))
+def test_a_value_may_hold_anything_also_an_equals_sign(values: dict[str, str]) -> None:
+    assert pairs("--param", [f"{name}={value}" for name, value in values.items()]) == values
+
+
+@pytest.mark.parametrize("text", ["", "days", "=3", " =3"])
+def test_what_is_no_pair_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameterError, match="NAME=VALUE"):
+        pairs("--param", [text])
+
+
+def test_a_secret_in_a_malformed_pair_is_not_repeated() -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        pairs("--param", ["=hunter2"])
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="twice"):
+        pairs("--conf", ["a=1", "a=2"])
+
+
+def test_lists_are_written_as_for_spark_or_repeated() -> None:
+    assert words(["a:b:1, c:d:2", "e:f:3"]) == ["a:b:1", "c:d:2", "e:f:3"]
+    assert words(None) == []
+
+
+@pytest.mark.parametrize(("name", "text"), [("p.json", '{"days": 3, "w": "x"}'), ("p.toml", 'days = 3\nw = "x"\n')])
+def test_a_file_gives_parameters_and_the_command_line_goes_before_it(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert parameters(["w=y"], tmp_path / name) == {"days": 3, "w": "y"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [("p.json", "{", "not JSON"), ("p.toml", "=", "not TOML"), ("p.json", json.dumps([1]), "holds a list")],
+)
+def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidParameterError, match=reason):
+        parameters(None, tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameterError, match="cannot be read"):
+        parameters(None, tmp_path / "p.json")

@@ -1,0 +1,91 @@
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from spark_jobs.cli.progress import LINE_INTERVAL_S, Progress, ProgressLines, stage_line, stage_table
+from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, RunId, StageName
+
+
+def a_status(**states: StageState) -> Status:
+    stages = {StageName(name): StageStatus(state=state) for name, state in states.items()}
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Status(attempt=AttemptNumber(3), run=RunId("r"), state=RunState.RUNNING, updated_at=now, stages=stages)
+
+
+def a_stage(**fields: Any) -> StageStatus:
+    return StageStatus(state=StageState.RUNNING, **fields)
+
+
+def test_a_change_of_a_stage_is_told_at_once() -> None:
+    lines = ProgressLines()
+    assert lines.tick(0.0, "starting", None) == ["starting"]
+    assert lines.tick(0.5, "running", a_status(hourly=StageState.RUNNING, daily=StageState.WAITING)) == ["stage hourly: running"]
+    both = lines.tick(1.0, "running", a_status(hourly=StageState.ENDED, daily=StageState.RUNNING))
+    assert both == ["stage hourly: ended", "stage daily: running"]
+
+
+def test_between_two_changes_there_is_a_line_now_and_then() -> None:
+    lines, status = ProgressLines(), a_status(hourly=StageState.RUNNING)
+    printed = [bool(lines.tick(tenth / 10, "running", status)) for tenth in range(200)]
+    assert printed.count(True) == 20 / LINE_INTERVAL_S
+
+
+def test_where_no_stage_is_running_it_tells_what_is_going_on() -> None:
+    lines = ProgressLines()
+    lines.tick(0.0, "starting Spark", None)
+    assert lines.tick(LINE_INTERVAL_S, "starting Spark", None) == ["starting Spark"]
+
+
+def test_a_stage_in_one_line() -> None:
+    stage = a_stage(batch=BatchId(3), rows_in=12_345, rows_per_s=99.6, watermark_ms=86_400_000, late_rows=2, progress=0.25)
+    assert stage_line("hourly", stage) == (
+        "stage hourly: running, batch 3, 12,345 rows read, 100 rows/s, 25%, watermark 1970-01-02 00:00:00 UTC, 2 late rows"
+    )
+    assert stage_line("hourly", a_stage()) == "stage hourly: running"
+
+
+def test_a_terminal_shows_a_moving_bar_per_stage() -> None:
+    screen = StringIO()
+    progress = Progress(Console(file=screen, force_terminal=True, width=150), "flights")
+    progress.follow(lambda: a_status(hourly=StageState.RUNNING, daily=StageState.WAITING))
+    with progress.shown():
+        progress.doing("flights is running")
+    shown = screen.getvalue()
+    assert "flights is running, attempt 3: running" in shown
+    assert "hourly" in shown
+    assert "daily" in shown
+    assert "━" in shown
+
+
+def test_what_is_no_terminal_gets_lines_and_no_control_characters() -> None:
+    text = StringIO()
+    with Progress(Console(file=text, width=150), "starting Spark").shown():
+        pass
+    assert text.getvalue() == "starting Spark (0 s)\n"
+
+
+def test_a_watched_driver_is_followed_to_its_end() -> None:
+    text = StringIO()
+    progress = Progress(Console(file=text, width=150), "flights")
+
+    class Driver:
+        status = a_status(hourly=StageState.DRAINING)
+
+    ended = progress.watch(Driver())  # type: ignore[arg-type]
+    ended()
+    with progress.shown():
+        pass
+    assert "stage hourly: draining" in text.getvalue()
+
+
+def test_a_table_without_bars_tells_how_far_a_stage_is_if_that_is_known() -> None:
+    text = StringIO()
+    status = a_status(hourly=StageState.RUNNING)
+    known = {StageName("hourly"): a_stage(progress=0.5, late_rows=3), StageName("daily"): a_stage()}
+    Console(file=text, width=150).print(stage_table(status.model_copy(update={"stages": known}), bars=False))
+    assert "50%" in text.getvalue()
+    assert "3 late" in text.getvalue()
+    assert "━" not in text.getvalue()

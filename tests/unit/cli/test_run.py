@@ -1,0 +1,237 @@
+"""``spark-jobs run`` as far as it goes without a JVM: what is refused, what is answered from the home, how errors end."""
+
+import os
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from spark_jobs.cli import app
+from spark_jobs.cli.run import SUBMITTED
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartRequest, StartResponse
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
+from spark_jobs.publication.publisher import publish
+from tests.support.command_line import UsedHome, document, spark_jobs
+
+
+def run(home: UsedHome, *options: object) -> Result:
+    return spark_jobs("run", home.entry, "--home", home.url, *options)
+
+
+def answered(home: UsedHome, monkeypatch: pytest.MonkeyPatch, function: str = "launch") -> dict[str, Any]:
+    """Has the driver answer with checkpoint 1 without running; returns what it was called with."""
+    given: dict[str, Any] = {}
+
+    def launched(pipeline: Any, files: Any, *rest: Any) -> StartResponse:
+        given.update(pipeline=pipeline, rest=rest)
+        home.begin()
+        manifest = home.complete(late_rows=5)
+        request = home.ask()
+        return StartResponse(
+            request=request.request,
+            attempt=request.attempt,
+            run=request.run,
+            checkpoint=manifest.checkpoint,
+            sinks=publish(home.files, by_policy=True),
+            answered_at=datetime.now(UTC),
+        )
+
+    monkeypatch.setattr(f"spark_jobs.runtime.launch.{function}", launched)
+    return given
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException, function: str = "launch") -> None:
+    def launched(*arguments: Any) -> StartResponse:
+        raise error
+
+    monkeypatch.setattr(f"spark_jobs.runtime.launch.{function}", launched)
+
+
+def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(drained: UsedHome) -> None:
+    publish(drained.files)
+    again = run(drained, *drained.params)
+    assert again.exit_code == 0
+    assert "Nothing was left to do: the pipeline is drained since checkpoint 1" in again.stdout
+    assert "run monday" in again.stdout
+    assert "version 1" in again.stdout
+    assert drained.staged.commits(next(iter(drained.staged.tables))) == [1]
+
+
+def test_a_program_reads_that_nothing_ran(drained: UsedHome) -> None:
+    answer = document(run(drained, *drained.params, "--run-id", "tuesday", "--output", "json"))
+    assert (answer["ran"], answer["checkpoint"], answer["drained"], answer["run"]) == (False, 1, True, "tuesday")
+    assert {sink: result["version"] for sink, result in answer["sinks"].items()} == {"hourly": None, "daily": None}
+
+
+def test_staged_rows_are_called_staged_and_the_next_command_publishes_them(drained: UsedHome) -> None:
+    shown = run(drained, *drained.params).stdout
+    assert "staged" in shown
+    assert f"spark-jobs publish --home {drained.url}" in shown
+    assert "consistent_versions" not in shown
+
+
+def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(unused, monkeypatch)
+    shown = run(unused, *unused.params)
+    assert shown.exit_code == 0
+    assert "5 rows came late in stage hourly" in shown.stdout
+    assert f"{unused.url}/checkpoints/1/manifest.json" in shown.stdout
+
+
+def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = answered(unused, monkeypatch)
+    options = ["--run-id", "r", "--on-end", "suspend", "--publish", "external", "--fresh", "--on-rewind", "keep"]
+    conf = ["--conf", "spark.executor.memory=2g", "--conf", "spark.x=a=b", "--packages", "g:n:1,g:m:2", "--driver-memory", "1g"]
+    assert run(unused, *unused.params, *options, *conf).exit_code == 0
+    parameters, chosen, _, _ = given["rest"]
+    assert parameters == {"warehouse": str(unused.directory / "warehouse")}
+    assert (chosen.run, chosen.on_end, chosen.publish) == ("r", OnEnd.SUSPEND, Publish.EXTERNAL)
+    assert (chosen.fresh, chosen.on_rewind) == (True, OnRewind.KEEP)
+
+
+def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("spark_jobs.runtime.session.start_session", lambda name, conf, **rest: given.update(conf))
+    monkeypatch.setattr("spark_jobs.runtime.launch.launch", lambda pipeline, files, parameters, options, start, watch: start())
+    run(unused, "--conf", "spark.x=a=b")
+    assert given == {"spark.executor.memory": "1g", "spark.x": "a=b"}
+    run(unused, "--conf", "spark.executor.memory=2g")
+    assert given["spark.executor.memory"] == "2g"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--param", "warehouse"], "no value"),
+        (["--param", "warehouse=w", "--param", "warehouse=v"], "twice"),
+        (["--conf", "spark.sql.streaming.stateStore.providerClass=mine"], "spark.sql.streaming.stateStore.providerClass"),
+        (["--conf", "executor.memory=1g"], "not a Spark setting"),
+        (["--param", "warehouse=w", "--param", "days=many"], "days"),
+        (["--request", "tuesday"], "start-N"),
+        (["--request", "start-1", "--param", "warehouse=w", "--fresh"], "--param, --fresh"),
+        (["--request", "start-1", "--on-rewind", "keep"], "--on-rewind"),
+    ],
+)
+def test_what_is_refused_is_refused_before_anything_is_written(unused: UsedHome, options: list[str], reason: str) -> None:
+    refused = run(unused, *options)
+    assert refused.exit_code == 2
+    assert reason in refused.stderr
+    assert unused.files.names("") == []
+
+
+def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:
+    failed = run(interrupted, "--request", "start-9", "--output", "json")
+    assert document(failed)["error"]["error"] == "NotFoundError"
+    assert "start-9" in failed.stderr
+
+
+def test_a_request_that_was_answered_with_an_error_is_answered_so_again(drained: UsedHome) -> None:
+    request = drained.ask()
+    report = ErrorReport(
+        error="RejectedError", retry="never", failed="The graph is wrong.", remedy="Mend it.", evidence={"stage": "x"}
+    )
+    Channel(drained.files).respond(failure(request, report))
+    again = run(drained, "--request", request.request, "--output", "json")
+    assert again.exit_code == 2
+    assert document(again)["error"] == report.model_dump()
+
+
+def failure(request: StartRequest, report: ErrorReport) -> StartResponse:
+    return StartResponse(
+        request=request.request,
+        attempt=request.attempt,
+        run=request.run,
+        checkpoint=None,
+        sinks={},
+        error=report,
+        answered_at=datetime.now(UTC),
+    )
+
+
+def test_a_request_is_done_with_its_own_parameters(drained: UsedHome) -> None:
+    request = drained.ask("tuesday")
+    answer = document(run(drained, "--request", request.request, "--output", "json"))
+    assert (answer["run"], answer["attempt"], answer["ran"]) == ("tuesday", 2, False)
+    response = Channel(drained.files).response(request.request)
+    assert response is not None
+    assert response.checkpoint == 1
+
+
+def test_a_second_driver_for_a_request_has_nothing_to_do(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, FencedError("Somebody else is at it."), "launch_requested")
+    second = run(interrupted, "--request", "start-1")
+    assert second.exit_code == 0
+    assert second.stdout.splitlines() == [
+        "Attempt 1 is being run by process 4711 on elsewhere: nothing to do for a second driver."
+    ]
+    answer = document(run(interrupted, "--request", "start-1", "--output", "json"))
+    assert answer == {"request": "start-1", "attempt": 1, "host": "elsewhere", "process": 4711}
+
+
+def test_a_driver_that_was_overtaken_has_failed(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    unused.begin(host=socket.gethostname(), process=os.getpid())
+    fails(monkeypatch, FencedError("Attempt 1 stops: attempt 2 is live.", attempt=1, live=2), "launch_requested")
+    assert run(unused, "--request", "start-1").exit_code == 3
+    assert run(unused, "--request", "start-2").exit_code == 3
+    fails(monkeypatch, FencedError("Attempt 1 stops."))
+    assert run(unused, *unused.params).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "headline"),
+    [
+        (RejectedError("No."), 2, "Refused"),
+        (InterruptedRunError("A stage failed.", remedy="Mend it."), 3, "Failed"),
+        (OutcomeUnknownError("Perhaps."), 4, "Outcome unknown"),
+        (KeyboardInterrupt(), 130, "Stopped"),
+    ],
+)
+def test_a_run_that_ends_early_says_how(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, headline: str
+) -> None:
+    fails(monkeypatch, error)
+    ended = run(unused, *unused.params)
+    assert (ended.exit_code, ended.stdout) == (code, "")
+    assert f"{headline}: " in ended.stderr
+
+
+def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launched(pipeline: Any, files: Any, parameters: Any, options: Any, start: Any, watch: Any) -> StartResponse:
+        start()
+        raise InterruptedRunError("A stage failed.")
+
+    monkeypatch.setattr("spark_jobs.runtime.session.start_session", lambda name, conf, **rest: object())
+    monkeypatch.setattr("spark_jobs.runtime.launch.launch", launched)
+    failed = run(unused, *unused.params)
+    assert str(unused.directory / "home" / "attempts") in failed.stderr
+    assert str(unused.directory / "home" / "work" / "spark.log") in failed.stderr
+
+
+def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spark_jobs.runtime.launch", None)
+    refused = run(unused, *unused.params)
+    assert refused.exit_code == 2
+    assert "pip install 'airflow-provider-spark-jobs[spark]'" in refused.stderr
+
+
+def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> None:
+    arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
+    refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
+    assert refused.exit_code == 2
+    assert "--driver-memory came too late" in refused.stderr
+    assert unused.files.names("") == []
+
+
+def test_main_py_is_the_run_command(drained: UsedHome) -> None:
+    main = Path(sys.modules["spark_jobs"].__path__[0]) / "main.py"
+    command = [sys.executable, str(main), drained.entry, "--home", drained.url, *drained.params, "--output", "json"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=drained.directory)
+    assert done.returncode == 0, done.stderr
+    assert '"checkpoint": 1' in done.stdout

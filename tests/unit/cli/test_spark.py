@@ -1,0 +1,101 @@
+"""Spark's noise stays out of the way, and is there when it is needed. No JVM is started."""
+
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.cli.spark import SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+
+
+def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "work" / "spark.log"
+    with printing_to(log):
+        subprocess.run(["sh", "-c", "echo one; echo two >&2"], check=True)
+    os.write(1, b"three\n")
+    assert sorted(log.read_text().split()) == ["one", "two"]
+    assert capfd.readouterr().out == "three\n"
+
+
+def test_the_file_of_the_start_before_is_kept_and_no_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for start in range(3):
+        with printing_to(tmp_path / "spark.log"):
+            os.write(2, b"%d" % start)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"spark.log": "2", "spark.log.1": "1"}
+
+
+def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(app_name: str, conf: Any, **options: Any) -> None:
+        os.write(2, b"\n".join(b"line %d" % number for number in range(100)))
+        raise MissingRequirementError("Spark did not start.")
+
+    monkeypatch.setattr("spark_jobs.runtime.session.start_session", fails)
+    with pytest.raises(MissingRequirementError) as failed:
+        SparkStart("flights", SparkOptions({}), tmp_path / "spark.log")()
+    assert failed.value.evidence["logs"] == [str(tmp_path / "spark.log")]
+    assert failed.value.evidence["lines"][-1] == "line 99"
+    assert len(failed.value.evidence["lines"]) < 30
+
+
+def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "spark_jobs.runtime.session.start_session", lambda name, conf, **options: given.update(name=name, conf=conf, **options)
+    )
+    options = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g")
+    SparkStart("flights", options, tmp_path / "spark.log")()
+    assert given == {
+        "name": "flights",
+        "conf": {"spark.a": "1"},
+        "packages": ["g:n:1"],
+        "jars": ["a.jar"],
+        "py_files": ["b.py"],
+        "driver_memory": "2g",
+    }
+
+
+def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", lambda name, conf: f"{name}'s session")
+    start = SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=True)
+    session: object = start()
+    assert session == "flights's session"
+    assert not (tmp_path / "spark.log").exists()
+
+
+def test_what_came_too_late_for_spark_submit_is_refused() -> None:
+    SparkOptions({"spark.a": "1"}).check_submitted()
+    with pytest.raises(InvalidParameterError, match="--packages, --driver-memory"):
+        SparkOptions({}, packages=["g:n:1"], driver_memory="2g").check_submitted()
+
+
+def test_warnings_of_users_are_shown_and_those_of_the_gateway_and_ours_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with quiet_logging():
+        logging.getLogger("flights").warning("look here")
+        logging.getLogger("spark_jobs.runtime.application").error("it ended")
+        record = logging.LogRecord("root", logging.ERROR, "/site-packages/py4j/java_gateway.py", 1, "lost", None, None)
+        logging.getLogger().handle(record)
+    assert capsys.readouterr().err == "look here\n"
+    assert logging.getLogger().handlers == []
+
+
+def test_logging_that_a_user_has_set_up_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: list[logging.Handler] = [logging.NullHandler()]
+    monkeypatch.setattr(logging.getLogger(), "handlers", own)
+    with quiet_logging():
+        assert logging.getLogger().handlers == own
+
+
+def test_progress_is_seen_while_the_descriptors_are_redirected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with open(os.dup(2), "w") as stderr, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", stderr)
+        with standing_stderr() as screen, printing_to(tmp_path / "spark.log"):
+            screen.write("starting Spark")
+    assert capfd.readouterr().err == "starting Spark"
+    assert (tmp_path / "spark.log").read_text() == ""

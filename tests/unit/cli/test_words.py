@@ -1,0 +1,50 @@
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.cli import words
+from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin
+from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
+
+
+@pytest.mark.parametrize(
+    ("watermark_ms", "text"),
+    [
+        (None, "none yet"),
+        (0, "none yet"),
+        (BEGINNING_OF_TIME_MS, "none yet"),
+        (END_OF_TIME_MS, "end of time"),
+        (1_357_128_000_250, "2013-01-02 12:00:00 UTC"),
+    ],
+)
+def test_a_watermark_is_a_date_or_says_what_it_means(watermark_ms: int | None, text: str) -> None:
+    assert words.watermark(watermark_ms) == text
+
+
+@given(st.integers(BEGINNING_OF_TIME_MS, 2**63 - 1))
+def test_every_watermark_has_a_text(watermark_ms: int) -> None:
+    assert words.watermark(watermark_ms)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (0.25, "0.25 s"), (12.4, "12 s"), (59.7, "1:00 min"), (65, "1:05 min"), (7210, "2:00:10 h")],
+)
+def test_a_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_a_pin_says_where_an_input_ends() -> None:
+    assert words.pin(DeltaPin(path="/d", table="t", version=4)) == "/d at version 4"
+    files = tuple(FilePin(path=f"/in/{n}", timestamp_ms=0, size_bytes=600) for n in range(2))
+    assert words.pin(FilesPin(path="/in", files=files)) == "/in: 2 files, 1.2 kB"
+
+
+def test_times_are_in_utc() -> None:
+    assert words.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05 UTC"
+
+
+def test_a_command_can_be_copied() -> None:
+    assert words.command_line("spark-jobs", "inspect", "--home", "/a b").plain.strip() == "spark-jobs inspect --home '/a b'"

@@ -1,0 +1,54 @@
+"""The pages about errors quote what the product says."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from spark_jobs.protocol import errors
+from spark_jobs.protocol.errors import StreamPipelineError
+from tests.support.pages import ROOT, anchors, table_rows
+
+REFERENCE = ROOT / "docs/reference/errors.md"
+TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"
+SOURCES = sorted(path for folder in ("spark_jobs", "airflow_provider") for path in (ROOT / folder).rglob("*.py"))
+QUOTED = re.findall(r"^> `([^`]+)`", TROUBLESHOOTING.read_text(), flags=re.MULTILINE)
+
+
+def sentences() -> Iterator[str]:
+    """Every text of the product, with an ellipsis for what differs."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                yield re.sub("…+", "…", "".join(str(part) for part in parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+SAID = set(sentences())
+
+
+@pytest.mark.parametrize("sentence", QUOTED)
+def test_a_quoted_sentence_is_one_that_the_product_says(sentence: str) -> None:
+    assert sentence in SAID
+
+
+def test_the_pages_that_errors_point_to_have_those_parts() -> None:
+    named = {part for said in SAID for part in re.findall(r"'([^']+)' in docs/troubleshooting\.md", said)}
+    assert named
+    assert {part.replace(" ", "-") for part in named} <= anchors(TROUBLESHOOTING)
+
+
+def test_the_reference_has_the_whole_tree() -> None:
+    tree = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StreamPipelineError)]
+    described = {
+        row.cells["class"]: (row.cells["below"], row.cells["retry"], row.cells["exit code"])
+        for row in table_rows(REFERENCE)
+        if "class" in row.cells
+    }
+    assert described == {
+        f"`{each.__name__}`": (f"`{each.__bases__[0].__name__}`", each.retry.value.replace("_", " "), str(int(each.exit_code)))
+        for each in tree
+    }

@@ -1,0 +1,89 @@
+"""The pipelines on the pages can be loaded and checked, and the reference has the signatures as they are."""
+
+import ast
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_jobs
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.settings import NO_SETTINGS
+from spark_jobs.testing import run_pipeline
+from tests.support.pages import ROOT, blocks, files, guides, named
+
+API = ROOT / "docs/reference/api.md"
+PIPELINES = [(page, title) for page in guides() for title, text in files(page).items() if "= Pipeline(" in text]
+SIGNATURES: dict[str, Callable[..., Any]] = {
+    "Pipeline": Pipeline,
+    "source": Pipeline.source,
+    "static": Pipeline.static,
+    "stage": Pipeline.stage,
+    "graph": Pipeline.graph,
+    "bind": Pipeline.bind,
+    "schema": Pipeline.schema,
+    "run": Pipeline.run,
+    "rewired": Pipeline.rewired,
+    "DeltaSink": DeltaSink,
+    "consistent_versions": spark_jobs.consistent_versions,
+    "read_staged": spark_jobs.read_staged,
+    "run_pipeline": run_pipeline,
+}
+
+
+@pytest.mark.parametrize(("page", "title"), PIPELINES, ids=[f"{named(page)}:{title}" for page, title in PIPELINES])
+def test_a_pipeline_on_a_page_passes_every_check_before_spark(page: Path, title: str, tmp_path: Path) -> None:
+    (tmp_path / title).write_text(files(page)[title])
+    graph = load_pipeline(str(tmp_path / title)).graph()
+    assert graph.sinks
+
+
+def test_every_guide_to_pipelines_shows_one() -> None:
+    assert {page.stem for page, _ in PIPELINES} >= {"README", "quickstart", "write-a-pipeline", "run-every-day"}
+
+
+def shape(signature: str) -> list[tuple[str, str, str | None]]:
+    """Names, kinds and default values of a signature's arguments."""
+    name, _, rest = signature.strip().partition("(")
+    definition = ast.parse(f"def {name}({rest}: ...").body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    found = []
+    positional = [*definition.args.posonlyargs, *definition.args.args]
+    defaults = [None] * (len(positional) - len(definition.args.defaults)) + list(definition.args.defaults)
+    for argument, default in [*zip(positional, defaults, strict=True)]:
+        kind = "positional" if argument in definition.args.posonlyargs else "any"
+        found.append((argument.arg, kind, ast.unparse(default) if default else None))
+    for argument, default in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True):
+        found.append((argument.arg, "keyword", ast.unparse(default) if default else None))
+    return found
+
+
+def real_shape(function: Callable[..., Any]) -> list[tuple[str, str, str | None]]:
+    kinds: dict[inspect._ParameterKind, str] = {
+        inspect.Parameter.POSITIONAL_ONLY: "positional",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD: "any",
+        inspect.Parameter.KEYWORD_ONLY: "keyword",
+    }
+    return [
+        (each.name, kinds[each.kind], None if each.default is each.empty else written(each.default))
+        for each in inspect.signature(function).parameters.values()
+        if each.name != "self"
+    ]
+
+
+def written(default: object) -> str:
+    if default is NO_SETTINGS:
+        return "{}"
+    if default is os.environ:
+        return "os.environ"
+    return repr(default)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_reference_has_the_signature(name: str) -> None:
+    shown = {block.text.partition("(")[0]: block.text for block in blocks(API, "text") if block.title == "signature"}
+    assert shape(shown[name]) == real_shape(SIGNATURES[name])
