@@ -59,7 +59,7 @@ def show(console: Console, figures: Sequence[Figure]) -> None:
 def spread(values: Sequence[float]) -> str:
     """The median, the least and the most."""
     digits = 0 if median(values) >= 100 else 2
-    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
+    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 def keep(figures: Sequence[Figure], quick: bool) -> Path:

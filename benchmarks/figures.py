@@ -32,15 +32,21 @@ class Figure:
         return asdict(self) | {"ours_median": median(self.ours), "plain_median": median(self.plain), "ratio": self.ratio}
 
 
-def in_turn(
-    ours: Callable[[], float], plain: Callable[[], float], turns: int, tell: Callable[[str], None]
-) -> tuple[list[float], list[float]]:
-    """Measures both ``turns`` times, each time ours first; one more turn before is thrown away, because it warms the JVM up."""
-    measured: tuple[list[float], list[float]] = ([], [])
+def measured_in_turn(
+    name: str,
+    measure: str,
+    *,
+    ours: Callable[[], float],
+    plain: Callable[[], float],
+    turns: int,
+    tell: Callable[[str], None],
+) -> Figure:
+    """Measures both ways ``turns`` times, each time ours first; one more turn before is thrown away: it warms the JVM up."""
+    found: dict[str, list[float]] = {"ours": [], "plain": []}
     for turn in range(turns + 1):
-        for what, measure, into in (("ours", ours, measured[0]), ("plain", plain, measured[1])):
-            tell(f"{'warming up' if turn == 0 else f'turn {turn} of {turns}'}, {what}")
-            value = measure()
+        for what, way in (("ours", ours), ("plain", plain)):
+            tell(f"{name}, {what}: {f'turn {turn} of {turns}' if turn else 'warming up'}")
+            value = way()
             if turn:
-                into.append(value)
-    return measured
+                found[what].append(value)
+    return Figure(name, measure, found["ours"], found["plain"])

@@ -57,7 +57,7 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = count()
-        self.spark: SparkSession = start_session("benchmarks", SETTINGS | {"spark.sql.warehouse.dir": str(directory / "hive")})
+        self.spark: SparkSession = start_session("benchmarks", {**SETTINGS, "spark.sql.warehouse.dir": str(directory / "hive")})
 
     def input(self, name: str, files: int, rows_per_file: int) -> Input:
         """Writes a table with that many files: a key, a number, a text and a time."""

@@ -2,24 +2,26 @@
 
 from collections.abc import Callable, Iterator
 
-from benchmarks.figures import Figure, in_turn
-from benchmarks.site import Site
+from benchmarks.figures import Figure, measured_in_turn
+from benchmarks.site import Input, Site
 
 
 def figures(site: Site, *, quick: bool, tell: Callable[[str], None]) -> Iterator[Figure]:
     """Many small batches, where the fixed part of a batch counts, and a few large ones, where its rows do."""
-    turns = 2 if quick else 5
-    for name, files, rows in (
-        ("many small batches", 8 if quick else 40, 1_000),
-        ("few large batches", 2 if quick else 4, 250_000 if quick else 2_000_000),
-    ):
+    small = (8, 1_000) if quick else (40, 1_000)
+    large = (2, 250_000) if quick else (4, 2_000_000)
+    for name, (files, rows) in (("many small batches", small), ("few large batches", large)):
         tell(f"{name}: writing the input")
         source = site.input(name.replace(" ", "-"), files, rows)
-        described = f"{name}: {files} of {rows:,} rows"
-        ours, plain = in_turn(
-            lambda source=source: site.ours(source).batch_ms,  # type: ignore[misc]
-            lambda source=source: site.plain(source).batch_ms,  # type: ignore[misc]
-            turns,
-            lambda what, name=name: tell(f"{name}: {what}"),  # type: ignore[misc]
-        )
-        yield Figure(described, "ms a batch", ours, plain)
+        yield _figure(site, f"{name}: {files} of {rows:,} rows", source, 2 if quick else 5, tell)
+
+
+def _figure(site: Site, name: str, source: Input, turns: int, tell: Callable[[str], None]) -> Figure:
+    return measured_in_turn(
+        name,
+        "ms a batch",
+        ours=lambda: site.ours(source).batch_ms,
+        plain=lambda: site.plain(source).batch_ms,
+        turns=turns,
+        tell=tell,
+    )

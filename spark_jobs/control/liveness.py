@@ -1,11 +1,15 @@
 """Is a driver at work in this home? Answered by the locks its processes hold, and from other hosts by its heartbeat; never by a pid."""
 
+import errno
 import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.status import read_status
@@ -18,6 +22,10 @@ JVM_LOCK = "work/jvm.lock"
 """Held by the driver's JVM: it can outlive a killed Python process for some seconds and still run a batch."""
 HEARTBEAT_AGE_MAX_S = 60.0
 _FLOCK = "hhqqi4x"
+_mutex = Lock()
+_held_here: dict[Path, str] = {}
+"""The locks of this process, with their notes. POSIX gives such a lock to the whole process, and takes it back when any descriptor of
+the file is closed: neither a second thread that asks for it nor one that only looks may open the file."""
 
 
 def local_path(files: Files, path: str) -> Path:
@@ -25,8 +33,43 @@ def local_path(files: Files, path: str) -> Path:
     return Path(files.url.removeprefix("file://")) / path
 
 
+@contextmanager
+def holding(path: Path, note: str) -> Iterator[None]:
+    """Holds the lock on ``path`` while the context is open; ``note`` is what others read in the file.
+
+    Raises:
+        BlockingIOError: Another process holds it, or another thread of this one.
+    """
+    key = path.resolve()
+    with _mutex:
+        if key in _held_here:
+            raise BlockingIOError(errno.EAGAIN, "this process holds the lock", str(path))
+        _held_here[key] = note
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(note)
+            lock.flush()
+            yield
+    finally:
+        with _mutex:
+            del _held_here[key]
+
+
+def noted(path: Path) -> str:
+    """What the holder of the lock on ``path`` has noted there."""
+    with _mutex:
+        note = _held_here.get(path.resolve())
+    return path.read_text() if note is None else note
+
+
 def locked(path: Path) -> bool:
-    """Whether another process holds the POSIX lock on ``path``; takes no lock itself."""
+    """Whether somebody holds the lock on ``path``; takes no lock itself, and takes none away."""
+    with _mutex:
+        if path.resolve() in _held_here:
+            return True
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -213,7 +213,7 @@ class SinkCut(Part):
     actions: ActionsFile
     publish: Publish
     known_published: CheckpointId | None
-    """The newest checkpoint that was known to be public when this one was made. A hint."""
+    """The newest checkpoint that was known to be public when this one was made: the table has at least that one for ever."""
     replace: bool = False
     """Whether its publication replaces the rows that the table has: the first one of an incarnation begun with ``--on-rewind replace``."""
 
@@ -322,7 +322,6 @@ class StageStatus(Part):
     state: StageState
     batch: BatchId | None = None
     rows_in: int = 0
-    rows_staged: int = 0
     rows_per_s: float = 0.0
     watermark_ms: int | None = None
     late_rows: int = 0

@@ -8,7 +8,7 @@ from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
+from spark_jobs.publication.pending import CLOSED, chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -123,4 +123,5 @@ def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, Checkpo
         distance *= 2
     first = max(0, last - distance)
     version = first + bisect_left(range(first, last), checkpoint, key=lambda v: reached(v))
-    return version, now if version == last else reached(version)
+    found = now if version == last else reached(version)
+    return None if found == CLOSED else (version, found)  # closing an incarnation makes nothing of it public

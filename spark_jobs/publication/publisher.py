@@ -83,6 +83,20 @@ def publish(
     return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in wanted}
 
 
+def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
+    """What :func:`publish` would return, read back without publishing anything: also for an incarnation that was closed.
+
+    Raises:
+        RejectedError: There is no such checkpoint.
+        CorruptDocumentError: Its manifest was altered.
+        NotFoundError: A table is gone.
+        StorageError: The storage fails; repeat.
+    """
+    store = CheckpointStore(files)
+    manifest = chosen_manifest(store, checkpoint)
+    return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest)}
+
+
 def close_incarnation(table: str, app: AppId, decided_on: CheckpointId | None) -> None:
     """Makes sure that no pending publication of an abandoned incarnation can ever land in one table.
 

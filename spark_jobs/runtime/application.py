@@ -1,6 +1,5 @@
 """One attempt, from its start request to its answer."""
 
-import fcntl
 import logging
 import os
 import platform
@@ -21,7 +20,7 @@ from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, local_path
+from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, local_path, noted
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -123,7 +122,9 @@ class Application:
         facts = read_facts(self.home)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
-            results = publish(self.home, decision.manifest.checkpoint, by_policy=True)
+            number = decision.manifest.checkpoint
+            abandoned = decision.manifest.incarnation != facts.incarnation
+            results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True)
             return _success(request, decision.manifest, results)
         if request.attempt in Attempts(self.home).numbers():
             raise InterruptedRunError(
@@ -261,15 +262,11 @@ class Application:
     def _driver_lock(self, request: StartRequest) -> Iterator[None]:
         """Held from the first to the last moment: a second driver on this host is told at once."""
         path = local_path(self.home, DRIVER_LOCK)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as lock:
+        with ExitStack() as stack:
             try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise self._busy(request, path.read_text()) from error
-            lock.truncate(0)
-            lock.write(request.request)
-            lock.flush()
+                stack.enter_context(holding(path, request.request))
+            except BlockingIOError as error:
+                raise self._busy(request, noted(path)) from error
             yield
 
     def _busy(self, request: StartRequest, served: str) -> ConflictError:

@@ -42,7 +42,6 @@ class BatchFacts:
 
     newest_event_ms: dict[str, int]
     """By watermark node; missing where it saw no row."""
-    oldest_event_ms: dict[str, int]
     late_rows: int
 
 
@@ -137,18 +136,16 @@ def undrained_operators(frame: DataFrame) -> list[str]:
 def batch_facts(query: StreamingQuery) -> BatchFacts:
     """What Spark counted in the batch whose ``foreachBatch`` is running, after its rows were consumed."""
     newest: dict[str, int] = {}
-    oldest: dict[str, int] = {}
     late_rows = 0
     for node in _walk(query._jsq.streamingQuery().lastExecution().executedPlan()):
         if _is(node, "EventTimeWatermarkExec"):
             stats, node_id = node.eventTimeStats().value(), str(node.nodeId().toString())
             if stats.count() > 0:
                 newest[node_id] = max(newest.get(node_id, stats.max()), stats.max())
-                oldest[node_id] = min(oldest.get(node_id, stats.min()), stats.min())
         dropped = node.metrics().get("numRowsDroppedByWatermark")
         if dropped.isDefined():
             late_rows += int(dropped.get().value())
-    return BatchFacts(newest, oldest, late_rows)
+    return BatchFacts(newest, late_rows)
 
 
 def _keys_carry_watermark(node: Any) -> bool:

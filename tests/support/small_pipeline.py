@@ -41,7 +41,7 @@ def events(spark: Any, params: Params) -> Any:
 
 @pipeline.stage
 def known(events: Any) -> Any:
-    return events.where("origin <> 'XXX'")
+    return events.where("origin <> 'ZZZ'")
 
 
 @pipeline.stage(sink=DeltaSink("{warehouse}/hourly", partition_by=["origin"]))
@@ -64,7 +64,7 @@ def events_of(day: int) -> list[Event]:
     """The events of one day, in no order; the same for ever."""
     chosen = random.Random(day)
     seconds = (chosen.randrange(86_400) for _ in range(ROWS_A_DAY))
-    return [Event(FIRST_DAY + timedelta(days=day, seconds=s), chosen.choice(["EWR", "JFK", "XXX"])) for s in seconds]
+    return [Event(FIRST_DAY + timedelta(days=day, seconds=s), chosen.choice(["EWR", "JFK", "ZZZ"])) for s in seconds]
 
 
 def deliver(path: Path, day: int) -> None:
@@ -81,7 +81,7 @@ def deliver(path: Path, day: int) -> None:
 
 def answer(days: Iterable[int]) -> dict[str, list[tuple[Any, ...]]]:
     """What the tables hold once every row of these days went through; computed without Spark and without the product."""
-    rows = [event for day in days for event in events_of(day) if event.origin != "XXX"]
+    rows = [event for day in days for event in events_of(day) if event.origin != "ZZZ"]
     hours = Counter((event.origin, event.at.replace(minute=0, second=0, microsecond=0)) for event in rows)
     until = timedelta(hours=1) - timedelta(microseconds=1)
     return {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.liveness import DRIVER_LOCK, HEARTBEAT_AGE_MAX_S, JVM_LOCK, driver_at_work, locked
+from spark_jobs.control.liveness import DRIVER_LOCK, HEARTBEAT_AGE_MAX_S, JVM_LOCK, driver_at_work, holding, locked, noted
 from spark_jobs.control.status import read_status, write_status
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.ids import AttemptNumber, RunId
@@ -40,6 +40,49 @@ def test_asking_takes_no_lock(tmp_path: Path) -> None:
     path.touch()
     assert not locked(path)
     assert not locked(path)
+
+
+HELD_BY_ANOTHER = """import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(1)"""
+
+
+def free_for_others(path: Path) -> bool:
+    return subprocess.run([sys.executable, "-c", HELD_BY_ANOTHER, str(path)], check=False).returncode == 0
+
+
+def test_neither_looking_nor_asking_again_takes_a_lock_from_its_own_process(tmp_path: Path) -> None:
+    path = tmp_path / "work" / "lock"
+    with holding(path, "start-1"):
+        assert locked(path)
+        assert noted(path) == "start-1"
+        with pytest.raises(BlockingIOError), holding(path, "start-2"):
+            pass
+        assert not free_for_others(path)
+    assert not locked(path)
+    assert free_for_others(path)
+
+
+def test_a_lock_can_be_held_again(tmp_path: Path) -> None:
+    for request in ("start-1", "start-2"):
+        with holding(tmp_path / "lock", request):
+            assert (tmp_path / "lock").stat().st_size == len(request)
+
+
+def test_a_lock_that_another_process_holds_is_refused_and_says_what_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("start-7")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BlockingIOError), holding(path, "start-8"):
+            pass
+        assert noted(path) == "start-7"
+        holder.kill()
 
 
 def heartbeat(age_s: float, state: RunState = RunState.RUNNING) -> Status:

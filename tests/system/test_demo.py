@@ -1,0 +1,67 @@
+"""``make demo``, as a person runs it: stopped in the middle, then once more to its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def demo(output: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "scripts.demo", "--output", str(output)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def started_by(output: Path) -> set[psutil.Process]:
+    found = set()
+    for pid, created in json.loads((output / "processes.json").read_text()):
+        if psutil.pid_exists(pid) and psutil.Process(pid).create_time() == created:
+            found.add(psutil.Process(pid))
+    return found
+
+
+def lines_of(process: "subprocess.Popen[str]") -> Iterator[str]:
+    assert process.stdout is not None
+    yield from process.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.airflow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_was_stopped_leaves_no_process_and_the_next_one_starts_afresh_and_is_right(
+    tmp_path: Path, stop: signal.Signals
+) -> None:
+    output = tmp_path / "demo-output"
+    with demo(output) as process:
+        for line in lines_of(process):
+            if "Pin the input" in line:  # Airflow, the driver and its JVM are all at work
+                running = started_by(output)
+                os.kill(process.pid, stop)
+                break
+        said = "".join(lines_of(process))
+    assert process.returncode == 130
+    assert "Stopped" in said
+    assert len(running) >= 3
+    assert not [found for found in running if found.is_running() and found.status() != psutil.STATUS_ZOMBIE]
+
+    with demo(output) as process:
+        said = "".join(lines_of(process))
+    assert process.returncode == 0, said
+    for sink, rows in (("hourly", "116,904"), ("daily", "5,442"), ("late_spells", "647")):
+        assert any(sink in line and f"the same {rows} rows" in line for line in said.splitlines()), said
+    assert "What to type next" in said
