@@ -12,7 +12,7 @@ def figures(site: Site, *, quick: bool, tell: Callable[[str], None]) -> Iterator
     """Whole runs over one small batch, of one stage and of three in a row."""
     source = site.input("one-batch", 1, _ROWS)
     for stages in (1, 3):
-        yield _figure(site, source, stages, 2 if quick else 5, tell)
+        yield _figure(site, source, stages, 1 if quick else 3, tell)
 
 
 def _figure(site: Site, source: Input, stages: int, turns: int, tell: Callable[[str], None]) -> Figure:

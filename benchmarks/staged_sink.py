@@ -8,12 +8,12 @@ from benchmarks.site import Input, Site
 
 def figures(site: Site, *, quick: bool, tell: Callable[[str], None]) -> Iterator[Figure]:
     """Many small batches, where the fixed part of a batch counts, and a few large ones, where its rows do."""
-    small = (8, 1_000) if quick else (40, 1_000)
-    large = (2, 250_000) if quick else (4, 2_000_000)
+    small = (8, 1_000) if quick else (20, 1_000)
+    large = (2, 250_000) if quick else (4, 1_000_000)
     for name, (files, rows) in (("many small batches", small), ("few large batches", large)):
         tell(f"{name}: writing the input")
         source = site.input(name.replace(" ", "-"), files, rows)
-        yield _figure(site, f"{name}: {files} of {rows:,} rows", source, 2 if quick else 5, tell)
+        yield _figure(site, f"{name}: {files} of {rows:,} rows", source, 1 if quick else 3, tell)
 
 
 def _figure(site: Site, name: str, source: Input, turns: int, tell: Callable[[str], None]) -> Figure:

@@ -68,7 +68,8 @@ class TakenAnswer(Answer):
     request: RequestId
     attempt: AttemptNumber
     host: str
-    process: int
+    process: int | None
+    """None while that driver is still starting."""
 
 
 class AttemptState(Answer):
@@ -141,6 +142,7 @@ class StageFacts(Answer):
     finished: bool
     drained: bool
     drain_batches: int
+    undrained: tuple[str, ...]
 
 
 class SinkFacts(Answer):

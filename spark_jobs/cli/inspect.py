@@ -68,6 +68,7 @@ def _stage(cut: StageCut) -> StageFacts:
         finished=cut.finished,
         drained=cut.drained,
         drain_batches=cut.drain_batches,
+        undrained=cut.undrained,
     )
 
 
@@ -102,7 +103,8 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
     )
     for name, stage in answer.stages.items():
         batches = f", {stage.drain_batches} batches" if stage.drain_batches > 1 else ""
-        drained = f"{words.yes(stage.drained)}{batches}"
+        kept = f", keeps the state of {', '.join(stage.undrained)}" if stage.undrained else ""
+        drained = f"{words.yes(stage.drained)}{batches}{kept}"
         late = Text(words.count(stage.late_rows), style="yellow" if stage.late_rows else "")
         batch = str(stage.batch) if stage.batch >= 0 else "none"
         stages.add_row(Text(name), batch, words.watermark(stage.watermark_ms), words.count(stage.rows), late, drained)

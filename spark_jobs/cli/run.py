@@ -26,7 +26,7 @@ from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, quiet_logg
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import local_path
+from spark_jobs.control.liveness import DRIVER_LOCK, local_path, locked, noted
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
@@ -36,7 +36,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -145,9 +145,9 @@ class _Order:
             taken = self._taken()
             if taken is None:
                 raise error
+            who = f"process {taken.process}" if taken.process else "another driver"
             self.terminal.answer(
-                taken,
-                f"Attempt {taken.attempt} is being run by process {taken.process} on {taken.host}: nothing to do for a second driver.",
+                taken, f"Attempt {taken.attempt} is being run by {who} on {taken.host}: nothing to do for a second driver."
             )
             return None
         except StreamPipelineError as error:
@@ -179,15 +179,17 @@ class _Order:
         self.terminal.answer(answer, *_text(answer, manifest))
 
     def _taken(self) -> TakenAnswer | None:
-        """Who else has claimed the request."""
+        """Who else is at work on the request."""
         if self.request is None:
             return None
-        number = self.request.removeprefix("start-")
+        number, host = AttemptNumber(int(self.request.removeprefix("start-"))), socket.gethostname()
+        lock = local_path(self.home, DRIVER_LOCK)
+        starting = locked(lock) and noted(lock) == self.request
         try:
-            attempt = next(Attempts(self.home).read(known) for known in Attempts(self.home).numbers() if str(known) == number)
-        except (NotFoundError, StopIteration):
-            return None
-        if (attempt.host, attempt.process) == (socket.gethostname(), os.getpid()):
+            attempt = Attempts(self.home).read(number)
+        except NotFoundError:
+            return TakenAnswer(request=self.request, attempt=number, host=host, process=None) if starting else None
+        if (attempt.host, attempt.process) == (host, os.getpid()):
             return None
         return TakenAnswer(request=self.request, attempt=attempt.attempt, host=attempt.host, process=attempt.process)
 

@@ -78,11 +78,13 @@ class SparkStart:
         if self.submitted:
             self.session = submitted_session(self.app_name, options.conf)
             return self.session
+        # Spark makes this directory although nothing is put there: not in whatever folder the command is typed
+        aside = {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
         with printing_to(self.log):
             try:
                 self.session = start_session(
                     self.app_name,
-                    options.conf,
+                    aside | dict(options.conf),
                     packages=options.packages,
                     jars=options.jars,
                     py_files=options.py_files,

@@ -182,6 +182,8 @@ class StageCut(Part):
     finished: bool
     drained: bool
     drain_batches: int
+    undrained: tuple[str, ...] = ()
+    """Operators whose state a drain does not empty, by name: they hold no rows back."""
     rows: int
     """Rows that this stage has staged since its parent checkpoint."""
     late_rows: int

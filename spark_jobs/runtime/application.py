@@ -45,7 +45,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.publisher import publish, published
 from spark_jobs.runtime.build import RoundSite, build_stage
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
@@ -53,7 +53,7 @@ from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.incarnations import close_abandoned
-from spark_jobs.runtime.session import WorkLock
+from spark_jobs.runtime.session import WorkLock, jvm_has_ended
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import sweep, sweep_abandoned
 from spark_jobs.storage.files import Files
@@ -220,9 +220,9 @@ class Application:
             self._run_stage(stage, round_document, attempt, heartbeat)
         heartbeat.state(RunState.COMPLETING)
         inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
-        published = published_checkpoints(parent) if parent else {}
+        reached = published_checkpoints(parent) if parent else {}
         final = FinalCheckpoint(
-            self.home, work, self.pipeline, attempt, round_document, parent, inputs, published, self.open_directory
+            self.home, work, self.pipeline, attempt, round_document, parent, inputs, reached, self.open_directory
         )
         return final.take(stages), stages
 
@@ -322,6 +322,13 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
 
 
 def _unexpected(error: Exception) -> InterruptedRunError:
+    if jvm_has_ended(error):
+        return InterruptedRunError(
+            "Spark's Java process has ended, or does not answer any more.",
+            exists="Every batch that was staged is kept.",
+            safe="Nothing of this round is public.",
+            remedy="Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on.",
+        )
     return InterruptedRunError(
         f"{type(error).__name__}: {str(error).strip()[:2000]}",
         exists="Every batch that was staged is kept.",

@@ -89,6 +89,8 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     frame = _call(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
     _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     bounds = _bounds(stage, frame, inputs, site.work, f"{directory}/checkpoint/sources")
     table = prepare_table(
         session,
@@ -111,6 +113,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         bounds=bounds,
         watermarks=watermarks,
         has_timers=plan.has_timers(frame),
+        undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
     )
 

@@ -181,6 +181,13 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     return own
 
 
+def jvm_has_ended(error: BaseException) -> bool:
+    """Whether a call failed because the JVM is not there any more."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, Py4JNetworkError | ConnectionError)
+
+
 class WorkLock:
     """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
 
@@ -260,3 +267,13 @@ def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
     location = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
     status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
     return int(status.getModificationTime()), int(status.getLen())
+
+
+def root_message(error: Exception) -> str:
+    """What went wrong at the bottom of an error that may have come through the JVM, without the stack traces around it."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return str(error).strip()
+    while java.getCause() is not None:
+        java = java.getCause()
+    return str(java.getMessage() or java.toString()).strip()

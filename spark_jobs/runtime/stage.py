@@ -15,9 +15,10 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import StageCut
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.bounds import Bound
+from spark_jobs.runtime.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.private_log import PrivateLog
+from spark_jobs.runtime.session import root_message
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staging import BeforeEpochError, PastPinError, StageWriter
 from spark_jobs.runtime.tables import StagingTable
@@ -26,6 +27,7 @@ from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, r
 DRAIN_BATCHES_MAX = 1_000
 """A timer that always sets another one never ends; a chain of timers this long is taken for one."""
 _POLL_S = 1
+_SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 _MESSAGE_MAX = 2_000
 
 
@@ -64,6 +66,8 @@ class StageRun:
     bounds: Sequence[Bound]
     watermarks: Mapping[InputName, InputWatermark]
     has_timers: bool
+    undrained: tuple[str, ...]
+    """Operators whose state a drain does not empty."""
     heartbeat: Heartbeat
 
     @property
@@ -143,6 +147,7 @@ class StageRun:
             finished=drained,
             drained=drained,
             drain_batches=self._drain_batches(last),
+            undrained=self.undrained,
             rows=sum(batch.rows for batch in staged),
             late_rows=sum(batch.late_rows for batch in staged),
         )
@@ -188,10 +193,22 @@ class StageRun:
         return True
 
     def _begin_before_epoch(self, batch: BatchId) -> None:
-        for number in (batch - 1, batch):  # late rows are judged by the entry before
-            if number >= 0:
-                entry = self.spark_log.offsets(BatchId(number))
-                self.spark_log.rewrite(BatchId(number), entry.with_watermark(BEGINNING_OF_TIME_MS))
+        """Plans a batch again with a watermark before all history, in its own entry and in the one before, by which rows are late.
+
+        A first batch has no entry before it, so it becomes one without rows.
+        """
+        entry = self.spark_log.offsets(batch)
+        if batch == 0:
+            nothing = entry.with_sources((NO_OFFSET,) * len(entry.sources))
+            self.spark_log.replan(batch, nothing.with_watermark(BEGINNING_OF_TIME_MS))
+            return
+        before = BatchId(batch - 1)
+        self.spark_log.rewrite(before, self.spark_log.offsets(before).with_watermark(BEGINNING_OF_TIME_MS))
+        self.spark_log.replan(batch, entry.with_watermark(BEGINNING_OF_TIME_MS))
+
+    def _is_before_epoch(self) -> bool:
+        last = self.spark_log.last_offsets()
+        return any(self.spark_log.offsets(BatchId(batch)).watermark_ms < 0 for batch in range(max(last - 1, 0), last + 1))
 
     def _run_planned(self) -> None:
         failure = self._run(once=True)
@@ -228,10 +245,15 @@ class StageRun:
         return None
 
     def _start(self, writer: StageWriter, trigger: dict[str, Any]) -> StreamingQuery:
+        before_epoch = self._is_before_epoch()
+        if before_epoch:  # Spark takes a watermark before 1970 for 1970 where it works one out per operator
+            self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         stream = self.frame.writeStream.queryName(self.query_name).option("checkpointLocation", self.checkpoint_path)
         try:
             query = stream.foreachBatch(writer).outputMode("append").trigger(**trigger).start()
         except AnalysisException as error:
+            if before_epoch:
+                raise self._cannot_go_before_epoch() from error
             raise InvalidPipelineError(
                 f"Spark cannot run stage '{self.stage.name}' as a stream: {str(error).splitlines()[0]}",
                 safe="Nothing was staged.",
@@ -241,12 +263,23 @@ class StageRun:
         writer.query.set_result(query)
         return query
 
+    def _cannot_go_before_epoch(self) -> InvalidPipelineError:
+        return InvalidPipelineError(
+            f"Stage '{self.stage.name}' has rows before 1970 and more than one stateful operator: there Spark drops them as late.",
+            exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
+            safe="Nothing of this round is public.",
+            remedy="Split it into stages with one window, join or deduplication each, or leave those rows out, and start with --fresh.",
+            stage=self.stage.name,
+        )
+
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):
             return cause
-        text = str(cause).strip()
+        text = root_message(cause)
+        if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
+            text = f"... {text[-_MESSAGE_MAX:]}"
         return InterruptedRunError(
-            f"Stage '{self.stage.name}' failed in batch {self.spark_log.last_offsets()}: {text[:_MESSAGE_MAX]}",
+            f"Stage '{self.stage.name}' failed in batch {self.spark_log.last_offsets()}: {text}",
             exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
             safe="Nothing of this round is public.",
             remedy="Mend the cause and run it again: it goes on after the last staged batch.",

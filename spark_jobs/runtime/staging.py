@@ -25,7 +25,10 @@ class PastPinError(Exception):
 
 
 class BeforeEpochError(Exception):
-    """A batch has rows before 1970 that Spark would drop as late; nothing of it was staged. Handled by the stage, never shown."""
+    """A batch had a watermark at 1970 and rows before it, which Spark dropped as late; nothing of it was staged.
+
+    Handled by the stage, never shown.
+    """
 
 
 @dataclass
@@ -86,9 +89,11 @@ class StageWriter:
 
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())
-        before_epoch = any(oldest < 0 for oldest in facts.oldest_event_ms.values())
-        if self.held and before_epoch and self.spark_log.offsets(batch).watermark_ms == 0:
-            raise BeforeEpochError
+        if self.held and self.spark_log.offsets(batch).watermark_ms == 0:
+            # a query that starts with a batch without event times forgets a watermark before 1970, and would close windows too early
+            forgotten = batch > 0 and self.spark_log.offsets(BatchId(batch - 1)).watermark_ms < 0
+            if forgotten or facts.late_rows > 0:
+                raise BeforeEpochError
         return facts
 
     def _newest_by_input(self, batch: BatchId, facts: BatchFacts) -> dict[str, int]:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public
@@ -74,7 +75,7 @@ def test_no_row_is_late(views: SparkSession, site: Site, path: Path, sink: str, 
     assert_same(public(site.tables / sink), answer(views.sql(query)))
 
 
-def test_spark_says_so_too(site: Site) -> None:
+def test_spark_counts_none_as_late(site: Site) -> None:
     assert [cut.late_rows for cut in site.manifest().stages.values()] == [0, 0, 0]
 
 
@@ -94,3 +95,23 @@ def test_a_row_at_the_very_beginning_of_1970_is_not_late(spark: SparkSession, tm
 
     site.run(pipeline)
     assert public(site.tables / "distinct").total() == 100
+
+
+def test_a_stage_with_two_aggregations_is_refused_where_spark_would_drop_rows(spark: SparkSession, tmp_path: Path) -> None:
+    site, pipeline = Site(spark, tmp_path), Pipeline("both")
+    table = inputs.events(100)[["id", "ts"]]
+    table["ts"] -= pd.Timedelta(days=40_000)
+    inputs.append(tmp_path / "events", table)
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(tmp_path / "events"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
+    def daily(events: DataFrame) -> DataFrame:
+        hours = events.groupBy(F.window("ts", "1 hour").alias("hour")).count()
+        return hours.groupBy(F.window(F.window_time("hour"), "1 day")).agg(F.sum("count").alias("n"))
+
+    with pytest.raises(InvalidPipelineError, match="more than one stateful operator"):
+        site.run(pipeline)
+    assert public(site.tables / "daily").total() == 0

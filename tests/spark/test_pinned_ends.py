@@ -176,7 +176,7 @@ def _failing_in(part: int, flag: Path, frame: DataFrame) -> DataFrame:
             raise ValueError("failed as told")
         return payment
 
-    return frame.withColumn("payment", F.udf(fail, "long")("payment"))
+    return frame.withColumn("payment", F.udf(fail, "long", useArrow=False)("payment"))
 
 
 def _rows(parts: range) -> Rows:

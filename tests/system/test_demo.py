@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,33 +33,29 @@ def started_by(output: Path) -> set[psutil.Process]:
     return found
 
 
-def lines_of(process: "subprocess.Popen[str]") -> Iterator[str]:
-    assert process.stdout is not None
-    yield from process.stdout
-
-
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.airflow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=lambda stop: stop.name)
 def test_a_demo_that_was_stopped_leaves_no_process_and_the_next_one_starts_afresh_and_is_right(
     tmp_path: Path, stop: signal.Signals
 ) -> None:
-    output = tmp_path / "demo-output"
+    output, running = tmp_path / "demo-output", set()
     with demo(output) as process:
-        for line in lines_of(process):
+        assert process.stdout is not None
+        for line in process.stdout:
             if "Pin the input" in line:  # Airflow, the driver and its JVM are all at work
                 running = started_by(output)
                 os.kill(process.pid, stop)
                 break
-        said = "".join(lines_of(process))
+        said = process.stdout.read()
     assert process.returncode == 130
     assert "Stopped" in said
     assert len(running) >= 3
     assert not [found for found in running if found.is_running() and found.status() != psutil.STATUS_ZOMBIE]
 
     with demo(output) as process:
-        said = "".join(lines_of(process))
+        said, _ = process.communicate()
     assert process.returncode == 0, said
     for sink, rows in (("hourly", "116,904"), ("daily", "5,442"), ("late_spells", "647")):
         assert any(sink in line and f"the same {rows} rows" in line for line in said.splitlines()), said

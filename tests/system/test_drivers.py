@@ -23,7 +23,8 @@ LINGERING_S = 15.0
 def test_a_driver_whose_jvm_dies_says_so_and_the_next_one_goes_on(drivers: Drivers) -> None:
     found = drivers.run(doom=Doomed("widowed", Step.STAGE_FILES, before=True))
     assert found.code == ExitCode.FAILED, found
-    assert found.answer["error"] == "InterruptedRunError"
+    assert found.answer["error"]["error"] == "InterruptedRunError", found
+    assert found.answer["error"]["failed"] == "Spark's Java process has ended, or does not answer any more."
     assert drivers.site.public() == {"hourly": [], "daily": []}
     assert drivers.run().code == ExitCode.DONE
     drivers.site.assert_answered()
@@ -67,8 +68,8 @@ def test_of_two_runs_at_once_one_is_told_who_is_at_work(drivers: Drivers) -> Non
     done, refused = both(drivers.start(run="first"), drivers.start(run="second"))
     assert done.code == ExitCode.DONE, done
     assert refused.code == ExitCode.FAILED, refused
-    assert refused.answer["error"] == "ConflictError"
-    assert "Another driver is at work" in refused.answer["failed"]
-    assert refused.answer["remedy"]
+    assert refused.answer["error"]["error"] == "ConflictError"
+    assert "Another driver is at work" in refused.answer["error"]["failed"]
+    assert refused.answer["error"]["remedy"]
     drivers.site.assert_answered()
     assert drivers.site.attempts() == 1

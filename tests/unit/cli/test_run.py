@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import DRIVER_LOCK, holding, local_path
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartRequest, StartResponse
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
 from spark_jobs.publication.publisher import publish
@@ -172,6 +173,17 @@ def test_a_second_driver_for_a_request_has_nothing_to_do(interrupted: UsedHome, 
     ]
     answer = document(run(interrupted, "--request", "start-1", "--output", "json"))
     assert answer == {"request": "start-1", "attempt": 1, "host": "elsewhere", "process": 4711}
+
+
+def test_a_driver_for_a_request_whose_driver_is_still_starting_has_nothing_to_do(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch, FencedError("Another driver is at work."), "launch_requested")
+    with holding(local_path(unused.files, DRIVER_LOCK), "start-1"):
+        second = run(unused, "--request", "start-1", "--output", "json")
+        assert run(unused, "--request", "start-2").exit_code == 3
+    assert second.exit_code == 0
+    assert document(second) == {"request": "start-1", "attempt": 1, "host": socket.gethostname(), "process": None}
 
 
 def test_a_driver_that_was_overtaken_has_failed(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
