@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from scripts.demo.independent import compare, read_airlines, read_flights
 from tests.airflow.conftest import DAGS, ROOT, connection
 from tests.airflow.test_example_pipelines import flights_data
+from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = [
     pytest.mark.airflow,
@@ -44,7 +45,7 @@ def bag() -> DagBag:
 @pytest.fixture(autouse=True)
 def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The connection's home root."""
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
     extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

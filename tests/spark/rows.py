@@ -15,7 +15,7 @@ Rows = Counter[tuple[Any, ...]]
 
 def counted(table: pa.Table, columns: Iterable[str] | None = None) -> Rows:
     """How often each row is there; the order of rows does not count, that of ``columns`` does."""
-    names = list(columns or table.column_names)
+    names = list(table.column_names if columns is None else columns)
     return Counter(zip(*(map(_hashable, table.column(name).to_pylist()) for name in names), strict=True))
 
 

@@ -16,12 +16,19 @@ from deltalake import DeltaTable
 
 from spark_jobs import consistent_versions
 from tests.support import small_pipeline
+from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 ENTRY = str(Path(small_pipeline.__file__))
-CONF = ["spark.master=local[2]", "spark.ui.enabled=false", "spark.sql.shuffle.partitions=2", "spark.driver.memory=1g"]
+CONF = [
+    "spark.master=local[2]",
+    "spark.ui.enabled=false",
+    "spark.sql.shuffle.partitions=2",
+    "spark.driver.memory=1g",
+    *(f"{key}={value}" for key, value in SHORT_RUN.items()),
+]
 
 
 class CommandLine:

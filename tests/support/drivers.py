@@ -21,7 +21,7 @@ from tests.support.run_site import APPLICATION, SMALL, RunSite
 ROOT = Path(__file__).parents[2]
 MARK = "SPARK_JOBS_DRIVERS"
 TIMEOUT_S = 180.0
-SETTINGS = APPLICATION | SMALL | {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+SETTINGS = APPLICATION | SMALL
 """The last one halves what a JVM needs until it is warm, and a driver's never is."""
 
 

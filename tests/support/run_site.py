@@ -20,9 +20,10 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System
 from tests.support import small_pipeline
+from tests.support.short_jvm import SHORT_RUN
 from tests.support.small_pipeline import SINKS, answer
 
-APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"}
+APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | SHORT_RUN
 """Settings of the application, which all tests of a process share."""
 SMALL = {
     "spark.sql.shuffle.partitions": "1",

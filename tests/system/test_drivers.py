@@ -34,7 +34,7 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_next_one_goes_on(drivers: Drive
 def test_a_jvm_that_outlives_its_driver_is_waited_for(drivers: Drivers) -> None:
     """It stands before the end of a batch, and would finish it beside the next driver."""
     assert drivers.run(doom=Doomed("orphans", Step.STAGE_VERSION, before=True)).code == -signal.SIGKILL
-    (jvm,) = drivers.processes()
+    (jvm,) = (process for process in drivers.processes() if process.status() == psutil.STATUS_STOPPED)
     assert locked(local_path(drivers.site.files(), JVM_LOCK))
     second = drivers.start()
     with pytest.raises(subprocess.TimeoutExpired):

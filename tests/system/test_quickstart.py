@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROOT, blocks
+from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = pytest.mark.spark
 
 PAGE = ROOT / "docs/quickstart.md"
-SMALL_SPARK = ["--conf", "spark.master=local[2]", "--conf", "spark.ui.enabled=false"]
+SMALL_SPARK = [
+    f"--conf={key}={value}" for key, value in ({"spark.master": "local[2]", "spark.ui.enabled": "false"} | SHORT_RUN).items()
+]
 FOR_PEOPLE = ("source", "mkdir", "export", "airflow", "rm")
 """What prepares a shell, and the part with Airflow; that DAG is parsed in tests/airflow."""
 

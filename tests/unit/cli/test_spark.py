@@ -50,7 +50,7 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
     SparkStart("flights", options, tmp_path / "spark.log")()
     assert given == {
         "name": "flights",
-        "conf": {"spark.a": "1"},
+        "conf": {"spark.a": "1", "spark.sql.warehouse.dir": str(tmp_path / "warehouse")},
         "packages": ["g:n:1"],
         "jars": ["a.jar"],
         "py_files": ["b.py"],

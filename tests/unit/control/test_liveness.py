@@ -85,23 +85,25 @@ def test_a_lock_that_another_process_holds_is_refused_and_says_what_for(tmp_path
         holder.kill()
 
 
-def heartbeat(age_s: float, state: RunState = RunState.RUNNING) -> Status:
+def heartbeat(age_s: float, state: RunState) -> Status:
     return Status(attempt=AttemptNumber(1), run=RunId("a"), state=state, updated_at=datetime.now(UTC) - timedelta(seconds=age_s))
 
 
 @pytest.mark.parametrize(
-    ("status", "at_work"),
+    ("age_s", "state", "at_work"),
     [
-        (heartbeat(1), True),
-        (heartbeat(HEARTBEAT_AGE_MAX_S * 2), False),
-        (heartbeat(1, RunState.DONE), False),
-        (heartbeat(1, RunState.FAILED), False),
+        (1, RunState.RUNNING, True),
+        (HEARTBEAT_AGE_MAX_S * 2, RunState.RUNNING, False),
+        (1, RunState.DONE, False),
+        (1, RunState.FAILED, False),
     ],
 )
-def test_a_driver_on_another_host_is_judged_by_its_heartbeat(tmp_path: Path, status: Status, at_work: bool) -> None:
+def test_a_driver_on_another_host_is_judged_by_its_heartbeat(
+    tmp_path: Path, age_s: float, state: RunState, at_work: bool
+) -> None:
     files = LocalFiles(tmp_path)
     Attempts(files).create(attempt(1))
-    write_status(files, status)
+    write_status(files, heartbeat(age_s, state))
     assert attempt(1).host != socket.gethostname()
     assert driver_at_work(files) is at_work
 
