@@ -46,6 +46,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
+from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.runtime.build import RoundSite, build_stage
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
@@ -300,8 +301,12 @@ class Application:
 
 
 def table_path(table: str) -> Path:
-    """The directory of a table as a user wrote it: a path or a ``file:`` URL."""
-    return Path(open_files(table).url.removeprefix("file://"))
+    """The directory of a table as a user wrote it: a path or a ``file:`` URL.
+
+    Raises:
+        RejectedError: It is neither, or Spark and delta-rs would read it differently.
+    """
+    return table_directory(Path(open_files(table).url.removeprefix("file://")).as_uri())
 
 
 def _round_number(decision: Decision) -> RoundNumber:

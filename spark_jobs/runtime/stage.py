@@ -245,15 +245,12 @@ class StageRun:
         return None
 
     def _start(self, writer: StageWriter, trigger: dict[str, Any]) -> StreamingQuery:
-        before_epoch = self._is_before_epoch()
-        if before_epoch:  # Spark takes a watermark before 1970 for 1970 where it works one out per operator
+        if self._is_before_epoch():  # Spark takes a watermark before 1970 for 1970 where it works one out per operator
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         stream = self.frame.writeStream.queryName(self.query_name).option("checkpointLocation", self.checkpoint_path)
         try:
             query = stream.foreachBatch(writer).outputMode("append").trigger(**trigger).start()
         except AnalysisException as error:
-            if before_epoch:
-                raise self._cannot_go_before_epoch() from error
             raise InvalidPipelineError(
                 f"Spark cannot run stage '{self.stage.name}' as a stream: {str(error).splitlines()[0]}",
                 safe="Nothing was staged.",
@@ -262,15 +259,6 @@ class StageRun:
             ) from error
         writer.query.set_result(query)
         return query
-
-    def _cannot_go_before_epoch(self) -> InvalidPipelineError:
-        return InvalidPipelineError(
-            f"Stage '{self.stage.name}' has rows before 1970 and more than one stateful operator: there Spark drops them as late.",
-            exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
-            safe="Nothing of this round is public.",
-            remedy="Split it into stages with one window, join or deduplication each, or leave those rows out, and start with --fresh.",
-            stage=self.stage.name,
-        )
 
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):

@@ -10,6 +10,7 @@ import spark_jobs
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import OnEnd
 from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
 
 
 @pytest.fixture
@@ -137,3 +138,40 @@ def test_declaring_a_pipeline_needs_neither_spark_nor_airflow() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_is() -> None:
+    pipeline = Pipeline("flights")
+
+    @pipeline.source(bounded=True)
+    def departures() -> Any: ...
+
+    @pipeline.static
+    def airlines() -> Any: ...
+
+    @pipeline.stage(sink=DeltaSink("/public/hourly", name="by_hour"))
+    def hourly(departures: Any, airlines: Any) -> Any: ...
+
+    def rows() -> Any: ...
+
+    before = pipeline.graph().describe()
+    graph = pipeline.rewired({"departures": rows}, "/tmp/{odd}").graph()
+    assert graph.sources[InputName("departures")].function is rows
+    assert graph.statics[InputName("airlines")].function is airlines
+    assert graph.tables(pipeline.bind({})) == {"by_hour": "/tmp/{odd}/by_hour"}
+    assert pipeline.graph().describe() == before
+    assert pipeline.graph().sources[InputName("departures")].function is departures
+
+
+@pytest.mark.parametrize("name", ["arrivals", "hourly"])
+def test_only_inputs_can_be_rewired(name: str) -> None:
+    pipeline = Pipeline("flights")
+
+    @pipeline.source(bounded=True)
+    def departures() -> Any: ...
+
+    @pipeline.stage(sink=DeltaSink("/public/hourly"))
+    def hourly(departures: Any) -> Any: ...
+
+    with pytest.raises(InvalidPipelineError, match=f"'{name}' is not one of its inputs.*departures"):
+        pipeline.rewired({name: lambda: None}, "/tmp/tables")
