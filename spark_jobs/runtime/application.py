@@ -290,6 +290,7 @@ class Application:
         deadline = time.monotonic() + _JVM_LOCK_TIMEOUT_S
         while not lock.try_lock():
             if time.monotonic() > deadline:
+                lock.release()
                 raise ConflictError(
                     f"The Spark of an earlier driver still holds {self.home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
                     safe="This start has changed nothing.",
@@ -330,13 +331,11 @@ def _unexpected(error: Exception) -> InterruptedRunError:
     if jvm_has_ended(error):
         return InterruptedRunError(
             "Spark's Java process has ended, or does not answer any more.",
-            exists="Every batch that was staged is kept.",
-            safe="Nothing of this round is public.",
+            exists="Every batch that was staged is kept, and so is a checkpoint that was completed.",
             remedy="Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on.",
         )
     return InterruptedRunError(
         f"{type(error).__name__}: {str(error).strip()[:2000]}",
-        exists="Every batch that was staged is kept.",
-        safe="Nothing of this round is public.",
+        exists="Every batch that was staged is kept, and so is a checkpoint that was completed.",
         remedy="Mend the cause and run it again: it goes on where it was.",
     )
