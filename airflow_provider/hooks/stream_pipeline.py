@@ -21,7 +21,7 @@ from airflow_provider.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import driver_at_work, local_path
+from spark_jobs.control.liveness import claimed_by_another, driver_at_work, local_path
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
@@ -110,6 +110,8 @@ class StreamPipelineHook(BaseHook):
         channel = Channel(files)
         at_work = driver_at_work(files)  # first: a driver answers before it ends
         live = channel.attempts.latest()
+        if live is not None and claimed_by_another(files, live.request):
+            live = None  # the driver at work is still on its way to an attempt of its own
         answered = live is not None and channel.response(live.request) is not None
         return FirstLook(answer=channel.answer(run), live=live, live_answered=answered, at_work=at_work)
 

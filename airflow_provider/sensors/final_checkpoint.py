@@ -11,7 +11,7 @@ from airflow_provider.facts import checkpoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import CheckpointId, RunId
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,12 +68,14 @@ class FinalCheckpointSensor(BaseSensorOperator):
             run = run_id_of(context["ti"], task_id=self.run_of_task)
         after = int(self.newer_than) if self.newer_than not in (None, "") else 0
         with raising_airflow_errors():
-            found = next((each for each in self.hook.manifests(self.home) if _counts(each, run, after)), None)
+            answer = None if run is None else self.hook.answer(self.home, run)
+            answered = None if answer is None else answer.checkpoint  # a round that another run has finished
+            found = next((each for each in self.hook.manifests(self.home) if _counts(each, run, answered, after)), None)
             if found is None:
                 return PokeReturnValue(is_done=False)
             return PokeReturnValue(is_done=True, xcom_value=checkpoint_facts(self.hook.files(self.home).url, found))
 
 
-def _counts(manifest: Manifest, run: RunId | None, after: int) -> bool:
+def _counts(manifest: Manifest, run: RunId | None, answered: CheckpointId | None, after: int) -> bool:
     final = manifest.checkpoint_kind is CheckpointKind.FINAL
-    return final and manifest.checkpoint > after and run in (None, manifest.run)
+    return final and manifest.checkpoint > after and (run in (None, manifest.run) or manifest.checkpoint == answered)

@@ -18,7 +18,7 @@ from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, RateLimits, declare_stage
-from spark_jobs.protocol.documents import OnEnd, OnRewind, StartResponse
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import PipelineName, RunId
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ class Pipeline:
         params: Mapping[str, Any] | BaseModel = NO_SETTINGS,
         run_id: str | None = None,
         on_end: OnEnd | Literal["drain", "suspend"] | None = None,
+        publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
         fresh: bool = False,
         on_rewind: OnRewind | Literal["refuse", "keep", "replace"] = "refuse",
     ) -> StartResponse:
@@ -243,6 +244,7 @@ class Pipeline:
             params: As for :meth:`bind`.
             run_id: Who asks; the same one gets the same answer for ever. A new one unless given.
             on_end: Instead of the pipeline's own, for the round that this run begins.
+            publish: Instead of every sink's policy, for that round.
             fresh: Begin anew instead of going on.
             on_rewind: What becomes of rows that are public when a run begins anew.
 
@@ -254,6 +256,7 @@ class Pipeline:
         options = launch.RunOptions(
             run=None if run_id is None else RunId(run_id),
             on_end=None if on_end is None else _on_end(Place(self.name), on_end),
+            publish=None if publish is None else Publish(publish),
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
         )

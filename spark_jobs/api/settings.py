@@ -10,6 +10,9 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _STATE = "a restart needs the state's format as it was"
 _RULES = "Spark must refuse what would give wrong results"
 _FIXED: Mapping[str, str] = {
+    "spark.databricks.delta.stats.collect": "rows are counted from the statistics of staged files",
+    "spark.sql.streaming.fileSource.log.compactInterval": "a batch that reads past its end is cut back in that log",
+    "spark.sql.streaming.minBatchesToRetain": "a restart reads the plans of the last batches",
     "spark.sql.streaming.checkpointLocation": "the checkpoint directories belong to the home's work directory",
     "spark.sql.streaming.multipleWatermarkPolicy": "a drain relies on the smallest watermark of all inputs",
     "spark.sql.streaming.noDataMicroBatches.enabled": "windows that have passed must close before an input counts as ended",

@@ -14,6 +14,7 @@ from threading import Lock
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
+from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 
 DRIVER_LOCK = "work/driver.lock"
@@ -80,6 +81,12 @@ def locked(path: Path) -> bool:
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
     finally:
         os.close(descriptor)
+
+
+def claimed_by_another(files: Files, request: RequestId) -> bool:
+    """Whether a driver on this host is at work, and on another request than ``request``."""
+    lock = local_path(files, DRIVER_LOCK)
+    return locked(lock) and noted(lock) not in ("", request)
 
 
 def driver_at_work(files: Files) -> bool:

@@ -26,6 +26,7 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
     PipelineDocument,
+    Publish,
     RoundDocument,
     RunState,
     SinkResult,
@@ -34,7 +35,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
     WorkDirectory,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     InputName,
     RoundNumber,
@@ -126,10 +127,11 @@ class Application:
             number = decision.manifest.checkpoint
             abandoned = decision.manifest.incarnation != facts.incarnation
             results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True)
+            _refuse_unpublishable(decision.manifest, results)
             return _success(request, decision.manifest, results)
-        if request.attempt in Attempts(self.home).numbers():
+        if request.attempt <= max(Attempts(self.home).numbers(), default=0):
             raise InterruptedRunError(
-                f"Attempt {request.attempt} was started before and did not finish.",
+                f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
                 safe="What it made durable is kept.",
                 remedy="Ask for a new start; it goes on from there.",
                 attempt=request.attempt,
@@ -149,10 +151,19 @@ class Application:
             manifest, stages = self._run_round(spark, attempt, round_document, heartbeat)
             heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
             results = publish(self.home, manifest.checkpoint, by_policy=True)
+            _LOG.info("checkpoint %d is complete", manifest.checkpoint)
+            self._sweep(stages)
+            return _success(request, manifest, results)
+
+    def _sweep(self, stages: list[StageRun]) -> None:
+        """Deletes what nothing names. The run is over by then: what cannot be deleted now is by the next run."""
+        try:
             deleted = sweep(stages)
             sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
-            _LOG.info("checkpoint %d is complete; %d orphans swept", manifest.checkpoint, len(deleted))
-            return _success(request, manifest, results)
+        except (OSError, StreamPipelineError) as error:
+            _LOG.warning("not all that nothing names was deleted: %s", error)
+        else:
+            _LOG.info("%d orphans swept", len(deleted))
 
     def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
         host = socket.gethostname()
@@ -214,6 +225,7 @@ class Application:
             tables=self._staging_directories(attempt),
             params=self.parameters.values,
             heartbeat=heartbeat,
+            open_directory=self.open_directory,
         )
         stages = self._build(site)
         heartbeat.state(RunState.RUNNING)
@@ -222,9 +234,7 @@ class Application:
         heartbeat.state(RunState.COMPLETING)
         inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
         reached = published_checkpoints(parent) if parent else {}
-        final = FinalCheckpoint(
-            self.home, work, self.pipeline, attempt, round_document, parent, inputs, reached, self.open_directory
-        )
+        final = FinalCheckpoint(self.home, work, self.pipeline, attempt, round_document, parent, inputs, reached)
         return final.take(stages), stages
 
     def _build(self, site: RoundSite) -> list[StageRun]:
@@ -314,6 +324,20 @@ def _round_number(decision: Decision) -> RoundNumber:
     if isinstance(decision, Begin | BeginIncarnation):
         return decision.round
     raise ValueError(f"{decision} begins no round")
+
+
+def _refuse_unpublishable(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> None:
+    """A run whose rows can never become public any more has not succeeded."""
+    lost = [sink for sink, cut in manifest.sinks.items() if cut.publish is not Publish.EXTERNAL and results[sink].version is None]
+    if lost:
+        raise RejectedError(
+            f"Checkpoint {manifest.checkpoint} of run {manifest.run} was never published into {', '.join(lost)}, and never can be.",
+            exists="A later start began a new incarnation, which closed this one.",
+            safe="Nothing was changed.",
+            remedy="Use the answer of the later run.",
+            checkpoint=manifest.checkpoint,
+            sinks=lost,
+        )
 
 
 def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> StartResponse:

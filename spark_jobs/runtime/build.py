@@ -1,6 +1,6 @@
 """From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs import Pin, pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.session import session_for_run
-from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stage import InputWatermark, StageOutput, StageRun
 from spark_jobs.runtime.staging import file_prefix
 from spark_jobs.runtime.tables import StagingTable, prepare_table
@@ -47,6 +47,7 @@ class RoundSite:
     """Per stage the directory that its files are staged into."""
     params: Any
     heartbeat: Heartbeat
+    open_directory: Callable[[str], Files]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     for key, value in stage.conf.items():
         session.conf.set(key, value)
     directory = f"stages/{stage.name}"
-    spark_log = SparkLog(site.work, f"{directory}/checkpoint")
+    checkpoint = checkpoint_directory(stage.name)
+    spark_log = SparkLog(site.work, checkpoint)
     inputs = {
         argument: _read_input(node, position, stage, session, site, outputs)
         for position, (argument, node) in enumerate(stage.inputs.items())
@@ -91,7 +93,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    bounds = _bounds(stage, frame, inputs, site.work, f"{directory}/checkpoint/sources")
+    bounds = _bounds(stage, frame, inputs, site.work, f"{checkpoint}/sources")
     table = prepare_table(
         session,
         site.tables[stage.name],
@@ -105,8 +107,9 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
         frame=frame,
-        checkpoint_path=f"{site.work.url}/{directory}/checkpoint",
+        checkpoint_path=f"{site.work.url}/{checkpoint}",
         table=table,
+        directory=site.open_directory(str(table.path)),
         file_prefix=file_prefix(site.incarnation, stage.name),
         spark_log=spark_log,
         output=_output(stage, frame, log, watermarks),

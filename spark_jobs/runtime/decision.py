@@ -3,7 +3,7 @@
 Pure: everything it looks at is an argument.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,10 @@ class HomeFacts:
     latest_round: RoundDocument | None
     manifests: Mapping[RoundNumber, Manifest]
     """The final checkpoint of each round that has one."""
-    published: Mapping[SinkName, CheckpointId | None]
-    """What the newest final checkpoint's sinks have made public."""
+    published: Callable[[], Mapping[SinkName, CheckpointId]]
+    """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
+    staging: bool = False
+    """Whether the latest round has planned a batch."""
     begun_by: StartRequest | None = None
     """What the newest incarnation was begun for."""
 
@@ -93,9 +95,12 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     final = facts.manifests.get(latest.round)
     if final is not None and final.drained:
         return Answer(final)
-    _check_graph(latest, graph)
     if final is not None:
+        _check_graph(final, graph)
         return Begin(RoundNumber(latest.round + 1), final.checkpoint)
+    if not facts.staging and not _is_as_begun(latest, request, parameters, graph):
+        return _begin_again(facts, graph)
+    _check_graph(latest, graph)
     _check_parameters(latest, parameters)
     _check_ending(latest, request)
     return Continue(latest)
@@ -104,6 +109,21 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
 def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:
     """The final checkpoint of each round, from all checkpoints in ascending order."""
     return {manifest.round: manifest for manifest in manifests if manifest.checkpoint_kind is CheckpointKind.FINAL}
+
+
+def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
+    ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
+    return ending and latest.parameters == dict(parameters) and latest.graph == dict(graph)
+
+
+def _begin_again(facts: HomeFacts, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
+    """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
+    newest, number = facts.attempts[-1], _next_round(facts)
+    parent = next((each for each in facts.manifests.values() if each.checkpoint == newest.restored_from), None)
+    if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
+        return BeginIncarnation(number, newest.incarnation, newest.on_rewind)
+    _check_graph(parent, graph)
+    return Begin(number, parent.checkpoint)
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
@@ -118,8 +138,8 @@ def _next_round(facts: HomeFacts) -> RoundNumber:
 
 
 def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
-    public = {sink: checkpoint for sink, checkpoint in facts.published.items() if checkpoint is not None}
-    if public and request.on_rewind is OnRewind.REFUSE:
+    public = facts.published() if request.on_rewind is OnRewind.REFUSE else {}
+    if public:
         raise RejectedError(
             f"A fresh start would compute again what is public: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
             safe="Nothing was changed.",
@@ -129,7 +149,7 @@ def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
         )
 
 
-def _check_graph(latest: RoundDocument, graph: Mapping[str, Any]) -> None:
+def _check_graph(latest: RoundDocument | Manifest, graph: Mapping[str, Any]) -> None:
     if latest.graph != dict(graph):
         raise RejectedError(
             f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",

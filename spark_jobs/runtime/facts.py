@@ -1,10 +1,15 @@
 """What a home says about its past: all that :func:`~spark_jobs.runtime.decision.decide` needs. Needs no Spark."""
 
+from collections.abc import Sequence
+
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.publication.evidence import published_checkpoints
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, RoundDocument
+from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.decision import HomeFacts, final_manifests
+from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.storage.files import Files
 
 
@@ -19,12 +24,34 @@ def read_facts(home: Files) -> HomeFacts:
     channel, store = Channel(home), CheckpointStore(home)
     attempts = [channel.attempts.read(number) for number in channel.attempts.numbers()]
     beginning = next((attempt for attempt in attempts if attempt.incarnation == attempts[-1].incarnation), None)
-    manifests = final_manifests([store.manifest(k) for k in store.ids()])
-    newest = manifests[max(manifests)] if manifests else None
+    manifests = [store.manifest(k) for k in store.ids()]
+    latest = Rounds(home).latest()
     return HomeFacts(
         attempts=attempts,
-        latest_round=Rounds(home).latest(),
-        manifests=manifests,
-        published=published_checkpoints(newest) if newest else {},
+        latest_round=latest,
+        manifests=final_manifests(manifests),
+        published=lambda: newest_public(manifests),
         begun_by=channel.request(beginning.request) if beginning else None,
+        staging=latest is not None and bool(attempts) and _has_staged(home, attempts[-1], latest),
+    )
+
+
+def newest_public(manifests: Sequence[Manifest]) -> dict[SinkName, CheckpointId]:
+    """The newest checkpoint of any incarnation that each sink has made public; sinks without one are left out."""
+    found: dict[SinkName, CheckpointId] = {}
+    for manifest in manifests:  # ascending
+        for sink, cut in manifest.sinks.items():
+            if version_with(cut, manifest.checkpoint) is not None:
+                found[sink] = manifest.checkpoint
+    return found
+
+
+def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument) -> bool:
+    """Whether a batch of the latest round was planned: then its pins and parameters can no longer change."""
+    work = home.below(attempt.work_directory.path)
+    parent = None if attempt.restored_from is None else CheckpointStore(home).manifest(attempt.restored_from)
+    before = {} if parent is None else {stage: cut.batch for stage, cut in parent.stages.items()}
+    return any(
+        SparkLog(work, checkpoint_directory(StageName(stage))).last_offsets() > before.get(StageName(stage), NO_BATCH)
+        for stage in latest.graph.get("stages", {})
     )

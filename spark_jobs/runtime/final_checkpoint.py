@@ -1,13 +1,12 @@
 """The final checkpoint of a round: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import (
@@ -46,7 +45,6 @@ class FinalCheckpoint:
         parent: The checkpoint it continues.
         inputs: The pins of the round.
         published: Per sink the newest checkpoint known to be public.
-        open_directory: Opens the directories of the sinks' tables.
     """
 
     home: Files
@@ -57,7 +55,6 @@ class FinalCheckpoint:
     parent: Manifest | None
     inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
     published: dict[SinkName, CheckpointId | None]
-    open_directory: Callable[[str], Files]
     steps: list[StepTime] = field(default_factory=list)
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
@@ -149,10 +146,8 @@ class FinalCheckpoint:
         )
 
     def _persist(self, stages: Sequence[StageRun]) -> None:
-        """Makes durable what Spark has written: it leaves that to the operating system."""
+        """Makes durable what Spark has written beside the staged files: it leaves that to the operating system."""
         for stage in stages:
-            staged = stage.log.between(self._after(stage.stage.name), stage.spark_log.last_commit())
-            self.open_directory(str(stage.table.path)).sync(*(unquote(add["path"]) for batch in staged for add in batch.adds))
             root = Path(self.work.url.removeprefix("file://"))
             found = (path for path in (root / stage.spark_log.directory).rglob("[!.]*") if path.is_file())
             self.work.sync(*(str(path.relative_to(root)) for path in found))

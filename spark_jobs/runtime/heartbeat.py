@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
-from spark_jobs.protocol.errors import StorageError
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.storage.files import Files
 
@@ -136,7 +136,7 @@ class Heartbeat:
     def _write(self) -> None:
         try:
             write_status(self._files, self.status.model_copy(update={"updated_at": datetime.now(UTC)}))
-        except StorageError as error:
+        except StreamPipelineError as error:
             _LOG.warning("the heartbeat was not written: %s", error)
 
 

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 DELAY_KEY = "spark.watermarkDelayMs"
+_STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
 
@@ -124,6 +125,13 @@ def has_timers(frame: DataFrame) -> bool:
     return any(str(node.getClass().getSimpleName()).startswith("TransformWithState") for node in _walk(_analyzed(frame)))
 
 
+def feeds_another_operator(frame: DataFrame) -> bool:
+    """Whether an operator gets rows that another one lets go only when the watermark moves."""
+    stateful = [node for node in _walk(_analyzed(frame)) if _is_stateful(node)]
+    below = [inner for node in stateful for child in _iterate(node.children()) for inner in _walk(child) if _is_stateful(inner)]
+    return any(not _is(node, "Deduplicate") and not _is(node, "DeduplicateWithinWatermark") for node in below)
+
+
 def undrained_operators(frame: DataFrame) -> list[str]:
     """Operators whose state a drain does not empty, because no event time tells when a key is done."""
     return [
@@ -146,6 +154,13 @@ def batch_facts(query: StreamingQuery) -> BatchFacts:
         if dropped.isDefined():
             late_rows += int(dropped.get().value())
     return BatchFacts(newest, late_rows)
+
+
+def _is_stateful(node: Any) -> bool:
+    name = str(node.getClass().getSimpleName())
+    if name == "Join":
+        return bool(node.left().isStreaming() and node.right().isStreaming())
+    return name.startswith(_STATEFUL) and bool(node.isStreaming())
 
 
 def _keys_carry_watermark(node: Any) -> bool:

@@ -27,6 +27,8 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.sql.streaming.fileSource.log.compactInterval": "10",
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.databricks.delta.stats.collect": "true",
 }
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
 _DELTA = {

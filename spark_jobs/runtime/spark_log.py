@@ -16,13 +16,18 @@ from typing import Any
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files
 
 NO_BATCH = BatchId(-1)
 """The last batch of a query that has had none."""
 _OFFSETS_VERSION = "v1"
+
+
+def checkpoint_directory(stage: StageName) -> str:
+    """Where in a work directory Spark keeps the logs and the state of a stage's query."""
+    return f"stages/{stage}/checkpoint"
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,10 @@ class SparkLog:
     def last_offsets(self) -> BatchId:
         """The newest batch that was planned; -1 where there is none."""
         return self._last("offsets")
+
+    def first_offsets(self) -> BatchId:
+        """The oldest batch whose plan Spark has kept; 0 where there is none."""
+        return BatchId(min((int(name) for name in self.files.names(f"{self.directory}/offsets") if name.isdigit()), default=0))
 
     def last_commit(self) -> BatchId:
         """The newest batch that Spark has committed; -1 where there is none."""

@@ -15,14 +15,16 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import StageCut
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.plan import feeds_another_operator
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.session import root_message
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staging import BeforeEpochError, PastPinError, StageWriter
 from spark_jobs.runtime.tables import StagingTable
 from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
+from spark_jobs.storage.files import Files
 
 DRAIN_BATCHES_MAX = 1_000
 """A timer that always sets another one never ends; a chain of timers this long is taken for one."""
@@ -60,6 +62,8 @@ class StageRun:
     frame: DataFrame
     checkpoint_path: str
     table: StagingTable
+    directory: Files
+    """The table's directory."""
     file_prefix: str
     spark_log: SparkLog
     output: StageOutput
@@ -154,7 +158,8 @@ class StageRun:
 
     def _drain_batches(self, last: BatchId) -> int:
         batch, count = last, 0
-        while batch >= 0 and self.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS:
+        oldest = self.spark_log.first_offsets()
+        while batch >= oldest and self.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS:
             batch, count = BatchId(batch - 1), count + 1
         return count
 
@@ -193,22 +198,24 @@ class StageRun:
         return True
 
     def _begin_before_epoch(self, batch: BatchId) -> None:
-        """Plans a batch again with a watermark before all history, in its own entry and in the one before, by which rows are late.
+        """Plans a batch again with a watermark before all history.
 
-        A first batch has no entry before it, so it becomes one without rows.
+        Raises:
+            InvalidPipelineError: What one operator lets go when the watermark moves would be late for the next one.
         """
-        entry = self.spark_log.offsets(batch)
-        if batch == 0:
-            nothing = entry.with_sources((NO_OFFSET,) * len(entry.sources))
-            self.spark_log.replan(batch, nothing.with_watermark(BEGINNING_OF_TIME_MS))
-            return
-        before = BatchId(batch - 1)
-        self.spark_log.rewrite(before, self.spark_log.offsets(before).with_watermark(BEGINNING_OF_TIME_MS))
-        self.spark_log.replan(batch, entry.with_watermark(BEGINNING_OF_TIME_MS))
+        if feeds_another_operator(self.frame):
+            raise InvalidPipelineError(
+                f"Stage '{self.stage.name}' has rows before 1970 and stateful operators one after the other: Spark would drop rows.",
+                exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
+                safe="Nothing of this round is public.",
+                remedy="Put each window, join or timer into a stage of its own, or leave those rows out; then start with --fresh.",
+                stage=self.stage.name,
+            )
+        self.spark_log.replan(batch, self.spark_log.offsets(batch).with_watermark(BEGINNING_OF_TIME_MS))
 
     def _is_before_epoch(self) -> bool:
         last = self.spark_log.last_offsets()
-        return any(self.spark_log.offsets(BatchId(batch)).watermark_ms < 0 for batch in range(max(last - 1, 0), last + 1))
+        return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms < 0
 
     def _run_planned(self) -> None:
         failure = self._run(once=True)
@@ -220,6 +227,7 @@ class StageRun:
         writer = StageWriter(
             stage=self.stage.name,
             table_path=str(self.table.path),
+            table=self.directory,
             file_prefix=self.file_prefix,
             schema=self.table.schema,
             spark_log=self.spark_log,
@@ -245,7 +253,7 @@ class StageRun:
         return None
 
     def _start(self, writer: StageWriter, trigger: dict[str, Any]) -> StreamingQuery:
-        if self._is_before_epoch():  # Spark takes a watermark before 1970 for 1970 where it works one out per operator
+        if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         stream = self.frame.writeStream.queryName(self.query_name).option("checkpointLocation", self.checkpoint_path)
         try:

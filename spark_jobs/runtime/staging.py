@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,6 +20,7 @@ from spark_jobs.runtime.plan import BatchFacts, batch_facts
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.session import DeltaJvm
 from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.storage.files import Files
 
 
 class PastPinError(Exception):
@@ -40,6 +43,8 @@ class StageWriter:
 
     stage: StageName
     table_path: str
+    table: Files
+    """The table's directory."""
     file_prefix: str
     schema: StructType
     spark_log: SparkLog
@@ -70,6 +75,7 @@ class StageWriter:
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, self.file_prefix)
         facts = self._facts(batch)
+        self._make_durable(adds)
         self.private_log.append(
             StagedBatch(
                 batch=batch,
@@ -80,6 +86,10 @@ class StageWriter:
                 adds=tuple(adds),
             )
         )
+
+    def _make_durable(self, adds: Sequence[Mapping[str, Any]]) -> None:
+        """Spark leaves that to the operating system; a version must not outlive the files that it names."""
+        self.table.sync(*(unquote(add["path"]) for add in adds))
 
     def _check_bounds(self, batch: BatchId) -> None:
         lines = self.spark_log.offsets(batch).sources

@@ -17,7 +17,7 @@ from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
+from spark_jobs.runtime.staging import StageWriter
 from tests.support.crashes import AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
@@ -149,6 +149,14 @@ def test_a_fresh_start_that_dies_at_every_point_leaves_no_way_to_publish_what_it
     assert site.checkpoints() == [1, 2]
 
 
+def test_a_run_whose_rows_can_never_become_public_has_not_succeeded(site: RunSite) -> None:
+    run_into(site, lambda passed: passed.name == (Step.MANIFEST_CREATE, False), "abandoned")
+    site.run("fresh", fresh=True)
+    with pytest.raises(RejectedError, match="never can be"):
+        site.run("abandoned")
+    assert site.public() == answer([0])
+
+
 def refused_to_publish_the_abandoned(site: RunSite) -> None:
     before = site.public()
     with pytest.raises(RejectedError):
@@ -168,7 +176,7 @@ def test_all_that_a_manifest_names_survives_a_loss_of_power(site: RunSite) -> No
 
 
 def test_without_the_fsync_of_staged_files_they_would_be_lost(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FinalCheckpoint, "_persist", lambda *_: None)
+    monkeypatch.setattr(StageWriter, "_make_durable", lambda *_: None)
     lose_power_after_the_manifest(site)
     with pytest.raises(NotFoundError):
         site.run()

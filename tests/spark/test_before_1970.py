@@ -1,5 +1,6 @@
 """Spark begins at 1970 and drops earlier rows as late; of an unordered input none is."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -8,9 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.spark import inputs
 from tests.spark.conftest import Site
-from tests.spark.rows import answer, assert_same, public
+from tests.spark.rows import answer, assert_same, public, public_count
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.spark
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The newest events come first, the oldest are from 1899, and those of 1969 come twice. In one version no row has a time."""
     path = tmp_path_factory.mktemp("before-1970") / "events"
-    for number, year in enumerate([2024, 1969, None, 1899, 1975, 1969]):
+    for number, year in enumerate([2024, 1969, None, 1975, 1899, 1969]):
         table = inputs.events(20_000, seed=number)[["id", "ts", "key", "value"]]
         table["ts"] -= inputs.BEGIN - pd.Timestamp(f"{year or 2024}-11-20", tz="UTC").as_unit("us")
         if year is None:
@@ -83,15 +85,21 @@ def test_spark_counts_none_as_late(site: Site) -> None:
     assert [cut.late_rows for cut in site.manifest().stages.values()] == [0, 0, 0]
 
 
-def test_a_row_at_the_very_beginning_of_1970_is_not_late(spark: SparkSession, tmp_path: Path) -> None:
-    site, pipeline = Site(spark, tmp_path), Pipeline("beginning")
+@pytest.fixture
+def site_of_one(spark: SparkSession, tmp_path: Path) -> Site:
+    """For a single test."""
+    return Site(spark, tmp_path)
+
+
+def test_a_row_at_the_very_beginning_of_1970_is_not_late(site_of_one: Site) -> None:
+    site, pipeline = site_of_one, Pipeline("beginning")
     table = inputs.events(100)[["id", "ts"]].drop_duplicates("id")
     table["ts"] = pd.Timestamp(0, tz="UTC").as_unit("us")
-    inputs.append(tmp_path / "events", table)
+    inputs.append(site.home.parent / "events", table)
 
     @pipeline.source(bounded=True, event_time="ts")
     def events(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").load(str(tmp_path / "events"))
+        return spark.readStream.format("delta").load(str(site.home.parent / "events"))
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "distinct")))
     def distinct(events: DataFrame) -> DataFrame:
@@ -101,21 +109,38 @@ def test_a_row_at_the_very_beginning_of_1970_is_not_late(spark: SparkSession, tm
     assert public(site.tables / "distinct").total() == 100
 
 
-def test_a_stage_may_have_two_aggregations(spark: SparkSession, tmp_path: Path) -> None:
-    site, pipeline = Site(spark, tmp_path), Pipeline("both")
+def _pipeline(site: Site, name: str, change: Callable[[DataFrame], DataFrame]) -> Pipeline:
+    """Over two versions of rows of 1914, one a batch."""
+    pipeline, path = Pipeline(name), site.home.parent / "events"
     table = inputs.events(1_000)[["id", "ts"]]
     table["ts"] -= pd.Timedelta(days=40_000)
-    inputs.write_versions(tmp_path / "events", table, 2)
+    inputs.write_versions(path, table, 2)
 
     @pipeline.source(bounded=True, event_time="ts")
     def events(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(tmp_path / "events"))
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(path))
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
     def daily(events: DataFrame) -> DataFrame:
+        return change(events)
+
+    return pipeline
+
+
+def test_rows_without_their_duplicates_can_be_counted_in_one_stage(site_of_one: Site) -> None:
+    def change(events: DataFrame) -> DataFrame:
+        return events.dropDuplicates(["id", "ts"]).groupBy(F.window("ts", "1 day")).count()
+
+    site_of_one.run(_pipeline(site_of_one, "deduplicated", change))
+    events = site_of_one.spark.read.format("delta").load(str(site_of_one.home.parent / "events"))
+    assert_same(public(site_of_one.tables / "daily"), answer(change(events)))
+
+
+def test_aggregations_one_after_the_other_are_refused_because_spark_would_drop_what_the_first_lets_go(site_of_one: Site) -> None:
+    def change(events: DataFrame) -> DataFrame:
         hours = events.groupBy(F.window("ts", "1 hour").alias("hour")).count()
         return hours.groupBy(F.window(F.window_time("hour"), "1 day")).agg(F.sum("count").alias("n"))
 
-    site.run(pipeline)
-    expected = spark.read.format("delta").load(str(tmp_path / "events")).groupBy(F.window("ts", "1 day")).count()
-    assert_same(public(site.tables / "daily"), answer(expected))
+    with pytest.raises(InvalidPipelineError, match="stateful operators one after the other"):
+        site_of_one.run(_pipeline(site_of_one, "chained", change))
+    assert public_count(site_of_one.tables / "daily") == 0

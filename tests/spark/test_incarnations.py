@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from deltalake import DeltaTable
+from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,6 +23,25 @@ def _pipeline(site: Site) -> Pipeline:
     @pipeline.source(bounded=True, event_time="ts")
     def events(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").load(str(site.home.parent / "events"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
+    def daily(events: DataFrame) -> DataFrame:
+        return events.groupBy(F.window("ts", "1 day")).agg(F.sum("value").alias("total"), F.count("*").alias("n"))
+
+    return pipeline
+
+
+class Params(BaseModel):
+    events: str
+
+
+def _reading(site: Site) -> Pipeline:
+    """The same pipeline with the path of its input as a parameter."""
+    pipeline = Pipeline("again", params=Params)
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession, params: Params) -> DataFrame:
+        return spark.readStream.format("delta").load(params.events)
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
     def daily(events: DataFrame) -> DataFrame:
@@ -82,3 +102,29 @@ def test_a_fresh_start_that_replaces_leaves_only_its_own_rows(drained: Site) -> 
     assert_same(public(drained.tables / "daily"), _daily(inputs.events(*FIRST), inputs.events(*SECOND)))
     drained.run(_pipeline(drained), run_id="first")
     assert_same(public(drained.tables / "daily"), _daily(inputs.events(*FIRST), inputs.events(*SECOND)))
+
+
+def test_a_fresh_start_is_refused_for_what_any_earlier_incarnation_has_made_public(drained: Site) -> None:
+    drained.run(_pipeline(drained), fresh=True, on_rewind="replace", publish="external")
+    before = public(drained.tables / "daily")
+    with pytest.raises(RejectedError, match="daily up to checkpoint 1"):
+        drained.run(_pipeline(drained), fresh=True, publish="external")
+    assert public(drained.tables / "daily") == before
+
+
+def test_a_fresh_start_needs_no_leave_to_abandon_what_was_only_staged(spark: SparkSession, tmp_path: Path) -> None:
+    site = Site(spark, tmp_path)
+    inputs.append(tmp_path / "events", inputs.events(5_000))
+    site.run(_pipeline(site), run_id="first", publish="external")
+    for run_id in ("second", "third"):
+        site.run(_pipeline(site), run_id=run_id, fresh=True, publish="external")
+    assert public(site.tables / "daily").total() == 0
+
+
+def test_a_mistyped_path_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    site = Site(spark, tmp_path)
+    with pytest.raises(RejectedError, match="cannot be read"):
+        site.run(_reading(site), params={"events": str(tmp_path / "evnets")})
+    inputs.append(tmp_path / "events", inputs.events(5_000))
+    site.run(_reading(site), params={"events": str(tmp_path / "events")})
+    assert_same(public(site.tables / "daily"), _daily(inputs.events(*FIRST)))

@@ -75,7 +75,10 @@ def test_a_fresh_start_would_begin_anew(drained: UsedHome) -> None:
     assert "replace" in str(outlook(drained, "--fresh", "--on-rewind", "replace")["explanation"])
 
 
-def test_other_parameters_than_the_interrupted_rounds_are_refused(interrupted: UsedHome) -> None:
+def test_other_parameters_than_the_interrupted_rounds_are_refused_once_a_batch_was_planned(interrupted: UsedHome) -> None:
+    asked = ["validate", interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url]
+    assert spark_jobs(*asked).exit_code == 0
+    interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"v1")
     refused = spark_jobs(
         "validate", interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url, "--output", "json"
     )

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.liveness import DRIVER_LOCK, HEARTBEAT_AGE_MAX_S, JVM_LOCK, driver_at_work, holding, locked, noted
+from spark_jobs.control.liveness import (
+    DRIVER_LOCK,
+    HEARTBEAT_AGE_MAX_S,
+    JVM_LOCK,
+    claimed_by_another,
+    driver_at_work,
+    holding,
+    locked,
+    noted,
+)
 from spark_jobs.control.status import read_status, write_status
 from spark_jobs.protocol.documents import RunState, Status
-from spark_jobs.protocol.ids import AttemptNumber, RunId
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.unit.control.test_channel import attempt
 
@@ -33,6 +42,15 @@ def test_a_driver_is_at_work_exactly_while_its_process_holds_a_lock(tmp_path: Pa
         holder.kill()
     assert path.exists()
     assert not driver_at_work(files)
+
+
+def test_a_driver_is_on_the_request_that_it_has_noted(tmp_path: Path) -> None:
+    files, first, second = LocalFiles(tmp_path), RequestId("start-1"), RequestId("start-2")
+    assert not claimed_by_another(files, first)
+    with holding(tmp_path / DRIVER_LOCK, second):
+        assert claimed_by_another(files, first)
+        assert not claimed_by_another(files, second)
+    assert not claimed_by_another(files, first)
 
 
 def test_asking_takes_no_lock(tmp_path: Path) -> None:

@@ -99,9 +99,10 @@ def facts(
     *manifests: Manifest,
     published: int | None = None,
     begun_by: StartRequest | None = None,
+    staging: bool = True,
 ) -> HomeFacts:
-    public = {SINK: CheckpointId(published) if published else None}
-    return HomeFacts(attempts, latest, final_manifests(manifests), public, begun_by)
+    public = {SINK: CheckpointId(published)} if published else {}
+    return HomeFacts(attempts, latest, final_manifests(manifests), lambda: public, staging=staging, begun_by=begun_by)
 
 
 def test_the_first_start_begins_the_first_incarnation() -> None:
@@ -116,6 +117,35 @@ def test_an_interrupted_round_is_continued_by_the_same_run() -> None:
 def test_an_interrupted_round_is_continued_by_another_run() -> None:
     latest = round_document(1, "a")
     assert decide(request("b"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
+WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"flights": "/mistyped"}, GRAPH, {}),
+    (PARAMETERS, {"stages": {"hourly": {"inputs": {}}}}, {}),
+    (PARAMETERS, GRAPH, {"on_end": OnEnd.DRAIN}),
+]
+
+
+@pytest.mark.parametrize(("parameters", "graph", "options"), WORDS)
+def test_a_first_round_that_planned_no_batch_gives_way_to_one_in_other_words(
+    parameters: dict[str, Any], graph: dict[str, Any], options: dict[str, Any]
+) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), staging=False)
+    found = decide(request("b", **options), home, parameters, graph)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+
+
+def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> None:
+    second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(7)})
+    home = facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(7, 1), staging=False)
+    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(3), CheckpointId(7))
+    with pytest.raises(RejectedError, match="differ"):
+        decide(request("b"), home, PARAMETERS, {"stages": {}})
+
+
+def test_a_round_that_planned_no_batch_keeps_its_pins_if_it_is_begun_again_in_the_same_words() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("a"), facts([attempt(1, "a", 1)], latest, staging=False), PARAMETERS, GRAPH) == Continue(latest)
 
 
 def test_both_runs_of_a_continued_round_are_given_its_answer() -> None:

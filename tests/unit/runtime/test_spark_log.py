@@ -83,6 +83,13 @@ def test_a_committed_batch_is_never_planned_again(tmp_path: Path, log: SparkLog)
     assert log.offsets(BatchId(0)).sources == ("{}",)
 
 
+def test_the_oldest_plan_is_the_first_that_spark_has_kept(tmp_path: Path, log: SparkLog) -> None:
+    assert log.first_offsets() == 0
+    for batch in (9, 10, 11):
+        offsets(tmp_path, batch, "{}")
+    assert log.first_offsets() == 9
+
+
 def test_another_version_of_the_offset_log_is_refused(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "0:{}", version="v2")
     with pytest.raises(UnsupportedFormatError, match="v2"):
