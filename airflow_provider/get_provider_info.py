@@ -15,7 +15,11 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Runs Spark streaming pipelines with Flink's checkpoint semantics, exactly once into Delta tables.",
         "versions": [__version__],
         "integrations": [
-            {"integration-name": name, "external-doc-url": f"https://pypi.org/project/{package}/", "tags": ["software"]}
+            {
+                "integration-name": name,
+                "external-doc-url": "https://spark.apache.org/docs/latest/streaming/",
+                "tags": ["software"],
+            }
         ],
         "hooks": [{"integration-name": name, "python-modules": ["airflow_provider.hooks.stream_pipeline"]}],
         "operators": [{"integration-name": name, "python-modules": ["airflow_provider.operators.stream_pipeline"]}],

@@ -158,10 +158,10 @@ def test_a_name_that_is_too_long_is_refused(home: Files) -> None:
 
 
 def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
-    below = home.below("work/1")
+    below = home.below("inner/1")
     below.create("a/b", b"deep")
-    assert home.read("work/1/a/b") == b"deep"
-    assert below.url == f"{home.url}/work/1"
+    assert home.read("inner/1/a/b") == b"deep"
+    assert below.url == f"{home.url}/inner/1"
     assert below.names("") == ["a"]
     with pytest.raises(RejectedError):
         below.read("../../x")
