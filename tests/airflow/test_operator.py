@@ -279,11 +279,14 @@ def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgres://u:hidden@db/x")
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "hidden")
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "flights")
     operator().execute(context())
     (start,) = homes.starts()
     assert start["session"] == start["pid"] != os.getsid(0)
     assert start["stdin"] == os.devnull
-    assert not [name for name in start["environment"] if "AIRFLOW" in name.upper() and name != "AIRFLOW_HOME"]
+    airflows = {name for name in start["environment"] if "AIRFLOW" in name.upper() and not name.startswith("AIRFLOW_CTX_")}
+    assert airflows <= {"AIRFLOW_HOME"}
+    assert "AIRFLOW_CTX_DAG_ID" in start["environment"], "which task it works for is no secret"
     assert (homes.path() / "attempts/driver-1.out").read_text() == "the driver says hello\n"
 
 

@@ -1,6 +1,6 @@
-"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after run …``.
+"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after OCCURRENCE run …``.
 
-The first time that it comes to the step, it meets its fate:
+When it comes to the step for the n-th time, it meets its fate:
 
 - ``killed``: its process gets SIGKILL; its JVM ends by itself.
 - ``orphans``: its JVM is stopped, then its process gets SIGKILL: the JVM lingers until somebody lets it go on.
@@ -40,10 +40,10 @@ FATES: dict[str, Callable[[], None]] = {
 
 
 class Doom:
-    """Calls ``fate`` once, before or after a step."""
+    """Calls ``fate`` once, before or after the n-th time that a step is passed."""
 
-    def __init__(self, fate: Callable[[], None], step: Step, *, before: bool) -> None:
-        self._fate, self._step, self._before, self._met = fate, step, before, False
+    def __init__(self, fate: Callable[[], None], step: Step, *, before: bool, occurrence: int) -> None:
+        self._fate, self._step, self._before, self._left = fate, step, before, occurrence
 
     def before(self, step: Step) -> None:
         self._pass(step, before=True)
@@ -52,13 +52,14 @@ class Doom:
         self._pass(step, before=False)
 
     def _pass(self, step: Step, *, before: bool) -> None:
-        if not self._met and step is self._step and before == self._before:
-            self._met = True
-            self._fate()
+        if step is self._step and before == self._before:
+            self._left -= 1
+            if self._left == 0:
+                self._fate()
 
 
 if __name__ == "__main__":
-    _, fate, step, when, *arguments = sys.argv
+    _, fate, step, when, occurrence, *arguments = sys.argv
     sys.argv[1:] = arguments
-    with observed_by(Doom(FATES[fate], Step(step), before=when == "before")):
+    with observed_by(Doom(FATES[fate], Step(step), before=when == "before", occurrence=int(occurrence))):
         main()

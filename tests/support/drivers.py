@@ -27,14 +27,15 @@ SETTINGS = APPLICATION | SMALL
 
 @dataclass(frozen=True)
 class Doomed:
-    """A fate of :mod:`tests.support.doomed_driver`, before or after the first occurrence of a step."""
+    """A fate of :mod:`tests.support.doomed_driver`, before or after an occurrence of a step."""
 
     fate: str
     step: Step
     before: bool
+    occurrence: int = 1
 
     def __str__(self) -> str:
-        return f"{self.fate} {'before' if self.before else 'after'} {self.step.value}"
+        return f"{self.fate} {'before' if self.before else 'after'} {self.step.value} {self.occurrence}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Drivers:
             doom: What happens to it.
         """
         module = ["spark_jobs"] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
-        when = [] if doom is None else ["before" if doom.before else "after"]
+        when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence)]
         command = [*module, *when, "run", small_pipeline.__file__, f"--home={self.site.home}", "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         return subprocess.Popen(

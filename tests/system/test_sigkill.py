@@ -1,14 +1,15 @@
 """Real drivers, killed for real at every step; the next one goes on."""
 
 import signal
-from random import Random
+from pathlib import Path
 
 import pytest
 
 from spark_jobs.protocol.steps import Step
-from tests.support.drivers import Doomed, Drivers
+from tests.support.crashes import watched
+from tests.support.drivers import Doomed, Drivers, drivers_on
 from tests.support.run_site import RunSite
-from tests.support.small_pipeline import SINKS, answer
+from tests.support.small_pipeline import SINKS, answer, deliver
 
 pytestmark = pytest.mark.spark
 
@@ -42,17 +43,21 @@ def kill_in_turn(drivers: Drivers, befores: dict[Step, list[bool]]) -> None:
     drivers.wait_gone()
 
 
-def test_drivers_killed_at_each_step_lose_and_double_nothing(drivers: Drivers, seed: int) -> None:
-    chosen = Random(seed)
-    kill_in_turn(drivers, {step: [chosen.random() < 0.5] for step in Step})
-    assert_replaced(drivers.site)
-
-
-@pytest.mark.nightly
 def test_drivers_killed_before_and_after_each_step_lose_and_double_nothing(drivers: Drivers) -> None:
     befores = {step: [True, False] for step in Step} | {Step.SWEEP: [True]}  # after it, an attempt has its manifest already
     kill_in_turn(drivers, befores)
     assert_replaced(drivers.site)
+
+
+@pytest.mark.nightly
+def test_a_driver_killed_at_any_occurrence_of_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
+    deliver(tmp_path / "events", 0)
+    points = watched(RunSite(tmp_path / "clean", tmp_path / "events").run)
+    for number, point in enumerate(points):
+        with drivers_on(RunSite(tmp_path / f"site-{number}", tmp_path / "events")) as drivers:
+            assert_killed(drivers, Doomed("killed", point.step, point.before, point.occurrence), run="first")
+            assert_done(drivers, run="first")
+            drivers.site.assert_answered()
 
 
 def assert_replaced(site: RunSite) -> None:
