@@ -26,7 +26,7 @@ test: setup ## Run every test that a change must pass
 	$(PYTHON) -m pytest
 
 nightly: setup ## Run every test there is, with more examples; hours
-	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly
+	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: setup ## Measure, and compare with Delta's own streaming sink; QUICK=1: under two minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)

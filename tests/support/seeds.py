@@ -1,4 +1,4 @@
-"""The seed of a test that takes samples: a new one in each session, printed with the command that repeats the test."""
+"""The seed of a test that takes samples: another one each night, printed with the command that repeats the test."""
 
 import pytest
 
