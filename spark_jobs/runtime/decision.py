@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, OnRewind, RoundDocument, StartRequest
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName, WorkDirectoryId
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,6 @@ class HomeFacts:
     def incarnation(self) -> IncarnationId | None:
         """The newest one that an attempt named: it is continued even if the head is another's."""
         return self.attempts[-1].incarnation if self.attempts else None
-
-    @property
-    def work_directory(self) -> WorkDirectoryId | None:
-        return self.attempts[-1].work_directory.id if self.attempts else None
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
