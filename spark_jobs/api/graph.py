@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from spark_jobs.api.address import TableAddress
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
 from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
-from spark_jobs.api.stage import DeclaredStage, Stage
+from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import OnEnd
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
@@ -40,8 +41,8 @@ class Graph:
         """The sinks, in the order of their stages."""
         return {stage.sink.name: stage.sink for stage in self.stages.values() if stage.sink}
 
-    def tables(self, parameters: BoundParameters) -> dict[SinkName, str]:
-        """Where each sink's table is, as the user wrote it, without superfluous slashes.
+    def tables(self, parameters: BoundParameters) -> dict[SinkName, TableAddress]:
+        """Where each sink's table is, as the user wrote it; paths without superfluous slashes.
 
         Raises:
             InvalidPipelineError: A value cannot be in a path, or two sinks share a table.
@@ -135,6 +136,13 @@ def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str,
             via = "" if argument == read else f" (inputs= of the argument {argument!r})"
             others = [name for name in declarations if name != stage.name]
             raise place.refused(f"it reads {read!r}{via}, which is not declared.", suggestion(read, others), input=read)
+        producer = declarations[read]
+        if isinstance(producer, DeclaredStage) and producer.output_mode is OutputMode.COMPLETE:
+            raise place.refused(
+                f"it reads {read!r}, each of whose batches is its whole result again.",
+                f"Read what {read!r} reads, and aggregate it here.",
+                input=read,
+            )
     if not any(isinstance(declarations[read], Source | DeclaredStage) for read in stage.inputs.values()):
         found = "only static inputs" if stage.inputs else "nothing"
         raise place.refused(
@@ -239,10 +247,8 @@ def _describe_stage(stage: Stage) -> dict[str, Any]:
         "inputs": {argument: node.name for argument, node in stage.inputs.items()},
         "event_time": stage.event_time,
         "delay_ms": stage.delay_ms,
-        "sink": None
-        if sink is None
-        else {"name": sink.name, "path": sink.template, "mode": sink.mode, "partition_by": list(sink.partition_by)},
-    }
+        "sink": None if sink is None else sink.describe(),
+    } | ({} if stage.output_mode is OutputMode.APPEND else {"output_mode": stage.output_mode.value})
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, Any]:

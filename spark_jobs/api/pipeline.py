@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
 
+from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.functions import Function, function_name
 from spark_jobs.api.graph import Declaration, Graph, build_graph
 from spark_jobs.api.names import check_name
@@ -17,7 +18,7 @@ from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
-from spark_jobs.api.stage import DeclaredStage, RateLimits, declare_stage
+from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import PipelineName, RunId
 
@@ -140,6 +141,7 @@ class Pipeline:
         inputs: Mapping[str, str] | None = None,
         event_time: str | None = None,
         watermark_delay: str | None = None,
+        output_mode: OutputMode | Literal["append", "update", "complete"] | None = None,
         max_files_per_trigger: int | None = None,
         max_bytes_per_trigger: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
@@ -155,6 +157,7 @@ class Pipeline:
         inputs: Mapping[str, str] | None = None,
         event_time: str | None = None,
         watermark_delay: str | None = None,
+        output_mode: OutputMode | Literal["append", "update", "complete"] | None = None,
         max_files_per_trigger: int | None = None,
         max_bytes_per_trigger: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
@@ -170,6 +173,8 @@ class Pipeline:
             inputs: Which input an argument is, where the names differ: ``{"events": "eu_events"}``.
             event_time: The event time column of the result, where it cannot be inherited.
             watermark_delay: How far the watermark of its consumers stays behind.
+            output_mode: What a batch gives, as in Spark: ``"append"``; ``"update"`` into a sink with ``mode="upsert"``;
+                ``"complete"``, the default where the sink has ``mode="complete"``.
             max_files_per_trigger: How many files a batch reads from each stage before it, at most.
             max_bytes_per_trigger: How many bytes a batch reads from each stage before it, about.
             conf: Spark settings of this query alone.
@@ -185,6 +190,7 @@ class Pipeline:
                 sink=sink,
                 event_time=event_time,
                 watermark_delay=watermark_delay,
+                output_mode=output_mode,
                 limits=RateLimits(max_files_per_trigger, max_bytes_per_trigger),
                 conf=conf,
             )
@@ -284,7 +290,7 @@ class Pipeline:
         directory = tables.replace("{", "{{").replace("}", "}}")
         for name, part in copy._declarations.items():
             if isinstance(part, DeclaredStage) and part.sink:
-                sink = dataclasses.replace(part.sink, template=f"{directory}/{part.sink.name}", fields=())
+                sink = dataclasses.replace(part.sink, address=AddressTemplate(f"{directory}/{part.sink.name}", (), named=False))
                 copy._declarations[name] = dataclasses.replace(part, sink=sink)
         return copy
 

@@ -2,18 +2,37 @@
 
 import os
 import re
-import string
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
+from spark_jobs.api.address import AddressTemplate, TableAddress, address_template
 from spark_jobs.api.names import check_name
-from spark_jobs.api.refusals import Place, suggestion
-from spark_jobs.protocol.documents import Publish
+from spark_jobs.api.refusals import Place
+from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import SinkName
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?")
-_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+_SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_APPEND_ONLY = "delta.appendOnly"
+_REFUSED_PROPERTIES = {
+    "delta.setTransactionRetentionDuration": "the table would forget what was published into it",
+    "delta.feature.catalogManaged": "such a table is committed by its catalog alone",
+    "delta.feature.catalogOwned-preview": "such a table is committed by its catalog alone",
+    "delta.coordinatedCommits.commitCoordinator-preview": "such a table is committed by its coordinator alone",
+}
+E = TypeVar("E", bound=StrEnum)
+
+
+class SchemaEvolution(StrEnum):
+    """What happens to a column that the stage returns and the table does not have."""
+
+    NONE = "none"
+    """The start is refused."""
+    ADD_COLUMNS = "add_columns"
+    """It is added to the table, at an attempt's start and before anything is staged."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +41,61 @@ class DeltaSink:
 
     Args:
         path: Where the table is. ``{field}`` stands for that parameter's value; ``{{`` and ``}}`` are braces.
+        table: Its name in Spark's catalog instead, such as ``"catalog.schema.name"``; parameters as in ``path``.
         name: The stage's, unless given.
-        mode: ``"append"``: each row of the stage's result becomes one row of the table, exactly once.
+        mode: ``"append"``: each row of the stage's result becomes one row of the table, exactly once. ``"complete"``: each
+            checkpoint replaces the table's rows by the whole result (an aggregation's). ``"upsert"``: each row replaces the row
+            with the same keys.
+        keys: The columns that identify a row, for ``"upsert"``. Null is a key like any other.
+        sequence_by: The column that orders the rows of one key, for ``"upsert"``: the highest one wins, whichever came first. By
+            default later batches win, and one batch may have each key once.
+        apply_as_deletes: A SQL condition on the columns, for ``"upsert"``: a row for which it holds deletes its key.
         partition_by: Columns that the table is partitioned by.
+        cluster_by: Columns that the table is clustered by, where it is made.
+        schema_evolution: ``"none"``: a column that the table lacks is refused; ``"add_columns"``: it is added.
+        table_properties: Delta's and your own, where the table is made; a table that exists must have them.
+        comment: The table's description, where it is made.
         publish: When rows become public: ``"final"`` (the default): with the final checkpoint; ``"every_checkpoint"``;
             ``"external"``: when somebody calls ``spark-jobs publish``.
+        target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes. By default they
+            are published as the batches wrote them.
     """
 
-    path: str | os.PathLike[str]
+    path: str | os.PathLike[str] | None = None
     _: KW_ONLY
+    table: str | None = None
     name: str | None = None
-    mode: Literal["append"] = "append"
+    mode: SinkMode | Literal["append", "complete", "upsert"] = "append"
+    keys: Sequence[str] = ()
+    sequence_by: str | None = None
+    apply_as_deletes: str | None = None
     partition_by: Sequence[str] = ()
+    cluster_by: Sequence[str] = ()
+    schema_evolution: SchemaEvolution | Literal["none", "add_columns"] = "none"
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
     publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None
+    target_file_size: str | int | None = None
+
+
+@dataclass(frozen=True)
+class TableDesign:
+    """How a sink's table is made, and what one that exists must be."""
+
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    comment: str | None = None
+    evolution: SchemaEvolution = SchemaEvolution.NONE
+
+
+@dataclass(frozen=True)
+class UpsertRule:
+    """Which row of a key wins."""
+
+    keys: tuple[str, ...]
+    sequence_by: str | None
+    apply_as_deletes: str | None
 
 
 @dataclass(frozen=True)
@@ -43,43 +104,41 @@ class Sink:
 
     place: Place
     name: SinkName
-    template: str
-    fields: tuple[str, ...]
-    """The parameters that the template names."""
-    mode: Literal["append"]
-    partition_by: tuple[str, ...]
+    address: AddressTemplate
+    mode: SinkMode
+    upsert: UpsertRule | None
+    """For :attr:`SinkMode.UPSERT` alone."""
+    design: TableDesign
     publish: Publish
+    target_file_size_bytes: int | None
 
     def check_fields(self, known: Sequence[str]) -> None:
-        """Refuses a template that names a parameter that is not one of ``known``."""
-        for field in self.fields:
-            if field not in known:
-                raise self.place.refused(
-                    f"the path {self.template!r} names {field!r}, which is not a parameter that may be in a path.",
-                    f"{suggestion(field, known)} Write {{{{ and }}}} for braces.",
-                    field=field,
-                    fields=list(known),
-                )
+        """Refuses an address that names a parameter that is not one of ``known``."""
+        self.address.check_fields(self.place, known)
 
-    def table(self, values: Mapping[str, Any]) -> str:
-        """Where the table is: the template with ``values`` in it, without superfluous slashes.
+    def table(self, values: Mapping[str, Any]) -> TableAddress:
+        """Where the table is.
 
         Raises:
             InvalidPipelineError: A field has no value, or one that is not text or a number.
         """
-        for field in self.fields:
-            value = values[field]
-            if not isinstance(value, str | int | float) or value == "":
-                found = "nothing" if value is None or value == "" else f"a {type(value).__name__}"
-                problem = f"the path {self.template!r} names {field!r}, whose value is {found}."
-                raise self.place.refused(problem, f"Give {field!r} a text or a number.", field=field)
-        path = self.template.format_map(dict(values))
-        scheme = _SCHEME.match(path)
-        root = scheme.group() if scheme else ""
-        rest = re.sub("/+", "/", path[len(root) :]).rstrip("/")
-        if not rest and not (scheme and (scheme.group(2) or "//").strip("/")):
-            raise self.place.refused(f"{path!r} is not a table's directory.", "Name a directory below the root.", path=path)
-        return root + rest
+        return self.address.filled(self.place, values)
+
+    def describe(self) -> dict[str, Any]:
+        """What decides whether the table of an earlier run fits: JSON values."""
+        described: dict[str, Any] = {
+            "name": self.name,
+            self.address.option: self.address.text,
+            "mode": self.mode.value,
+            "partition_by": list(self.design.partition_by),
+        }
+        if self.upsert:
+            described |= {
+                "keys": list(self.upsert.keys),
+                "sequence_by": self.upsert.sequence_by,
+                "apply_as_deletes": self.upsert.apply_as_deletes,
+            }
+        return described
 
 
 def declare_sink(place: Place, sink: object) -> Sink:
@@ -88,71 +147,113 @@ def declare_sink(place: Place, sink: object) -> Sink:
         raise place.refused(f"sink={sink!r} is not a sink.", 'Write sink=DeltaSink("{warehouse}/table").')
     name = check_name(Place(place.pipeline, "sink", str(sink.name)), place.name if sink.name is None else sink.name)
     here = Place(place.pipeline, "sink", name)
-    mode: str = sink.mode
-    if mode != "append":
-        problem = f"mode={mode!r} is not supported in this version."
-        raise here.refused(problem, 'Use mode="append".', mode=str(mode))
-    publish = Publish.FINAL if sink.publish is None else sink.publish
-    allowed = [choice.value for choice in Publish]
-    if publish not in allowed:
-        raise here.refused(f"publish={publish!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", publish=str(publish))
-    template, fields = _template(here, sink.path)
-    return Sink(here, SinkName(name), template, fields, sink.mode, _columns(here, sink.partition_by), Publish(publish))
+    mode = _choice(here, "mode", SinkMode, sink.mode)
+    size = _size_bytes(here, sink.target_file_size)
+    if size is not None and mode is not SinkMode.APPEND:
+        raise here.refused(
+            f'target_file_size= is for mode="append"; this one is mode="{mode.value}".',
+            "Remove it: the files of the other modes are written at the publication, or replaced by the next one.",
+        )
+    return Sink(
+        place=here,
+        name=SinkName(name),
+        address=address_template(here, sink.path, sink.table),
+        mode=mode,
+        upsert=_upsert_rule(here, sink, mode),
+        design=_design(here, sink, mode),
+        publish=_choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
+        target_file_size_bytes=size,
+    )
 
 
-def check_distinct(tables: Mapping[Sink, str]) -> None:
+def check_distinct(tables: Mapping[Sink, TableAddress]) -> None:
     """Refuses two sinks with one table, or with one table inside the other's directory, where its VACUUM would delete files."""
     seen: dict[str, Sink] = {}
     for sink, table in tables.items():
-        location = _location(table)
+        location = table.location
         for other_location, other in seen.items():
             if location == other_location:
-                problem = f"its table {table!r} is also the table of sink {other.name!r}."
-                remedy = "Give each its own path; rows of two stages for one table are united in a stage of their own."
-                raise sink.place.refused(problem, remedy, table=table, sinks=[other.name, sink.name])
+                problem = f"its table '{table}' is also the table of sink {other.name!r}."
+                remedy = "Give each its own; rows of two stages for one table are united in a stage of their own."
+                raise sink.place.refused(problem, remedy, table=str(table), sinks=[other.name, sink.name])
             if location.startswith(f"{other_location}/") or other_location.startswith(f"{location}/"):
-                problem = f"of its table {table!r} and sink {other.name!r}'s table {tables[other]!r} one is inside the other."
-                raise sink.place.refused(problem, "Put them side by side.", table=table, sinks=[other.name, sink.name])
+                problem = f"of its table '{table}' and sink {other.name!r}'s table '{tables[other]}' one is inside the other."
+                raise sink.place.refused(problem, "Put them side by side.", table=str(table), sinks=[other.name, sink.name])
         seen[location] = sink
 
 
-def _location(table: str) -> str:
-    """The same text for two spellings of one place: ``file:`` or none, S3's schemes, dots."""
-    scheme = _SCHEME.match(table)
-    if scheme is None or scheme.group(1).lower() == "file":
-        return os.path.abspath(table[scheme.end() :] if scheme else table)
-    name, authority = scheme.group(1).lower(), scheme.group(2) or ""
-    path = os.path.normpath(table[scheme.end() :] or "/").rstrip("/")
-    return f"{'s3' if name in _S3_SCHEMES else name}:{authority}{path}"
+def _choice(place: Place, option: str, choices: type[E], value: object) -> E:
+    allowed = [choice.value for choice in choices]
+    if value not in allowed:
+        given = value.value if isinstance(value, StrEnum) else value
+        raise place.refused(f"{option}={given!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", **{option: str(given)})
+    return choices(str(value))
 
 
-def _template(place: Place, path: object) -> tuple[str, tuple[str, ...]]:
-    """The template and the parameters it names."""
-    template = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(template, str) or not template.strip("/ "):
-        raise place.refused(f"path={path!r} is not a path.", 'Give one, such as DeltaSink("{warehouse}/table").')
-    try:
-        parts = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise place.refused(f"the path {template!r} is not a template: {error}.", "Write {{ and }} for braces.") from error
-    fields = []
-    for _, field, specification, conversion in parts:
-        if field is None:
-            continue
-        if not field.isidentifier() or specification or conversion:
-            problem = f"the path {template!r} has {field!r} in braces, which is more or less than a parameter's name."
-            raise place.refused(problem, "Put just a name in braces; write {{ and }} for braces.", field=field)
-        fields.append(field)
-    return template, tuple(dict.fromkeys(fields))
+def _upsert_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> UpsertRule | None:
+    keys = _columns(place, "keys", sink.keys)
+    texts = {"sequence_by": sink.sequence_by, "apply_as_deletes": sink.apply_as_deletes}
+    for option, text in (texts | {"comment": sink.comment}).items():
+        _check_text(place, option, text)
+    if mode is SinkMode.UPSERT:
+        if not keys:
+            raise place.refused('mode="upsert" needs keys.', 'Name the columns that identify a row: keys=["id"].')
+        if sink.sequence_by is not None and sink.sequence_by.casefold() in {key.casefold() for key in keys}:
+            raise place.refused(
+                f"sequence_by={sink.sequence_by!r} is one of the keys.", "Name the column that orders a key's rows."
+            )
+        return UpsertRule(keys, sink.sequence_by, sink.apply_as_deletes)
+    given = [option for option, value in {"keys": keys or None, **texts}.items() if value is not None]
+    if given:
+        raise place.refused(f'{given[0]}= is for mode="upsert".', f'Write mode="upsert", or remove {given[0]}=.')
+    return None
 
 
-def _columns(place: Place, partition_by: object) -> tuple[str, ...]:
-    """The partition columns."""
-    if isinstance(partition_by, str):
-        raise place.refused("partition_by is a single string.", f'Write partition_by=["{partition_by}"].')
-    columns = tuple(partition_by) if isinstance(partition_by, Sequence) else (partition_by,)
-    if not all(isinstance(column, str) and column.strip() for column in columns):
-        raise place.refused(f"partition_by={partition_by!r} is not a list of column names.", 'Write partition_by=["column"].')
-    if len({column.casefold() for column in columns}) < len(columns):
-        raise place.refused(f"partition_by={list(columns)} names a column twice.", "Name each once.")
-    return columns
+def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
+    partition_by, cluster_by = _columns(place, "partition_by", sink.partition_by), _columns(place, "cluster_by", sink.cluster_by)
+    if partition_by and cluster_by:
+        raise place.refused("it has both partition_by and cluster_by.", "A Delta table has one of them: choose.")
+    properties = _properties(place, sink.table_properties)
+    refused = {name.casefold(): reason for name, reason in _REFUSED_PROPERTIES.items()}
+    for name, value in properties.items():
+        if reason := refused.get(name.casefold()):
+            raise place.refused(f"the table property {name} cannot be had: {reason}.", "Remove it.", property=name)
+        if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode is not SinkMode.APPEND:
+            raise place.refused(f'{name} does not go with mode="{mode.value}", which removes rows.', "Remove one of them.")
+    evolution = _choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
+    return TableDesign(partition_by, cluster_by, MappingProxyType(properties), sink.comment, evolution)
+
+
+def _check_text(place: Place, option: str, text: object) -> None:
+    if text is not None and not (isinstance(text, str) and text.strip()):
+        raise place.refused(f"{option}={text!r} is not a text.", f"Give {option} a text, or remove it.")
+
+
+def _properties(place: Place, properties: object) -> dict[str, str]:
+    if isinstance(properties, Mapping) and all(isinstance(text, str) for pair in properties.items() for text in pair):
+        return dict(properties)
+    raise place.refused(
+        f"table_properties={properties!r} is not a mapping of texts.", 'Write {"delta.enableChangeDataFeed": "true"}.'
+    )
+
+
+def _size_bytes(place: Place, size: object) -> int | None:
+    """A size as Spark writes it: ``128mb`` is 128 · 2²⁰ bytes."""
+    if size is None:
+        return None
+    found = _SIZE.fullmatch(str(size).strip()) if isinstance(size, str | int) and not isinstance(size, bool) else None
+    if found is None or int(found.group(1)) == 0:
+        raise place.refused(f"target_file_size={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
+    return int(found.group(1)) * _FACTORS[found.group(2).lower()]
+
+
+def _columns(place: Place, option: str, columns: object) -> tuple[str, ...]:
+    """A list of distinct column names."""
+    if isinstance(columns, str):
+        raise place.refused(f"{option} is a single string.", f'Write {option}=["{columns}"].')
+    found = tuple(columns) if isinstance(columns, Sequence) else (columns,)
+    if not all(isinstance(column, str) and column.strip() for column in found):
+        raise place.refused(f"{option}={columns!r} is not a list of column names.", f'Write {option}=["column"].')
+    if len({column.casefold() for column in found}) < len(found):
+        raise place.refused(f"{option}={list(found)} names a column twice.", "Name each once.")
+    return found

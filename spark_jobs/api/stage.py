@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
@@ -9,7 +10,28 @@ from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.settings import check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
+from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.ids import StageName
+
+
+class OutputMode(StrEnum):
+    """What a batch of a stage gives to its sink and to its consumers: Spark's output modes."""
+
+    APPEND = "append"
+    """Rows that will not change any more."""
+    UPDATE = "update"
+    """Rows that have changed, for a sink with ``mode="upsert"``."""
+    COMPLETE = "complete"
+    """The whole result, for a sink with ``mode="complete"``."""
+
+
+_OUTPUT_MODES = {
+    None: (OutputMode.APPEND,),
+    SinkMode.APPEND: (OutputMode.APPEND,),
+    SinkMode.UPSERT: (OutputMode.APPEND, OutputMode.UPDATE),
+    SinkMode.COMPLETE: (OutputMode.COMPLETE,),
+}
+"""Per mode of the sink what its stage may give it; the first one is the default."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,7 @@ class DeclaredStage:
     sink: Sink | None
     event_time: str | None
     delay_ms: int | None
+    output_mode: OutputMode
     limits: RateLimits
     conf: Mapping[str, str]
 
@@ -43,6 +66,7 @@ class DeclaredStage:
             sink=self.sink,
             event_time=self.event_time,
             delay_ms=self.delay_ms,
+            output_mode=self.output_mode,
             limits=self.limits,
             conf=self.conf,
         )
@@ -62,6 +86,7 @@ class Stage:
     """The event time column of the stage's result. None: inherited, where one column still carries the watermark."""
     delay_ms: int | None
     """How far the watermark of the stage's consumers stays behind the newest event time. None: inherited."""
+    output_mode: OutputMode
     limits: RateLimits
     conf: Mapping[str, str]
     """Spark settings of this stage's query alone."""
@@ -75,6 +100,7 @@ def declare_stage(
     sink: DeltaSink | None,
     event_time: str | None,
     watermark_delay: str | None,
+    output_mode: str | None,
     limits: RateLimits,
     conf: Mapping[str, str],
 ) -> DeclaredStage:
@@ -82,16 +108,32 @@ def declare_stage(
     for name, value in vars(limits).items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise place.refused(f"{name}={value!r} is not a whole number above 0.", "Give one, or remove it.")
+    declared = None if sink is None else declare_sink(place, sink)
     return DeclaredStage(
         name=StageName(place.name),
         function=function,
         inputs=_inputs(place, function, {} if inputs is None else inputs),
-        sink=None if sink is None else declare_sink(place, sink),
+        sink=declared,
         event_time=event_time,
         delay_ms=check_event_time(place, event_time, watermark_delay),
+        output_mode=_output_mode(place, output_mode, declared),
         limits=limits,
         conf=check_stage_settings(place, conf),
     )
+
+
+def _output_mode(place: Place, output_mode: str | None, sink: Sink | None) -> OutputMode:
+    allowed = _OUTPUT_MODES[sink.mode if sink else None]
+    if output_mode is None:
+        return allowed[0]
+    if output_mode not in allowed:
+        needs = f'a sink with mode="{sink.mode.value}"' if sink else "a stage without a sink"
+        raise place.refused(
+            f"output_mode={str(output_mode)!r} does not go with {needs}.",
+            f"It may be: {', '.join(mode.value for mode in allowed)}.",
+            output_mode=str(output_mode),
+        )
+    return OutputMode(output_mode)
 
 
 def _inputs(place: Place, function: Function, renamed: Mapping[str, str]) -> Mapping[str, str]:

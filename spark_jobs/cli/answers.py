@@ -12,6 +12,8 @@ from spark_jobs.protocol.documents import (
     FilesPin,
     OnEnd,
     Publish,
+    Publisher,
+    SinkMode,
     SinkResult,
     Status,
 )
@@ -149,11 +151,12 @@ class SinkFacts(Answer):
     """What a checkpoint adds to a sink."""
 
     table: str
+    mode: SinkMode
     files: int
     rows: int
     size_bytes: int
     policy: Publish
-    publisher: str
+    publisher: Publisher
     published: bool | None
     """None where the table is gone."""
     version: int | None

@@ -12,12 +12,12 @@ from spark_jobs.cli.answers import InspectAnswer, SinkFacts, StageFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.protocol.documents import Manifest, SinkCut, StageCut
+from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut, StageCut
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
 
-PUBLISHER = "delta-rs without a JVM"
+PUBLISHERS = {Publisher.DELTA_RS: "delta-rs, no JVM", Publisher.SPARK: "Spark"}
 Checkpoint = Annotated[
     int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Which one; the newest unless given.", show_default=False)
 ]
@@ -80,7 +80,8 @@ def _sink(cut: SinkCut, checkpoint: CheckpointId, public: Publications) -> SinkF
         rows=cut.actions.rows,
         size_bytes=cut.actions.size_bytes,
         policy=cut.publish,
-        publisher=PUBLISHER,
+        mode=cut.mode,
+        publisher=cut.publisher,
         published=published,
         version=public.version(cut, checkpoint) if published else None,
     )
@@ -96,7 +97,6 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         ("completed", words.moment(answer.completed_at)),
         ("manifest", answer.manifest),
         ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),
-        ("publisher", PUBLISHER),
     )
     stages = words.table(
         "Stages", "stage", "batch", "watermark", "rows", "late rows", "drained", right=("batch", "rows", "late rows")
@@ -108,11 +108,14 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         late = Text(words.count(stage.late_rows), style="yellow" if stage.late_rows else "")
         batch = str(stage.batch) if stage.batch >= 0 else "none"
         stages.add_row(Text(name), batch, words.watermark(stage.watermark_ms), words.count(stage.rows), late, drained)
-    sinks = words.table("Sinks", "sink", "files", "rows", "size", "policy", "public", "table", right=("files", "rows", "size"))
+    headings = ("sink", "mode", "files", "rows", "size", "policy", "publisher", "public", "table")
+    sinks = words.table("Sinks", *headings, right=("files", "rows", "size"))
     for sink_name, sink in answer.sinks.items():
         amounts = (words.count(sink.files), words.count(sink.rows), words.size(sink.size_bytes))
         public = Text("the table is gone", style="red") if sink.published is None else words.version(sink.version)
-        sinks.add_row(Text(sink_name), *amounts, sink.policy.value, public, Text(sink.table))
+        sinks.add_row(
+            Text(sink_name), sink.mode.value, *amounts, sink.policy.value, PUBLISHERS[sink.publisher], public, Text(sink.table)
+        )
     inputs = words.table("Inputs", "input", "ends at")
     for input_name, pins in answer.inputs.items():
         inputs.add_row(Text(input_name), Text("\n".join(words.pin(pinned) for pinned in pins) or "not pinned"))

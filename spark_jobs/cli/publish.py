@@ -1,4 +1,4 @@
-"""``spark-jobs publish``: makes staged checkpoints public, without a JVM."""
+"""``spark-jobs publish``: makes staged checkpoints public, without a JVM wherever that can be."""
 
 from typing import Annotated
 
@@ -6,26 +6,33 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.settings import check_settings
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PublishAnswer
 from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.inspect import Checkpoint
-from spark_jobs.cli.options import Home
+from spark_jobs.cli.options import Home, pairs
 from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart
 from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.liveness import local_path
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.pending import chosen_manifest
 from spark_jobs.publication.publisher import publish as make_public
+from spark_jobs.publication.transactions import Publishers
 
 
 def publish(
     home: Home,
     checkpoint: Checkpoint = None,
     sink: Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this one; repeat it for more.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the Spark that is started.")] = None,
+    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 4g, of that Spark.")] = None,
     output: Annotated[Output, output_option(PublishAnswer)] = Output.TEXT,
 ) -> None:
-    """Publish a checkpoint and all before it, without a JVM.
+    """Publish a checkpoint and all before it, without a JVM; Spark is started only if a sink needs it.
 
     What is public already is left alone: it can be repeated at any time, also while somebody else does the same.
     """
@@ -35,8 +42,14 @@ def publish(
         wanted = [SinkName(name) for name in sink] if sink else list(manifest.sinks)
         public = Publications()
         lacking = [n for n in wanted if n in manifest.sinks and not public.published(manifest.sinks[n], manifest.checkpoint)]
+        place = Place(pipeline.name, "option", "--conf")
+        options = SparkOptions(check_settings(place, pairs("--conf", conf)), driver_memory=driver_memory)
+        spark = SparkStart(pipeline.name, options, local_path(files, SPARK_LOG))
         with Progress(terminal.aside, f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}").shown():
-            results = make_public(files, manifest.checkpoint, sinks=wanted)
+            try:
+                results = make_public(files, manifest.checkpoint, sinks=wanted, publishers=Publishers(spark))
+            finally:
+                spark.stop()
         answer = PublishAnswer(
             pipeline=pipeline.name,
             home=files.url,

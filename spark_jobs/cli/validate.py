@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
+from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.source import Source, Static
@@ -46,7 +47,7 @@ def validate(
         bound = pipeline.bind(parameters(param, params_file))
         tables = graph.tables(bound)
         files = open_files(home) if home else None
-        existing = _existing(tables)
+        existing = _existing(graph, tables)
         request = _request(RunId(run_id) if run_id else new_run_id(), bound.public(), on_end, fresh, on_rewind)
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
@@ -54,23 +55,26 @@ def validate(
             fingerprint=graph.fingerprint(),
             graph=graph.describe(),
             parameters=bound.public(),
-            tables=tables,
+            tables={sink: str(table) for sink, table in tables.items()},
             home=files.url if files else None,
             outlook=_outlook(files, graph, request) if files else None,
         )
         terminal.answer(answer, *_text(answer, graph, existing))
 
 
-def _existing(tables: Mapping[SinkName, str]) -> dict[SinkName, bool]:
-    """Which tables are there; each of them can be published into.
+def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[SinkName, bool | None]:
+    """Which tables are there; each of them can be published into. None for names: only Spark's catalog knows them.
 
     Raises:
         UnsupportedTableError: One cannot.
     """
-    found = {}
+    found: dict[SinkName, bool | None] = {}
     for sink, table in tables.items():
+        if table.named:
+            found[sink] = None
+            continue
         try:
-            check_publishable(open_files(table).url)
+            check_publishable(open_files(table.text).url, graph.sinks[sink].mode)
             found[sink] = True
         except NotFoundError:
             found[sink] = False
@@ -133,7 +137,7 @@ def outlook(decision: Decision) -> Outlook:
             return Outlook(decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=None)
 
 
-def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool]) -> list[RenderableType]:
+def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool | None]) -> list[RenderableType]:
     shown: list[RenderableType] = [_tree(graph, answer.tables, existing)]
     if answer.parameters:
         shown.append(words.facts(*((name, str(value)) for name, value in answer.parameters.items())))
@@ -142,7 +146,7 @@ def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool
     return [*shown, Text(f"Pipeline {answer.pipeline} is valid.", style="bold green")]
 
 
-def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool]) -> Tree:
+def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:
     """What feeds what: below each part the stages that read it; a stage with several inputs is spelled out below the first."""
     tree = Tree(Text.assemble((graph.pipeline, "bold"), f", on_end={graph.on_end.value}"))
     readers: dict[str, list[Stage]] = {}
@@ -178,13 +182,14 @@ def _input(node: Source | Static) -> Text:
     return Text.assemble((node.name, "bold"), f"  {', '.join(facts)}")
 
 
-def _stage(stage: Stage, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool]) -> Text:
+def _stage(stage: Stage, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Text:
     sink = stage.sink
     others = [node.name for node in stage.inputs.values()]
     reads = f" (reads {', '.join(others)})" if len(others) > 1 else ""
     if sink is None:
         return Text.assemble((stage.name, "bold"), f"{reads}  no sink")
-    news = "there" if existing[sink.name] else "new"
-    by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
-    table = f" → {tables[sink.name]} ({sink.mode}{by}, publish={sink.publish.value}, {news})"
+    news = {True: "there", False: "new", None: "in Spark's catalog"}[existing[sink.name]]
+    columns = sink.design.partition_by or sink.design.cluster_by
+    by = f", by {', '.join(columns)}" if columns else ""
+    table = f" → {tables[sink.name]} ({sink.mode.value}{by}, publish={sink.publish.value}, {news})"
     return Text.assemble((stage.name, "bold"), reads, (table, "green"))

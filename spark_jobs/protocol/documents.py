@@ -45,6 +45,26 @@ class Publish(StrEnum):
     """Somebody else calls ``publish``."""
 
 
+class SinkMode(StrEnum):
+    """What a checkpoint does to a sink's table."""
+
+    APPEND = "append"
+    """Its rows are added."""
+    COMPLETE = "complete"
+    """Its rows replace those of the table."""
+    UPSERT = "upsert"
+    """Its rows replace those with the same keys."""
+
+
+class Publisher(StrEnum):
+    """Who makes the Delta transactions of a sink."""
+
+    DELTA_RS = "delta_rs"
+    """delta-rs, without a JVM."""
+    SPARK = "spark"
+    """Spark, because the table or the mode needs it."""
+
+
 class OnRewind(StrEnum):
     """What a fresh start does with rows that an earlier incarnation has published."""
 
@@ -200,11 +220,25 @@ class ActionsFile(Part):
     size_bytes: int
 
 
+class UpsertCut(Part):
+    """How the staged rows of a sink with :attr:`SinkMode.UPSERT` go into its table."""
+
+    keys: tuple[str, ...]
+    sequence_by: str | None
+    apply_as_deletes: str | None
+    """A SQL condition on the staged rows."""
+    staged_in: str
+    """URI of the Delta-shaped directory of the staged files, and of the log that says what they are."""
+    tombstones: str | None
+    """URI of the Delta table that remembers deleted keys; None where nothing can come late to one."""
+
+
 class SinkCut(Part):
     """What a checkpoint adds to a sink."""
 
     stage: StageName
-    kind: Literal["append"] = "append"
+    mode: SinkMode = SinkMode.APPEND
+    publisher: Publisher = Publisher.DELTA_RS
     table: str
     """URI of the Delta table."""
     table_id: str
@@ -217,7 +251,10 @@ class SinkCut(Part):
     known_published: CheckpointId | None
     """The newest checkpoint that was known to be public when this one was made: the table has at least that one for ever."""
     replace: bool = False
-    """Whether its publication replaces the rows that the table has: the first one of an incarnation begun with ``--on-rewind replace``."""
+    """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
+    begun with ``--on-rewind replace``."""
+    upsert: UpsertCut | None = None
+    """For :attr:`SinkMode.UPSERT` alone."""
 
 
 class Manifest(Document):

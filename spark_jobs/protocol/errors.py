@@ -89,6 +89,10 @@ class MissingRequirementError(RejectedError):
     """The machine lacks something: Java, a package, a reachable home."""
 
 
+class SparkRequiredError(RejectedError):
+    """A sink is published by Spark, and there is none in this process."""
+
+
 class ConflictError(StreamPipelineError):
     """Somebody else won. Look again before you repeat."""
 

@@ -18,9 +18,10 @@ from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     ConflictError,
@@ -32,28 +33,9 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.features import candidates, obstacles
 from spark_jobs.publication.staged_files import table_directory
 
-COMMITTABLE_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "variantType",
-        "variantType-preview",
-    }
-)
-"""The table features that delta-rs can commit with. Spark enforces them while it stages."""
-
-_FORGETTING = "delta.setTransactionRetentionDuration"
-_LEGACY_IDENTITY_WRITER = 6
-_FEATURE_WRITER = 7
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _KINDS: dict[int, type[StorageError]] = {
     errno.ENOSPC: StorageFullError,
@@ -128,17 +110,10 @@ class OpenTable:
                 return False
         return True
 
-    def unsupported_features(self) -> list[str]:
-        """What this table has that delta-rs cannot commit with, or that breaks exactly-once publication; empty if nothing."""
-        found = sorted(self._features - COMMITTABLE_FEATURES)
+    def obstacles(self, publisher: Publisher) -> list[str]:
+        """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing."""
         identity = any(name.startswith("delta.identity.") for field in self._fields for name in field["metadata"])
-        if "identityColumns" not in found and (identity or self._writer == _LEGACY_IDENTITY_WRITER):
-            found.append("identityColumns")
-        if self._writer > _FEATURE_WRITER:
-            found.append(f"writer version {self._writer}")
-        if _FORGETTING in self._configuration:
-            found.append(_FORGETTING)
-        return found
+        return obstacles(publisher, self._features, self._writer, self._configuration, identity=identity)
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
@@ -146,7 +121,7 @@ class OpenTable:
 
     def commit(
         self,
-        adds: Iterable[AddAction],
+        adds: Iterable[Mapping[str, Any]],
         app: AppId,
         version: CheckpointId,
         commit_info: Mapping[str, Any],
@@ -161,7 +136,7 @@ class OpenTable:
         more.
 
         Args:
-            adds: May be empty: the version advances all the same.
+            adds: Delta's ``add`` actions. May be empty: the version advances all the same.
             app: Whose version advances.
             version: Its new version.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
@@ -179,9 +154,10 @@ class OpenTable:
             custom_metadata={"userMetadata": canonical(dict(commit_info)).decode()},
             app_transactions=[Transaction(app, version, int(time.time() * 1000))],
         )
+        actions: list[AddAction | RemoveAction] = [_add_action(add) for add in adds]
         with _delta_errors(self._uri, reading=False):
             self._table.create_write_transaction(
-                list(adds),
+                actions,
                 mode="overwrite" if replace else "append",
                 schema=self._table.schema(),
                 partition_by=list(self.facts.partition_by),
@@ -195,6 +171,32 @@ class OpenTable:
             if name.startswith("delta.constraints.") or name == "delta.columnMapping.mode"
         }
         return sha256(canonical({"fields": list(fields), "configuration": kept}))
+
+
+class DeltaRsTransaction:
+    """A table as it was when it was opened, and the one transaction that can follow.
+
+    See :class:`spark_jobs.publication.transactions.Transaction`.
+    """
+
+    def __init__(self, table: OpenTable, app: AppId) -> None:
+        self.table, self._app = table, app
+
+    def publish(
+        self,
+        cut: SinkCut,
+        lines: Iterable[Mapping[str, Any]],
+        version: CheckpointId,
+        commit_info: Mapping[str, Any],
+        *,
+        replace: bool,
+    ) -> None:
+        """As the protocol says. Rows of an upsert sink never come here: see :func:`choose_publisher`."""
+        self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
+
+    def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+        """As the protocol says."""
+        self.table.commit((), self._app, version, commit_info)
 
 
 def open_table(uri: str, version: int | None = None) -> OpenTable:
@@ -223,11 +225,24 @@ def open_table(uri: str, version: int | None = None) -> OpenTable:
         raise translated(error, uri, reading=True) from error
 
 
-def check_publishable(uri: str) -> TableFacts:
-    """Refuses a table that cannot be published into exactly once without a JVM.
+def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
+    """Who is to publish into a table: delta-rs wherever it can.
+
+    Raises:
+        UnsupportedTableError: Nobody can exactly once; names what the table has that does not allow it.
+    """
+    for publisher in candidates(mode):
+        if not table.obstacles(publisher):
+            return publisher
+    refuse_unsupported(table, candidates(mode)[-1])
+    raise AssertionError("unreachable: the last candidate was refused")
+
+
+def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[TableFacts, Publisher]:
+    """Refuses a table that cannot be published into exactly once.
 
     Returns:
-        What the table is.
+        What the table is, and who is to publish into it.
 
     Raises:
         UnsupportedTableError: Names what the table has that does not allow it.
@@ -235,31 +250,32 @@ def check_publishable(uri: str) -> TableFacts:
         StorageError: The storage fails.
     """
     table = open_table(uri)
-    refuse_unsupported(table)
-    return table.facts
+    return table.facts, choose_publisher(table, mode)
 
 
-def refuse_unsupported(table: OpenTable) -> None:
-    """Refuses an open table as :func:`check_publishable` does.
+def refuse_unsupported(table: OpenTable, publisher: Publisher) -> None:
+    """Refuses an open table that ``publisher`` cannot publish into exactly once.
 
     Raises:
         UnsupportedTableError: Names everything that the table has and that does not allow publication.
     """
-    if found := table.unsupported_features():
+    if found := table.obstacles(publisher):
+        without = " without a JVM" if publisher is Publisher.DELTA_RS else ""
         raise UnsupportedTableError(
-            f"Table {table.facts.uri} has {', '.join(found)}, with which it cannot be published into exactly once without a JVM.",
+            f"Table {table.facts.uri} has {', '.join(found)}, with which it cannot be published into exactly once{without}.",
             safe="Nothing was written.",
             remedy="Use a table without it: most features can be dropped with ALTER TABLE … DROP FEATURE.",
             table=table.facts.uri,
             unsupported=found,
+            publisher=publisher.value,
         )
 
 
-def add_action(table_uri: str, add: Mapping[str, Any]) -> AddAction:
-    """Delta's JSON ``add`` as delta-rs takes it.
+def refuse_lossy(table_uri: str, add: Mapping[str, Any]) -> None:
+    """Refuses an ``add`` that delta-rs would commit without a field that readers need.
 
     Raises:
-        UnsupportedTableError: It has a field that delta-rs would drop silently and that readers need.
+        UnsupportedTableError: Names the fields.
     """
     lost = [
         name
@@ -274,6 +290,9 @@ def add_action(table_uri: str, add: Mapping[str, Any]) -> AddAction:
             table=table_uri,
             path=add["path"],
         )
+
+
+def _add_action(add: Mapping[str, Any]) -> AddAction:
     return AddAction(
         path=unquote(add["path"]),  # delta-rs quotes it again
         size=add["size"],

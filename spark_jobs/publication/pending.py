@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
-from deltalake.transaction import AddAction
-
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
-from spark_jobs.publication.delta_rs import OpenTable, add_action, open_table, refuse_unsupported
+from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_lossy, refuse_unsupported
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.storage.files import Files
 
@@ -26,13 +24,13 @@ class PendingTransaction:
     Args:
         after: The checkpoint that the table must have reached.
         manifests: The checkpoints that it makes public, oldest first.
-        adds: Their files.
-        replace: Whether the table's other files go.
+        lines: Their files, ``{"add": …, "batch": …}``.
+        replace: Whether the rows that the table has go.
     """
 
     after: CheckpointId | None
     manifests: tuple[Manifest, ...]
-    adds: tuple[AddAction, ...]
+    lines: tuple[dict[str, Any], ...]
     replace: bool
 
     @property
@@ -168,19 +166,39 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
             checkpoint=manifest.checkpoint,
         )
     refuse_changed(table, sink, pending)
-    adds = [[line["add"] for line in store.read_actions(m.sinks[sink])] for m in pending]
-    missing = missing_files(cut.table, (add for some in adds for add in some))
-    if missing:
+    lines = {m.checkpoint: store.read_actions(m.sinks[sink]) for m in pending}
+    adds = [line["add"] for some in lines.values() for line in some]
+    if cut.publisher is Publisher.DELTA_RS:
+        for add in adds:
+            refuse_lossy(cut.table, add)
+    if missing := missing_files(staged_in(cut), adds):
         _refuse_missing(cut, sink, reached, missing)
-    groups = [pending] if policy is Publish.FINAL else [[m] for m in pending]
-    actions = {m.checkpoint: [add_action(cut.table, add) for add in some] for m, some in zip(pending, adds, strict=True)}
     transactions = []
-    for group in groups:
-        added = tuple(action for m in group for action in actions[m.checkpoint])
-        replace = any(m.sinks[sink].replace for m in group)
-        transactions.append(PendingTransaction(reached, tuple(group), added, replace))
+    for group in _groups(pending, sink, policy):
+        counting = _counting(group, sink)
+        added = tuple(line for m in counting for line in lines[m.checkpoint])
+        transactions.append(PendingTransaction(reached, tuple(group), added, counting[0].sinks[sink].replace))
         reached = group[-1].checkpoint
     return transactions
+
+
+def staged_in(cut: SinkCut) -> str:
+    """The URI of the directory that the paths of a sink's actions are relative to."""
+    return cut.upsert.staged_in if cut.upsert else cut.table
+
+
+def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
+    """The checkpoints of each transaction. What a later one replaces needs none of its own."""
+    if policy is Publish.FINAL:
+        return [pending]
+    counting = _counting(pending, sink)
+    superseded = pending[: len(pending) - len(counting)]
+    return [[*superseded, counting[0]], *([m] for m in counting[1:])]
+
+
+def _counting(pending: Sequence[Manifest], sink: SinkName) -> Sequence[Manifest]:
+    """The checkpoints from the last one on that replaces the table's rows; all, where none does."""
+    return pending[max((index for index, m in enumerate(pending) if m.sinks[sink].replace), default=0) :]
 
 
 def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]) -> None:
@@ -190,7 +208,8 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
         UnsupportedTableError: Names what is different.
         RejectedError: The files belong to another app id.
     """
-    refuse_unsupported(table)
+    for publisher in {m.sinks[sink].publisher for m in pending}:
+        refuse_unsupported(table, publisher)
     facts = table.facts
     if any(m.sinks[sink].replace for m in pending) and not table.allows_replacement():
         raise UnsupportedTableError(
@@ -243,8 +262,8 @@ def _refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, 
     )
 
 
-def pending_actions(files: Files, sink: SinkName, checkpoint: CheckpointId | None = None) -> list[dict[str, Any]]:
-    """The ``add`` actions that publishing a checkpoint into ``sink`` would commit, oldest first; empty if it is public.
+def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None = None) -> list[dict[str, Any]]:
+    """The files that publishing a checkpoint would make public in ``sink``, oldest first; empty if it is public.
 
     Args:
         files: The home.
@@ -252,7 +271,7 @@ def pending_actions(files: Files, sink: SinkName, checkpoint: CheckpointId | Non
         checkpoint: By default the newest valid one.
 
     Returns:
-        Delta's ``add`` actions, paths relative to the sink's table and URL-encoded.
+        ``{"add": …, "batch": …}`` for each file; the paths are relative to :func:`staged_in` and URL-encoded.
 
     Raises:
         RejectedError: There is no such checkpoint or sink, or it could not be published.
@@ -263,4 +282,4 @@ def pending_actions(files: Files, sink: SinkName, checkpoint: CheckpointId | Non
     manifest = chosen_manifest(store, checkpoint)
     cut = sink_cut(manifest, sink)
     pending = pending_manifests(store, manifest, sink, open_table(cut.table).transaction_version(cut.app))
-    return [line["add"] for m in pending for line in store.read_actions(m.sinks[sink])]
+    return [line for m in _counting(pending, sink) for line in store.read_actions(m.sinks[sink])]

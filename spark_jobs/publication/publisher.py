@@ -7,15 +7,19 @@ Anyone may publish, any number of times, at once, from anywhere. Three things ma
 3. All sinks are checked before anything is written to any of them.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import Manifest, Publish, SinkResult
+from spark_jobs.control.liveness import holding, local_path
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkResult
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
@@ -31,9 +35,13 @@ from spark_jobs.publication.pending import (
     refuse_changed,
     sink_cut,
 )
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Files
 
 _TRIES = 12
+_TURN_TIMEOUT_S = 600.0
+WITHOUT_SPARK = Publishers()
+"""Every sink that delta-rs can publish, and no other."""
 T = TypeVar("T")
 
 
@@ -44,6 +52,7 @@ def publish(
     sinks: Iterable[SinkName] | None = None,
     by_policy: bool = False,
     policy: Publish | None = None,
+    publishers: Publishers = WITHOUT_SPARK,
 ) -> dict[SinkName, SinkResult]:
     """Makes a complete checkpoint, and all before it in its incarnation, public in its sinks.
 
@@ -57,12 +66,14 @@ def publish(
         by_policy: Leave out what is not due: sinks with :attr:`Publish.EXTERNAL`, and sinks with :attr:`Publish.FINAL` unless the
             checkpoint is final or drained. Without it, an external sink is published and a final one that is not due is refused.
         policy: Instead of the policy that the manifest records for each sink.
+        publishers: Who makes the Delta transactions; by default sinks that need Spark are refused.
 
     Returns:
         Per chosen sink the Delta version in which the checkpoint's rows are public (None while they are staged only), and the
         rows that the checkpoint's round has added up to it.
 
     Raises:
+        SparkRequiredError: A sink is published by Spark, and ``publishers`` has none. Nothing was written.
         RejectedError: No such checkpoint or sink, a table was changed since staging, its incarnation was closed, or the table has
             reached a checkpoint that is not on the chain. Nothing was written.
         CorruptDocumentError: A manifest or a file of actions was altered. Nothing was written.
@@ -77,9 +88,14 @@ def publish(
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
     plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in due}
+    for sink, plan in plans.items():
+        if plan:
+            publishers.require(sink_cut(manifest, sink).publisher, f"Sink {sink}")
     store.make_durable({m.checkpoint for plan in plans.values() for transaction in plan for m in transaction.manifests})
     for sink, plan in plans.items():
-        _publish_sink(store, manifest, sink, policies[sink], plan)
+        if plan:
+            with _alone(files, sink, manifest.sinks[sink].publisher):
+                _publish_sink(store, manifest, sink, policies[sink], plan, publishers)
     return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in wanted}
 
 
@@ -97,40 +113,52 @@ def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResu
     return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest)}
 
 
-def close_incarnation(table: str, app: AppId, decided_on: CheckpointId | None) -> None:
+@dataclass(frozen=True, order=True)
+class SinkLine:
+    """What one incarnation publishes into one sink."""
+
+    sink: SinkName
+    table: str
+    app: AppId
+    publisher: Publisher
+
+
+def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
     """Makes sure that no pending publication of an abandoned incarnation can ever land in one table.
 
     Idempotent, durable on return.
 
     Args:
-        table: The table's URI.
-        app: The app id of the abandoned incarnation for this sink.
+        files: The home.
+        line: What is closed.
         decided_on: The checkpoint that the table had reached when it was decided to abandon the incarnation.
+        publishers: Who makes the Delta transaction.
 
     Raises:
         ConflictError: The table has reached another checkpoint meanwhile: decide again.
         NotFoundError: There is no table.
-        UnsupportedTableError: delta-rs cannot commit to the table.
+        UnsupportedTableError: The line's publisher cannot commit to the table.
         OutcomeUnknownError: Repeat.
         StorageError: The storage fails; repeat.
     """
 
     def close() -> CheckpointId | None:
-        handle = open_table(table)
-        reached = handle.transaction_version(app)
+        transaction = publishers.begin(line.publisher, line.table, line.app)
+        reached = transaction.table.transaction_version(line.app)
         if reached == decided_on:
-            refuse_unsupported(handle)
+            refuse_unsupported(transaction.table, line.publisher)
             with step(Step.INCARNATION_CLOSE):
-                _land(lambda: handle.commit((), app, CLOSED, {"closed": app}), table, app, CLOSED)
+                _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
         return reached
 
-    found = _persist(close)
+    with _alone(files, line.sink, line.publisher):
+        found = _persist(close)
     if found not in (decided_on, CLOSED):
         raise ConflictError(
-            f"Table {table} has reached checkpoint {found}, not {decided_on}: the incarnation was published meanwhile.",
+            f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published meanwhile.",
             safe="It was not closed.",
             remedy="Look at the home again and decide anew.",
-            table=table,
+            table=line.table,
             expected=decided_on,
             found=found,
         )
@@ -141,7 +169,12 @@ def _is_due(manifest: Manifest, policy: Publish) -> bool:
 
 
 def _publish_sink(
-    store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish, plan: list[PendingTransaction]
+    store: CheckpointStore,
+    manifest: Manifest,
+    sink: SinkName,
+    policy: Publish,
+    plan: list[PendingTransaction],
+    publishers: Publishers,
 ) -> None:
     """Commits a plan; makes a new one whenever the table is not where the plan expects it."""
     checked: list[PendingTransaction] | None = plan
@@ -150,21 +183,21 @@ def _publish_sink(
         nonlocal checked
         transactions, checked = checked, None
         for transaction in prepare(store, manifest, sink, policy) if transactions is None else transactions:
-            _commit(sink, transaction)
+            _commit(sink, transaction, publishers)
 
     _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
 
 
-def _commit(sink: SinkName, transaction: PendingTransaction) -> None:
-    manifest = transaction.manifest
+def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers) -> None:
+    manifest = pending.manifest
     cut = manifest.sinks[sink]
-    table = open_table(cut.table)
-    reached = table.transaction_version(cut.app)
-    if reached != transaction.after:
+    transaction = publishers.begin(cut.publisher, cut.table, cut.app)
+    reached = transaction.table.transaction_version(cut.app)
+    if reached != pending.after:
         raise ConflictError(
             f"Sink {sink}: somebody else has published up to checkpoint {reached}.", safe="Nothing was written.", sink=sink
         )
-    refuse_changed(table, sink, transaction.manifests)
+    refuse_changed(transaction.table, sink, pending.manifests)
     info = {
         "pipeline": manifest.pipeline_name,
         "pipeline_uuid": manifest.pipeline,
@@ -175,13 +208,36 @@ def _commit(sink: SinkName, transaction: PendingTransaction) -> None:
         "round": manifest.round,
         "run": manifest.run,
     }
+    version = manifest.checkpoint
     with step(Step.PUBLISH_SINK):
         _land(
-            lambda: table.commit(transaction.adds, cut.app, manifest.checkpoint, info, replace=transaction.replace),
-            cut.table,
-            cut.app,
-            manifest.checkpoint,
+            lambda: transaction.publish(cut, pending.lines, version, info, replace=pending.replace), cut.table, cut.app, version
         )
+
+
+@contextmanager
+def _alone(files: Files, sink: SinkName, publisher: Publisher) -> Iterator[None]:
+    """Lets one process at a time publish through Spark: its log on a local file system is no compare-and-swap between processes."""
+    if publisher is Publisher.DELTA_RS:
+        yield
+        return
+    patient = Retrying(
+        retry=retry_if_exception_type(BlockingIOError),
+        stop=stop_after_delay(_TURN_TIMEOUT_S),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        reraise=True,
+    )
+    with ExitStack() as stack:
+        try:
+            patient(lambda: stack.enter_context(holding(local_path(files, f"work/publish-{sink}.lock"), str(os.getpid()))))
+        except BlockingIOError as error:
+            raise ConflictError(
+                f"Sink {sink} has been published by another process for {_TURN_TIMEOUT_S:.0f} s.",
+                safe="This one has written nothing.",
+                remedy="Look at that process, then repeat.",
+                sink=sink,
+            ) from error
+        yield
 
 
 def _land(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -47,7 +46,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
-from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.build import RoundSite, build_stage
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
@@ -58,6 +57,7 @@ from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.session import WorkLock, jvm_has_ended
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import sweep, sweep_abandoned
+from spark_jobs.runtime.table_places import TablePlace, locate
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -126,7 +126,10 @@ class Application:
         if isinstance(decision, Answer):
             number = decision.manifest.checkpoint
             abandoned = decision.manifest.incarnation != facts.incarnation
-            results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True)
+            publishers = Publishers(self.start_spark)
+            results = (
+                published(self.home, number) if abandoned else publish(self.home, number, by_policy=True, publishers=publishers)
+            )
             _refuse_unpublishable(decision.manifest, results)
             return _success(request, decision.manifest, results)
         if request.attempt <= max(Attempts(self.home).numbers(), default=0):
@@ -145,12 +148,16 @@ class Application:
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            tables = [table_path(table).as_uri() for table in self.graph.tables(self.parameters).values()]
-            close_abandoned(self.home, self.pipeline.uuid, attempt, dict(zip(self.graph.sinks, tables, strict=True)))
+            places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
+            publishers = Publishers(lambda: spark)
+            sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers)
             round_document = self._round(request, decision, attempt)
-            manifest, stages = self._run_round(spark, attempt, round_document, heartbeat)
+            manifest, stages = self._run_round(
+                self._site(spark, attempt, round_document, places, heartbeat), attempt, round_document
+            )
             heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
-            results = publish(self.home, manifest.checkpoint, by_policy=True)
+            results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=publishers)
             _LOG.info("checkpoint %d is complete", manifest.checkpoint)
             self._sweep(stages)
             return _success(request, manifest, results)
@@ -209,24 +216,34 @@ class Application:
             )
         )
 
-    def _run_round(
-        self, spark: SparkSession, attempt: AttemptDocument, round_document: RoundDocument, heartbeat: Heartbeat
-    ) -> tuple[Manifest, list[StageRun]]:
-        store = CheckpointStore(self.home)
-        parent = store.manifest(attempt.restored_from) if attempt.restored_from is not None else None
-        work = self.home.below(attempt.work_directory.path)
-        site = RoundSite(
+    def _site(
+        self,
+        spark: SparkSession,
+        attempt: AttemptDocument,
+        round_document: RoundDocument,
+        places: Mapping[SinkName, TablePlace],
+        heartbeat: Heartbeat,
+    ) -> RoundSite:
+        return RoundSite(
             spark=spark,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
             round=round_document.round,
             rounds=Rounds(self.home),
-            work=work,
-            tables=self._staging_directories(attempt),
+            work=self.home.below(attempt.work_directory.path),
+            places=places,
+            channels=local_path(self.home, f"channels/{attempt.incarnation}"),
+            tombstones=local_path(self.home, "tombstones"),
             params=self.parameters.values,
             heartbeat=heartbeat,
             open_directory=self.open_directory,
         )
+
+    def _run_round(
+        self, site: RoundSite, attempt: AttemptDocument, round_document: RoundDocument
+    ) -> tuple[Manifest, list[StageRun]]:
+        store, heartbeat = CheckpointStore(self.home), site.heartbeat
+        parent = store.manifest(attempt.restored_from) if attempt.restored_from is not None else None
         stages = self._build(site)
         heartbeat.state(RunState.RUNNING)
         for stage in stages:
@@ -234,7 +251,7 @@ class Application:
         heartbeat.state(RunState.COMPLETING)
         inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
         reached = published_checkpoints(parent) if parent else {}
-        final = FinalCheckpoint(self.home, work, self.pipeline, attempt, round_document, parent, inputs, reached)
+        final = FinalCheckpoint(self.home, site.work, self.pipeline, attempt, round_document, parent, inputs, reached)
         return final.take(stages), stages
 
     def _build(self, site: RoundSite) -> list[StageRun]:
@@ -260,14 +277,6 @@ class Application:
 
     def _inputs(self) -> list[InputName]:
         return [*self.graph.sources, *self.graph.statics]
-
-    def _staging_directories(self, attempt: AttemptDocument) -> dict[StageName, Path]:
-        tables = self.graph.tables(self.parameters)
-        channels = local_path(self.home, f"channels/{attempt.incarnation}")
-        return {
-            name: table_path(tables[stage.sink.name]) if stage.sink else channels / name
-            for name, stage in self.graph.stages.items()
-        }
 
     @contextmanager
     def _driver_lock(self, request: StartRequest) -> Iterator[None]:
@@ -309,15 +318,6 @@ class Application:
                 )
             time.sleep(0.2)
         return lock
-
-
-def table_path(table: str) -> Path:
-    """The directory of a table as a user wrote it: a path or a ``file:`` URL.
-
-    Raises:
-        RejectedError: It is neither, or Spark and delta-rs would read it differently.
-    """
-    return table_directory(Path(open_files(table).url.removeprefix("file://")).as_uri())
 
 
 def _round_number(decision: Decision) -> RoundNumber:

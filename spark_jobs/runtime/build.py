@@ -14,18 +14,20 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import DeltaPin, PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, RoundNumber, StageName
-from spark_jobs.publication.delta_rs import check_publishable, open_table
+from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, RoundNumber, SinkName, StageName
+from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs import Pin, pin_leaves, source_frame, static_frame
+from spark_jobs.runtime.outlets import Outlet, prepare_outlet
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.session import session_for_run
 from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stage import InputWatermark, StageOutput, StageRun
 from spark_jobs.runtime.staging import file_prefix
-from spark_jobs.runtime.tables import StagingTable, prepare_table
+from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.watermark import held_delay_ms, held_position
 from spark_jobs.storage.files import Files
 
@@ -43,8 +45,12 @@ class RoundSite:
     rounds: Rounds
     work: Files
     """The work directory."""
-    tables: Mapping[StageName, Path]
-    """Per stage the directory that its files are staged into."""
+    places: Mapping[SinkName, TablePlace]
+    """Where the sinks' tables are."""
+    channels: Path
+    """Where rows are staged that do not go into a public table's directory."""
+    tombstones: Path
+    """Where the deleted keys of upsert sinks are remembered."""
     params: Any
     heartbeat: Heartbeat
     open_directory: Callable[[str], Files]
@@ -94,22 +100,22 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     bounds = _bounds(stage, frame, inputs, site.work, f"{checkpoint}/sources")
-    table = prepare_table(
+    outlet = prepare_outlet(
+        stage,
         session,
-        site.tables[stage.name],
         frame,
-        stage.sink.partition_by if stage.sink else (),
-        stage.sink.name if stage.sink else stage.name,
+        site.places.get(stage.sink.name) if stage.sink else None,
+        site.channels / stage.name,
+        site.tombstones / (stage.sink.name if stage.sink else stage.name),
     )
-    log = PrivateLog(site.work, f"{directory}/log", table.uri)
-    log.begin(table.metadata, table.protocol, _publication_facts(stage, table, log))
+    log = _begin_log(PrivateLog(site.work, f"{directory}/log", outlet.staged_in.uri), outlet, session)
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
         frame=frame,
         checkpoint_path=f"{site.work.url}/{checkpoint}",
-        table=table,
-        directory=site.open_directory(str(table.path)),
+        outlet=outlet,
+        directory=site.open_directory(str(outlet.staged_in.path)),
         file_prefix=file_prefix(site.incarnation, stage.name),
         spark_log=spark_log,
         output=_output(stage, frame, log, watermarks),
@@ -121,17 +127,18 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     )
 
 
-def _publication_facts(stage: Stage, table: StagingTable, log: PrivateLog) -> dict[str, str]:
-    """What the sink's table is before the first batch is staged; publication compares it with what the table is then.
+def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession) -> PrivateLog:
+    """Begins or goes on with the stage's private log.
 
-    A table that has only gained nullable columns since counts as it was.
+    Where the table has only gained nullable columns since its first batch, so does the log; any other change is refused.
     """
-    if stage.sink is None:
-        return {}
-    facts = check_publishable(table.uri)
-    begun = log.facts().get("schema_sha256", "") if log.exists() else ""
-    schema_sha256 = begun if begun and open_table(table.uri).accepts_schema(begun) else facts.schema_sha256
-    return {"table_id": facts.table_id, "schema_sha256": schema_sha256, "protocol_sha256": facts.protocol_sha256}
+    table, facts = outlet.staged_in, outlet.public.facts if outlet.public else {}
+    widened = log.exists()
+    if widened and outlet.public:
+        widened = open_table(outlet.public.uri).accepts_schema(log.facts().get("schema_sha256", ""))
+    if log.begin(table.metadata, table.protocol, facts, widened=widened):
+        DeltaJvm(session).forget(log.path)
+    return log
 
 
 def _read_input(

@@ -17,10 +17,13 @@ from spark_jobs.protocol.documents import (
     FilesPin,
     Manifest,
     OnEnd,
+    OnRewind,
     PipelineDocument,
     Publish,
+    Publisher,
     RoundDocument,
     SinkCut,
+    SinkMode,
     StageCut,
     StepTime,
 )
@@ -125,24 +128,29 @@ class FinalCheckpoint:
     def _sink_cut(
         self, store: CheckpointStore, number: CheckpointId, stage: StageRun, cuts: dict[StageName, StageCut]
     ) -> SinkCut:
-        sink, name = stage.stage.sink, stage.stage.name
-        if sink is None:
+        sink, public, name = stage.stage.sink, stage.outlet.public, stage.stage.name
+        if sink is None or public is None:
             raise ValueError(f"stage {name} has no sink")
         staged = stage.log.between(self._after(name), cuts[name].batch)
-        lines: Iterator[dict[str, Any]] = ({"add": add, "batch": batch.batch} for batch in staged for add in batch.adds)
+        whole = sink.mode is SinkMode.COMPLETE
+        counting = [batch for batch in staged if batch.offsets_sha256][-1:] if whole else staged
+        lines: Iterator[dict[str, Any]] = ({"add": add, "batch": batch.batch} for batch in counting for add in batch.adds)
         facts = stage.log.facts()
         return SinkCut(
             stage=name,
-            table=stage.table.uri,
+            mode=sink.mode,
+            publisher=Publisher(facts["publisher"]),
+            table=public.uri,
             table_id=facts["table_id"],
             schema_sha256=facts["schema_sha256"],
             protocol_sha256=facts["protocol_sha256"],
-            partition_by=tuple(stage.table.metadata["partitionColumns"]),
+            partition_by=public.partition_by,
             app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
             actions=store.write_actions(number, sink.name, lines),
             publish=self.round.publish or Publish(sink.publish),
             known_published=self.published.get(sink.name),
-            replace=self.parent is None and self.attempt.on_rewind.value == "replace",
+            replace=(whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE),
+            upsert=stage.outlet.upsert,
         )
 
     def _persist(self, stages: Sequence[StageRun]) -> None:

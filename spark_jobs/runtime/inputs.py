@@ -14,8 +14,9 @@ from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin, PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.session import DeltaJvm, file_status
+from spark_jobs.runtime.session import file_status, table_location
 
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 Pin = DeltaPin | FilesPin
@@ -127,7 +128,7 @@ class _PinningReader(DataFrameReader):
         return super().load(path, schema=schema)
 
     def table(self, tableName: str) -> DataFrame:
-        location = DeltaJvm(self._pinning).table_path(tableName)
+        location = table_location(self._pinning, tableName)
         if location is not None:
             self._at_version(tableName, location)
         return super().table(tableName)

@@ -13,9 +13,10 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
-from spark_jobs.runtime.application import Application, table_path
+from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.session import session_for_run
+from spark_jobs.runtime.table_places import check_address
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent, open_files
 
@@ -57,7 +58,7 @@ def launch(
     graph = pipeline.graph(on_end=options.on_end)
     bound = pipeline.bind(parameters)
     for table in graph.tables(bound).values():
-        table_path(table)
+        check_address(table)
     files = open_files(home) if isinstance(home, str) else home
     channel = Channel(files)
     if channel.pipeline() is None:
@@ -114,6 +115,6 @@ def launch_requested(
         graph = pipeline.graph(on_end=request.on_end)
         bound = pipeline.bind(request.parameters)
         for table in graph.tables(bound).values():
-            table_path(table)
+            check_address(table)
         document = channel.claim(graph.pipeline)
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

@@ -3,8 +3,8 @@
 Invariants:
 
 1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
-2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log.
-3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
+2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log. Only version 0 is
+   replaced, where the table has gained columns.
 """
 
 import json
@@ -48,21 +48,38 @@ class PrivateLog:
     def url(self) -> str:
         return f"{self._files.url}/{self._directory}"
 
-    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str]) -> None:
+    @property
+    def path(self) -> str:
+        """The directory, for Hadoop's file system of this host."""
+        return self.url.removeprefix("file://")
+
+    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str], *, widened: bool = False) -> bool:
         """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
+
+        No query may be reading the log.
 
         Args:
             metadata: The table's.
             protocol: The table's.
             facts: What the table is, in publication's terms; see :meth:`facts`.
+            widened: Whether the table has only gained nullable columns since: then version 0 is replaced, and what was staged before has
+                nulls there.
+
+        Returns:
+            Whether version 0 was replaced.
 
         Raises:
             UnsupportedTableError: The log was begun for another table, or for another schema or protocol of it.
         """
+        first = _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
         if not self.exists():
-            actions = [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}]
             with step(Step.LOG_CREATE):
-                self._write(0, facts, actions)
+                self._files.create(self._path(0), first)
+            return False
+        replaced = widened and self.schema() != metadata["schemaString"]
+        if replaced and self._unchanged(facts, except_for="schema_sha256"):
+            with step(Step.LOG_WIDEN):
+                self._files.replace(self._path(0), first)
         changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
         if changed:
             raise UnsupportedTableError(
@@ -74,6 +91,12 @@ class PrivateLog:
                 expected=self.facts(),
                 found=facts,
             )
+        return replaced
+
+    def schema(self) -> str:
+        """The schema that consumers see, as Delta writes it."""
+        actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
+        return next(str(action["metaData"]["schemaString"]) for action in actions if "metaData" in action)
 
     def facts(self) -> dict[str, str]:
         """What the table was when the log was begun: every batch in it was staged for that."""
@@ -116,18 +139,25 @@ class PrivateLog:
         found = (self.read(BatchId(batch)) for batch in range(after + 1, last + 1))
         return [staged for staged in found if staged is not None]
 
+    def _unchanged(self, facts: dict[str, str], except_for: str) -> bool:
+        before = self.facts()
+        return all(facts.get(name) == value for name, value in before.items() if name != except_for)
+
     def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
-        info = {
-            "timestamp": 0,
-            "operation": STAGE_OPERATION,
-            "operationParameters": {},
-            "userMetadata": canonical(facts).decode(),
-        }
-        lines = [canonical(action) for action in [{"commitInfo": info}, *actions]]
-        self._files.create(self._path(version), b"\n".join(lines) + b"\n")
+        self._files.create(self._path(version), _version(facts, actions))
 
     def _path(self, version: int) -> str:
         return f"{self._directory}/_delta_log/{version:020d}.json"
+
+
+def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:
+    info = {
+        "timestamp": 0,
+        "operation": STAGE_OPERATION,
+        "operationParameters": {},
+        "userMetadata": canonical(facts).decode(),
+    }
+    return b"\n".join(canonical(action) for action in [{"commitInfo": info}, *actions]) + b"\n"
 
 
 def _facts(staged: StagedBatch) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""The Spark session of a driver, and Delta's transaction classes reached through it.
+"""The Spark session of a driver, and what of the JVM is reached through it.
 
-Only this module, ``plan.py`` and ``staging.py`` touch the JVM.
+Only this module, ``plan.py`` and ``publication/delta_jvm.py`` touch the JVM.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 
 from pyspark import SparkConf
 from pyspark import __version__ as spark_version
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 
@@ -218,48 +217,34 @@ class WorkLock:
         self._file.close()
 
 
-class DeltaJvm:
-    """Delta's own classes for one session."""
+def table_location(spark: SparkSession, name: str) -> str | None:
+    """Where the Delta table of this name in the catalog is; None where it is not a Delta table."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    facts = {row["col_name"]: row["data_type"] for row in rows}
+    return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
 
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._session: Any = spark._jsparkSession
-        self._convert = jvm.scala.jdk.javaapi.CollectionConverters
 
-    def _object(self, name: str) -> Any:  # Class.forName misses jars that were added with --packages
-        return self._jvm.org.apache.spark.util.Utils.classForName(name, True, False).getField("MODULE$").get(None)
+def default_location(spark: SparkSession, name: str) -> str | None:
+    """Where Spark's own catalog would put a new table of this name; None where the name is another catalog's.
 
-    def _log(self, path: str) -> Any:
-        self._jvm.SparkSession.setActiveSession(self._session)  # Delta reads its settings from the thread's session
-        return self._object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
-
-    def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
-        snapshot = self._log(path).update(False, self._jvm.scala.Option.apply(None), self._jvm.scala.Option.apply(None))
-        return (
-            int(snapshot.version()),
-            json.loads(snapshot.metadata().json())["metaData"],
-            json.loads(snapshot.protocol().json())["protocol"],
+    Raises:
+        RejectedError: The catalog forgets its tables when Spark ends.
+    """
+    *schema, table = name.split(".")
+    if schema[:-1] not in ([], ["spark_catalog"]):
+        return None
+    if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise RejectedError(
+            f"Table {name} is not there, and this Spark's catalog forgets what is made in it when Spark ends.",
+            safe="Nothing was written.",
+            remedy="Give the sink a path, or Spark a metastore (spark.sql.catalogImplementation=hive).",
+            table=name,
         )
-
-    def table_path(self, name: str) -> str | None:
-        """Where the Delta table of this name in the catalog is; None where it is not a Delta table."""
-        rows = self.spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
-        facts = {row["col_name"]: row["data_type"] for row in rows}
-        return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
-
-    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
-        """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
-
-        Returns:
-            Delta's ``add`` actions, with paths relative to the table.
-        """
-        # The only way to recognise a file that was written and recorded nowhere: Delta's own name for it would be a bare UUID.
-        self._session.sessionState().conf().setConfString("spark.databricks.delta.testOnly.dataFileNamePrefix", prefix)
-        actions = self._log(path).startTransaction().writeFiles(frame._jdf)
-        return [json.loads(action.json())["add"] for action in self._convert.asJava(actions)]
+    jvm: Any = spark._jvm
+    database = jvm.scala.Option.apply(schema[-1] if schema else spark.catalog.currentDatabase())
+    identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, database)
+    session: Any = spark._jsparkSession
+    return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
 
 
 def file_status(spark: SparkSession, path: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.outlets import Outlet
 from spark_jobs.runtime.plan import feeds_another_operator
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.session import root_message
@@ -61,9 +62,9 @@ class StageRun:
     query_name: str
     frame: DataFrame
     checkpoint_path: str
-    table: StagingTable
+    outlet: Outlet
     directory: Files
-    """The table's directory."""
+    """The directory that files are staged in."""
     file_prefix: str
     spark_log: SparkLog
     output: StageOutput
@@ -73,6 +74,11 @@ class StageRun:
     undrained: tuple[str, ...]
     """Operators whose state a drain does not empty."""
     heartbeat: Heartbeat
+
+    @property
+    def table(self) -> StagingTable:
+        """The Delta table in whose directory files are staged."""
+        return self.outlet.staged_in
 
     @property
     def log(self) -> PrivateLog:
@@ -235,6 +241,7 @@ class StageRun:
             bounds=self.bounds,
             inputs_by_watermark={mark.node: name for name, mark in self.watermarks.items()},
             held=any(mark.held for mark in self.watermarks.values()),
+            unique_keys=self._unique_keys(),
         )
         query = self._start(writer, trigger)
         try:
@@ -252,12 +259,17 @@ class StageRun:
         self.heartbeat.observe(self.stage.name, query)
         return None
 
+    def _unique_keys(self) -> tuple[str, ...]:
+        """The columns whose values a batch may have once: without ``sequence_by`` nothing says which of two rows is the newer one."""
+        rule = self.outlet.upsert
+        return rule.keys if rule and rule.sequence_by is None else ()
+
     def _start(self, writer: StageWriter, trigger: dict[str, Any]) -> StreamingQuery:
         if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         stream = self.frame.writeStream.queryName(self.query_name).option("checkpointLocation", self.checkpoint_path)
         try:
-            query = stream.foreachBatch(writer).outputMode("append").trigger(**trigger).start()
+            query = stream.foreachBatch(writer).outputMode(self.stage.output_mode.value).trigger(**trigger).start()
         except AnalysisException as error:
             raise InvalidPipelineError(
                 f"Spark cannot run stage '{self.stage.name}' as a stream: {str(error).splitlines()[0]}",

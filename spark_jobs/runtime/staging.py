@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.upsert import repeated_keys
 from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.plan import BatchFacts, batch_facts
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
-from spark_jobs.runtime.session import DeltaJvm
 from spark_jobs.runtime.spark_log import SparkLog
 from spark_jobs.storage.files import Files
 
@@ -53,6 +54,8 @@ class StageWriter:
     inputs_by_watermark: Mapping[str, InputName]
     """Which input each watermark node of the running query belongs to."""
     held: bool
+    unique_keys: tuple[str, ...] = ()
+    """Columns whose values a batch may have once."""
     failure: BaseException | None = None
     query: Future[StreamingQuery] = field(default_factory=Future)
     """The query whose batches these are; the first one can come before Spark's start call has returned."""
@@ -74,6 +77,7 @@ class StageWriter:
             return
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, self.file_prefix)
+        self._check_unique(frame.sparkSession, batch, adds)
         facts = self._facts(batch)
         self._make_durable(adds)
         self.private_log.append(
@@ -86,6 +90,22 @@ class StageWriter:
                 adds=tuple(adds),
             )
         )
+
+    def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
+        """Looks at the files, because a batch's frame can be computed only once."""
+        if not self.unique_keys or not adds:
+            return
+        paths = [f"{self.table_path}/{unquote(add['path'])}" for add in adds]
+        if repeated := repeated_keys(session.read.schema(self.schema).parquet(*paths), self.unique_keys):
+            raise InvalidPipelineError(
+                f"Batch {batch} of stage '{self.stage}' has {repeated} keys ({', '.join(self.unique_keys)}) more than once.",
+                exists="The batches before it are staged.",
+                safe="Nothing of this round is public.",
+                remedy="Give the sink sequence_by=, which says which row wins, or return one row per key; then start with --fresh.",
+                stage=self.stage,
+                batch=batch,
+                keys=list(self.unique_keys),
+            )
 
     def _make_durable(self, adds: Sequence[Mapping[str, Any]]) -> None:
         """Spark leaves that to the operating system; a version must not outlive the files that it names."""

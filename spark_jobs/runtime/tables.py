@@ -1,7 +1,7 @@
 """The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,23 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.session import DeltaJvm
+from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime.staging import fit
+from spark_jobs.runtime.table_places import TablePlace
 
 _GENERATED = "delta.generationExpression"
+_DEFAULT = "CURRENT_DEFAULT"
+_FEATURE = "delta.feature."
+_VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+_SAFE = "Nothing was written."
 
 
 @dataclass(frozen=True)
 class StagingTable:
-    """A Delta table in whose directory files are staged."""
+    """A Delta table as it is before a round's first batch."""
 
     path: Path
     schema: StructType
@@ -33,64 +39,149 @@ class StagingTable:
         """The percent-encoded ``file:`` URI that Delta's actions are resolved against."""
         return self.path.as_uri()
 
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = self.metadata["configuration"]
+        return found
 
-def prepare_table(session: SparkSession, path: Path, frame: DataFrame, partition_by: Sequence[str], name: str) -> StagingTable:
-    """The table at ``path``, made with the frame's columns if it is missing; idempotent.
+
+def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
+    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
 
     Args:
         session: The stage's session.
-        path: The table's directory.
-        frame: What will be staged there.
-        partition_by: The declared partition columns; empty where an existing table's own are fine.
+        place: Where it is.
+        frame: What will be staged for it.
+        design: How it is made and what it must be.
         name: The sink's or stage's name, for errors.
 
     Raises:
-        UnsupportedTableError: The frame's rows do not fit the table, or it is partitioned otherwise. Nothing was written.
+        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed. Nothing was written.
     """
-    version, metadata, protocol = DeltaJvm(session).snapshot(str(path))
+    version, _, _ = DeltaJvm(session).snapshot(str(place.path))
     if version < 0:
-        _check_partition_columns(frame, partition_by, name)
-        with step(Step.TABLE_CREATE):
-            builder = DeltaTable.createIfNotExists(session).location(str(path)).addColumns(_plain(frame.schema))
-            (builder.partitionedBy(*partition_by) if partition_by else builder).execute()
-        version, metadata, protocol = DeltaJvm(session).snapshot(str(path))
-    table = StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
-    _check_fits(table, frame, partition_by, name)
+        _create(session, place, frame, design, name)
+    table = read_table(session, place.path)
+    if version >= 0:
+        _check_design(session, table, design, name)
+    missing = [
+        field for field in _plain(frame.schema).fields if field.name.lower() not in {n.lower() for n in table.schema.names}
+    ]
+    if missing and design.evolution is SchemaEvolution.ADD_COLUMNS:
+        _check_fits(table, frame, name, ignored=[field.name for field in missing])
+        with step(Step.TABLE_ALTER):
+            columns = StructType(missing).toDDL()
+            session.sql(f"ALTER TABLE delta.`{place.path}` ADD COLUMNS ({columns})")
+        table = read_table(session, place.path)
+    _check_fits(table, frame, name)
     return table
 
 
-def _check_partition_columns(frame: DataFrame, partition_by: Sequence[str], name: str) -> None:
-    missing = [column for column in partition_by if column.lower() not in {c.lower() for c in frame.columns}]
+def read_table(session: SparkSession, path: Path) -> StagingTable:
+    """The table at ``path``, which exists."""
+    _, metadata, protocol = DeltaJvm(session).snapshot(str(path))
+    return StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+
+
+def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
+    for option in ("partition_by", "cluster_by"):
+        _check_columns_exist(frame, option, getattr(design, option), name)
+    with step(Step.TABLE_CREATE):
+        builder = DeltaTable.createIfNotExists(session).addColumns(_plain(frame.schema))
+        builder = builder.tableName(place.name) if place.name else builder.location(str(place.path))
+        if design.partition_by:
+            builder = builder.partitionedBy(*design.partition_by)
+        if design.cluster_by:
+            builder = builder.clusterBy(*design.cluster_by)
+        if design.comment is not None:
+            builder = builder.comment(design.comment)
+        for key, value in design.properties.items():
+            builder = builder.property(key, value)
+        try:
+            builder.execute()
+        except AnalysisException as error:
+            raise UnsupportedTableError(
+                f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+                safe=_SAFE,
+                remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
+                sink=name,
+            ) from error
+
+
+def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], name: str) -> None:
+    missing = [column for column in columns if column.lower() not in {c.lower() for c in frame.columns}]
     if missing:
+        what = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}[option]
         raise UnsupportedTableError(
-            f"Sink '{name}' is partitioned by {', '.join(missing)}, which its stage does not return.",
+            f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
             exists=f"The stage returns {', '.join(frame.columns)}.",
             safe="No table was made.",
-            remedy="Correct partition_by, or return the column.",
+            remedy=f"Correct {option}, or return the column.",
             sink=name,
             missing=missing,
             columns=frame.columns,
         )
 
 
-def _check_fits(table: StagingTable, frame: DataFrame, partition_by: Sequence[str], name: str) -> None:
-    facts = {"sink": name, "table": table.uri}
-    safe = "Nothing was written."
+def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
+    """Refuses a table that exists and is not as its sink declares it."""
     existing = list(table.metadata["partitionColumns"])
-    if partition_by and [c.lower() for c in partition_by] != [c.lower() for c in existing]:
-        raise UnsupportedTableError(
-            f"Sink '{name}' is declared with partition_by={list(partition_by)}, and table {table.path} is partitioned by {existing}.",
-            safe=safe,
-            remedy="Declare the table's own columns, or none.",
-            expected=list(partition_by),
-            found=existing,
-            **facts,
+    if design.partition_by and [c.lower() for c in design.partition_by] != [c.lower() for c in existing]:
+        raise _not_as_designed(
+            table,
+            name,
+            f"partition_by={list(design.partition_by)}",
+            f"is partitioned by {existing}",
+            list(design.partition_by),
+            existing,
         )
-    known = {field.name.lower(): field for field in table.schema.fields}
-    extra = [column for column in frame.columns if column.lower() not in known]
+    if design.cluster_by:
+        clustered = list(session.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first()["clusteringColumns"])  # type: ignore[index]
+        if [c.lower() for c in design.cluster_by] != [c.lower() for c in clustered]:
+            raise _not_as_designed(
+                table,
+                name,
+                f"cluster_by={list(design.cluster_by)}",
+                f"is clustered by {clustered}",
+                list(design.cluster_by),
+                clustered,
+            )
+    configuration = {key.lower(): value for key, value in table.configuration.items()}
+    features = {*table.protocol.get("readerFeatures", ()), *table.protocol.get("writerFeatures", ())}
+    for key, value in design.properties.items():
+        if key.lower() in _VERSIONS:
+            continue
+        if key.startswith(_FEATURE):
+            found: str | None = "supported" if key.removeprefix(_FEATURE) in features else None
+        else:
+            found = configuration.get(key.lower())
+        if found is None or found.lower() != value.lower():
+            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found)
+
+
+def _not_as_designed(
+    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object
+) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
+        safe=_SAFE,
+        remedy="Declare what the table is, or leave it out; or change the table (ALTER TABLE).",
+        sink=name,
+        table=table.uri,
+        expected=expected,
+        found=found,
+    )
+
+
+def _check_fits(table: StagingTable, frame: DataFrame, name: str, ignored: Sequence[str] = ()) -> None:
+    facts = {"sink": name, "table": table.uri}
     given = {column.lower() for column in frame.columns}
+    extra = [column for column in _extra(frame.schema, table.schema) if column not in ignored]
     required = [
-        f.name for f in table.schema.fields if not f.nullable and _GENERATED not in f.metadata and f.name.lower() not in given
+        f.name
+        for f in table.schema.fields
+        if not f.nullable and _GENERATED not in f.metadata and _DEFAULT not in f.metadata and f.name.lower() not in given
     ]
     if extra or required:
         problem = (
@@ -99,8 +190,8 @@ def _check_fits(table: StagingTable, frame: DataFrame, partition_by: Sequence[st
         raise UnsupportedTableError(
             f"The stage of sink '{name}' {problem}.",
             exists=f"Table {table.path} has {', '.join(table.schema.names)}.",
-            safe=safe,
-            remedy="Change the stage's select, or ALTER TABLE.",
+            safe=_SAFE,
+            remedy='Change the stage\'s select, or ALTER TABLE; schema_evolution="add_columns" adds columns (not fields of structs).',
             extra=extra,
             missing=required,
             **facts,
@@ -110,10 +201,27 @@ def _check_fits(table: StagingTable, frame: DataFrame, partition_by: Sequence[st
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",
-            safe=safe,
+            safe=_SAFE,
             remedy="Cast the columns in the stage.",
             **facts,
         ) from error
+
+
+def _extra(given: DataType, known: DataType, path: str = "") -> list[str]:
+    """The columns and fields of structs that ``known`` does not have: Spark would drop them silently."""
+    if isinstance(given, StructType) and isinstance(known, StructType):
+        fields = {field.name.lower(): field for field in known.fields}
+        found = []
+        for field in given.fields:
+            inner = f"{path}.{field.name}" if path else field.name
+            other = fields.get(field.name.lower())
+            found += [inner] if other is None else _extra(field.dataType, other.dataType, inner)
+        return found
+    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
+        return _extra(given.elementType, known.elementType, path)
+    if isinstance(given, MapType) and isinstance(known, MapType):
+        return _extra(given.keyType, known.keyType, path) + _extra(given.valueType, known.valueType, path)
+    return []
 
 
 def _plain(schema: StructType) -> StructType:

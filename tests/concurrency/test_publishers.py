@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from spark_jobs.protocol.documents import Manifest, Publish, SinkResult
 from spark_jobs.protocol.errors import ConflictError, RejectedError
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support.memory_files import MemoryFiles
@@ -104,7 +104,7 @@ def test_an_incarnation_is_either_published_or_closed_before(tmp_path: Path, rou
     def close() -> bool:
         barrier.wait()
         try:
-            close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+            pipeline.close(HOURLY, manifest.sinks[HOURLY].app, None)
         except ConflictError:
             return False
         return True

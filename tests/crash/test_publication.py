@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.publisher import publish
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 
@@ -68,6 +68,6 @@ def test_a_closing_that_dies_is_done_by_the_next_one(tmp_path: Path, before: boo
     pipeline = staged(tmp_path, Publish.FINAL)
     app = pipeline.store.chain(pipeline.store.ids()[-1])[-1].sinks[HOURLY].app
     with observed_by(DiesAt(Step.INCARNATION_CLOSE, 1, before=before)), pytest.raises(Death):
-        close_incarnation(pipeline.tables[HOURLY], app, None)
-    close_incarnation(pipeline.tables[HOURLY], app, None)
+        pipeline.close(HOURLY, app, None)
+    pipeline.close(HOURLY, app, None)
     assert pipeline.commits(HOURLY) == [2**63 - 1]

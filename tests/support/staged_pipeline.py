@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, SinkCut
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
 from spark_jobs.protocol.ids import (
+    AppId,
     AttemptNumber,
     CheckpointId,
     IncarnationId,
@@ -29,6 +30,7 @@ from spark_jobs.protocol.ids import (
     app_id,
 )
 from spark_jobs.publication.delta_rs import table_facts
+from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
 from spark_jobs.storage.files import Files
 
 PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
@@ -73,6 +75,10 @@ class StagedPipeline:
         self.files, self.directory = files, directory
         self.store = CheckpointStore(files)
         self.tables: dict[SinkName, str] = {}
+
+    def close(self, sink: SinkName, app: AppId, decided_on: CheckpointId | None) -> None:
+        """Closes an incarnation in a sink without a JVM."""
+        close_incarnation(self.files, SinkLine(sink, self.tables[sink], app, Publisher.DELTA_RS), decided_on, WITHOUT_SPARK)
 
     def make_table(self, sink: SinkName = HOURLY, *, partition_by: Sequence[str] = ("day",), **options: Any) -> str:
         uri = (self.directory / sink).as_uri()

@@ -19,8 +19,8 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
 MAY_TOUCH_THE_JVM = {
     "spark_jobs/runtime/session.py",
-    "spark_jobs/runtime/staging.py",
     "spark_jobs/runtime/plan.py",
+    "spark_jobs/publication/delta_jvm.py",
     "spark_jobs/publication/spark.py",
 }
 

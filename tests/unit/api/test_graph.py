@@ -213,7 +213,8 @@ def test_suspending_goes_without_event_time() -> None:
 
 def test_tables_follow_the_order_of_the_stages() -> None:
     pipeline = whole()
-    assert list(pipeline.graph().tables(pipeline.bind({})).items()) == [("hourly", "/data/hourly"), ("daily", "/daily")]
+    tables = pipeline.graph().tables(pipeline.bind({}))
+    assert [(name, str(table)) for name, table in tables.items()] == [("hourly", "/data/hourly"), ("daily", "/daily")]
 
 
 def test_the_description_holds_what_a_restart_depends_on() -> None:

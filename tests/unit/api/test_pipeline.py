@@ -77,7 +77,7 @@ def test_running_a_notebooks_cell_again_replaces_its_stage_in_its_place(notebook
     for cell in (source, stage.format("a", "first"), stage.format("b", "second"), stage.format("c", "first")):
         exec(cell, notebook.__dict__)
     stages = notebook.pipeline.graph().stages
-    assert [(name, stage.sink.template) for name, stage in stages.items()] == [("first", "/c"), ("second", "/b")]
+    assert [(name, stage.sink.address.text) for name, stage in stages.items()] == [("first", "/c"), ("second", "/b")]
     assert stages["first"].function is notebook.first
 
 
@@ -158,7 +158,7 @@ def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_
     graph = pipeline.rewired({"departures": rows}, "/tmp/{odd}").graph()
     assert graph.sources[InputName("departures")].function is rows
     assert graph.statics[InputName("airlines")].function is airlines
-    assert graph.tables(pipeline.bind({})) == {"by_hour": "/tmp/{odd}/by_hour"}
+    assert [str(table) for table in graph.tables(pipeline.bind({})).values()] == ["/tmp/{odd}/by_hour"]
     assert pipeline.graph().describe() == before
     assert pipeline.graph().sources[InputName("departures")].function is departures
 

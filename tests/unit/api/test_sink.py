@@ -8,9 +8,10 @@ from pydantic import BaseModel, SecretStr
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.graph import Graph
+from spark_jobs.api.sink import UpsertRule
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import SinkName
+from spark_jobs.protocol.ids import SinkName, StageName
 
 
 class Params(BaseModel):
@@ -39,12 +40,12 @@ def graph_with(*sinks: DeltaSink, params: type[BaseModel] | None = Params) -> Gr
 def tables(*sinks: DeltaSink, **params: Any) -> list[str]:
     """Where the sinks' tables are."""
     pipeline = Pipeline("flights", params=Params)
-    return list(graph_with(*sinks).tables(pipeline.bind(params)).values())
+    return [str(table) for table in graph_with(*sinks).tables(pipeline.bind(params)).values()]
 
 
 def test_a_sink_has_its_stages_name_and_publishes_at_the_end() -> None:
     (sink,) = graph_with(DeltaSink("{warehouse}/hourly", partition_by=["origin"])).sinks.values()
-    assert (sink.name, sink.mode, sink.partition_by, sink.publish) == ("a", "append", ("origin",), Publish.FINAL)
+    assert (sink.name, sink.mode, sink.design.partition_by, sink.publish) == ("a", "append", ("origin",), Publish.FINAL)
 
 
 def test_a_sink_may_have_a_name_of_its_own() -> None:
@@ -132,15 +133,126 @@ def test_a_single_brace_is_refused(path: str) -> None:
         graph_with(DeltaSink(path))
 
 
-@pytest.mark.parametrize("path", ["", "/", "  ", None, 3])
+@pytest.mark.parametrize("path", ["", "/", "  ", 3])
 def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is not a path"):
         graph_with(DeltaSink(path))
 
 
-def test_another_mode_is_refused_by_name() -> None:
-    with pytest.raises(InvalidPipelineError, match="mode='upsert' is not supported"):
-        graph_with(DeltaSink("/hourly", mode="upsert"))  # type: ignore[arg-type]
+@pytest.mark.parametrize(("path", "table"), [(None, None), ("/hourly", "db.hourly")])
+def test_a_sink_has_either_a_path_or_a_name(path: str | None, table: str | None) -> None:
+    with pytest.raises(InvalidPipelineError, match="a path (and|nor) a table|both a path and a table"):
+        graph_with(DeltaSink(path, table=table))
+
+
+def test_a_tables_name_takes_parameters_and_is_told_from_a_path() -> None:
+    pipeline = Pipeline("flights", params=Params)
+    (address,) = graph_with(DeltaSink(table="{warehouse}.hourly")).tables(pipeline.bind({"warehouse": "main.db"})).values()
+    assert (str(address), address.named) == ("main.db.hourly", True)
+
+
+@pytest.mark.parametrize("name", ["", "a.b.c.d", "a b", "`a`", "a..b", "a;DROP TABLE b", "/data/t"])
+def test_what_is_no_name_of_a_table_is_refused(name: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a name"):
+        graph_with(DeltaSink(table=name))
+
+
+def test_a_parameter_cannot_make_a_name_into_something_else() -> None:
+    with pytest.raises(InvalidPipelineError, match="is not a name"):
+        tables(DeltaSink(table="{warehouse}.hourly"), warehouse="x; DROP TABLE y")
+
+
+@pytest.mark.parametrize(("first", "second", "same"), [("db.t", "DB.T", True), ("db.t", "db.t2", False)])
+def test_names_are_compared_without_case(first: str, second: str, same: bool) -> None:
+    if same:
+        with pytest.raises(InvalidPipelineError, match="is also the table of"):
+            tables(DeltaSink(table=first), DeltaSink(table=second))
+    else:
+        assert tables(DeltaSink(table=first), DeltaSink(table=second)) == [first, second]
+
+
+def test_an_unknown_mode_is_refused_by_name() -> None:
+    with pytest.raises(InvalidPipelineError, match="mode='merge' is unknown"):
+        graph_with(DeltaSink("/hourly", mode="merge"))  # type: ignore[arg-type]
+
+
+def test_an_upsert_sink_says_which_row_of_a_key_wins() -> None:
+    (sink,) = graph_with(
+        DeltaSink("/t", mode="upsert", keys=["id"], sequence_by="at", apply_as_deletes="op = 'D'")
+    ).sinks.values()
+    assert sink.upsert == UpsertRule(("id",), "at", "op = 'D'")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"mode": "upsert"}, "needs keys"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "one of the keys"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "is not a text"),
+        ({"mode": "upsert", "keys": ["id"], "apply_as_deletes": 3}, "is not a text"),
+        ({"keys": ["id"]}, 'keys= is for mode="upsert"'),
+        ({"sequence_by": "at"}, 'sequence_by= is for mode="upsert"'),
+        ({"mode": "complete", "apply_as_deletes": "true"}, 'apply_as_deletes= is for mode="upsert"'),
+        ({"partition_by": ["a"], "cluster_by": ["b"]}, "both partition_by and cluster_by"),
+        ({"cluster_by": "b"}, "a single string"),
+        ({"schema_evolution": "merge"}, "schema_evolution='merge' is unknown"),
+        ({"comment": 3}, "is not a text"),
+        ({"table_properties": {"delta.x": 1}}, "not a mapping of texts"),
+        ({"table_properties": ["delta.x"]}, "not a mapping of texts"),
+        ({"table_properties": {"delta.settransactionretentionduration": "interval 1 day"}}, "would forget"),
+        ({"table_properties": {"delta.feature.catalogManaged": "supported"}}, "by its catalog alone"),
+        ({"mode": "complete", "table_properties": {"delta.appendOnly": "true"}}, "which removes rows"),
+        ({"target_file_size": "much"}, "is not a size"),
+        ({"target_file_size": 0}, "is not a size"),
+        ({"target_file_size": True}, "is not a size"),
+        ({"target_file_size": "1mb", "mode": "complete"}, 'is for mode="append"'),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem):
+        graph_with(DeltaSink("/t", **options))
+
+
+@pytest.mark.parametrize(("size", "size_bytes"), [("128mb", 2**27), ("1 GB", 2**30), ("64k", 2**16), ("512", 512), (4096, 4096)])
+def test_sizes_are_written_as_in_spark(size: str | int, size_bytes: int) -> None:
+    (sink,) = graph_with(DeltaSink("/t", target_file_size=size)).sinks.values()
+    assert sink.target_file_size_bytes == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("mode", "output_mode", "gives"),
+    [
+        ("append", None, "append"),
+        ("append", "append", "append"),
+        ("append", "update", None),
+        ("append", "complete", None),
+        ("upsert", None, "append"),
+        ("upsert", "update", "update"),
+        ("upsert", "complete", None),
+        ("complete", None, "complete"),
+        ("complete", "append", None),
+    ],
+)
+def test_a_stage_gives_its_sink_what_the_sink_can_take(mode: Any, output_mode: Any, gives: str | None) -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="departures")(lambda spark: None)
+    keys = ["id"] if mode == "upsert" else []
+    declare = pipeline.stage(sink=DeltaSink("/t", mode=mode, keys=keys), output_mode=output_mode, name="a")
+    if gives is None:
+        with pytest.raises(InvalidPipelineError, match="does not go with a sink"):
+            declare(lambda departures: None)
+    else:
+        declare(lambda departures: None)
+        assert pipeline.graph().stages[StageName("a")].output_mode == gives
+
+
+def test_nobody_reads_a_stage_that_repeats_its_whole_result() -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=True, name="departures")(lambda spark: None)
+    pipeline.stage(sink=DeltaSink("/t", mode="complete"), name="a")(lambda departures: None)
+    pipeline.stage(sink=DeltaSink("/u"), name="b")(lambda a: None)
+    with pytest.raises(InvalidPipelineError, match="whole result again"):
+        pipeline.graph()
 
 
 def test_an_unknown_way_to_publish_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.publisher import publish
 from tests.support.command_line import UsedHome, a_try, document, spark_jobs
 from tests.support.staged_pipeline import DAILY, HOURLY, path_of
 
@@ -42,7 +42,7 @@ def test_of_a_closed_incarnation_what_was_published_before_is_public_and_the_res
     drained.begin(2, run="tuesday")
     second = drained.complete(run="tuesday")
     for sink in (HOURLY, DAILY):
-        close_incarnation(second.sinks[sink].table, second.sinks[sink].app, CheckpointId(1))
+        drained.staged.close(sink, second.sinks[sink].app, CheckpointId(1))
     drained.begin(3, run="wednesday", incarnation=IncarnationId("second"))
     drained.complete(run="wednesday", incarnation=IncarnationId("second"))
     entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]

@@ -12,7 +12,7 @@ def test_a_checkpoint_is_shown_with_its_stages_sinks_and_inputs(interrupted: Use
     interrupted.complete(late_rows=1234, inputs={InputName("events"): pins})
     shown = spark_jobs("inspect", "--home", interrupted.url)
     assert shown.exit_code == 0
-    for text in ("end of time", "1,234", "/data/flights at version 9", "external", "staged", "delta-rs without a JVM"):
+    for text in ("end of time", "1,234", "/data/flights at version 9", "external", "staged", "delta-rs"):
         assert text in shown.stdout
 
 
@@ -27,7 +27,8 @@ def test_a_program_reads_the_facts_in_the_order_of_the_graph(drained: UsedHome) 
         "rows": 3,
         "size_bytes": 0,
         "policy": "external",
-        "publisher": "delta-rs without a JVM",
+        "mode": "append",
+        "publisher": "delta_rs",
         "published": False,
         "version": None,
     }

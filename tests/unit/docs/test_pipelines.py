@@ -78,6 +78,8 @@ def real_shape(function: Callable[..., Any]) -> list[tuple[str, str, str | None]
 def written(default: object) -> str:
     if default is NO_SETTINGS:
         return "{}"
+    if repr(default) == "<factory>":  # of a dataclass; an empty mapping
+        return "{}"
     if default is os.environ:
         return "os.environ"
     return repr(default)

@@ -18,6 +18,7 @@ DECISIONS = {
     "UnsupportedTableError": (Retry.NEVER, ExitCode.REFUSED),
     "UnsupportedFormatError": (Retry.NEVER, ExitCode.REFUSED),
     "MissingRequirementError": (Retry.NEVER, ExitCode.REFUSED),
+    "SparkRequiredError": (Retry.NEVER, ExitCode.REFUSED),
     "ConflictError": (Retry.AT_ONCE, ExitCode.FAILED),
     "AlreadyExistsError": (Retry.AT_ONCE, ExitCode.FAILED),
     "FencedError": (Retry.AT_ONCE, ExitCode.FAILED),

@@ -3,16 +3,17 @@ import os
 from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake import exceptions as delta_exceptions
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     ConflictError,
@@ -24,14 +25,8 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import (
-    COMMITTABLE_FEATURES,
-    add_action,
-    check_publishable,
-    open_table,
-    table_facts,
-    translated,
-)
+from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts, translated
+from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 
 APP = AppId("pipeline/incarnation/sink")
@@ -87,7 +82,7 @@ def table_with(
     return (directory / "t").as_uri()
 
 
-@pytest.mark.parametrize("feature", sorted(COMMITTABLE_FEATURES))
+@pytest.mark.parametrize("feature", sorted(DELTA_RS_FEATURES))
 def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_path: Path, feature: str) -> None:
     uri = table_with(tmp_path, feature)
     check_publishable(uri)
@@ -115,13 +110,28 @@ def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_pat
         "somethingOfTomorrow",
     ],
 )
-def test_a_table_with_a_feature_that_delta_rs_cannot_commit_with_is_refused_by_name(tmp_path: Path, feature: str) -> None:
+def test_a_table_with_a_feature_that_delta_rs_cannot_commit_with_is_sparks_or_refused_by_name(
+    tmp_path: Path, feature: str
+) -> None:
     uri = table_with(tmp_path, "appendOnly", feature)
-    with pytest.raises(UnsupportedTableError) as refused:
-        check_publishable(uri)
-    assert refused.value.evidence["unsupported"] == [feature]
+    if feature in SPARK_FEATURES:
+        assert check_publishable(uri)[1] is Publisher.SPARK
+    else:
+        with pytest.raises(UnsupportedTableError) as refused:
+            check_publishable(uri)
+        assert refused.value.evidence["unsupported"] == [feature]
     with pytest.raises(ConflictError, match="Unsupported table features"):  # the list above is no more careful than delta-rs is
         open_table(uri).commit((), APP, k(1), {})
+
+
+def test_delta_rs_publishes_what_it_can_and_spark_what_merges(tmp_path: Path) -> None:
+    uri = table_with(tmp_path, "appendOnly")
+    chosen = {mode: check_publishable(uri, mode)[1] for mode in SinkMode}
+    assert chosen == {
+        SinkMode.APPEND: Publisher.DELTA_RS,
+        SinkMode.COMPLETE: Publisher.DELTA_RS,
+        SinkMode.UPSERT: Publisher.SPARK,
+    }
 
 
 def test_identity_columns_of_an_old_protocol_are_refused(tmp_path: Path) -> None:
@@ -329,7 +339,7 @@ VALUES = ["plain", "a b", "50%", "a%20b", "x/y", "a=b", "ü→💥", "q'\"", "#?
 def test_partition_values_of_every_kind_are_read_back_as_they_were_staged(pipeline: StagedPipeline) -> None:
     rows = [(number, value) for number, value in enumerate(VALUES)]
     uri = pipeline.tables[HOURLY]
-    open_table(uri).commit([add_action(uri, line["add"]) for line in pipeline.stage(HOURLY, rows)], APP, k(1), {})
+    open_table(uri).commit([line["add"] for line in pipeline.stage(HOURLY, rows)], APP, k(1), {})
     assert pipeline.rows(HOURLY) == sorted(rows, key=str)
 
 
@@ -352,7 +362,7 @@ def test_partitions_by_date_and_number_are_read_back(tmp_path: Path) -> None:
             "stats": '{"numRecords":1}',
         }
         handle = open_table(uri)
-        handle.commit([add_action(uri, add)], APP, CheckpointId((handle.transaction_version(APP) or 0) + 1), {})
+        handle.commit([add], APP, CheckpointId((handle.transaction_version(APP) or 0) + 1), {})
     read = DeltaTable(uri).to_pyarrow_table().to_pylist()
     assert sorted(((row["day"], row["part"]) for row in read), key=str) == [(None, -1), (date(2013, 1, 31), 7)]
 
@@ -363,10 +373,16 @@ def test_partitions_by_date_and_number_are_read_back(tmp_path: Path) -> None:
 def test_what_delta_rs_would_drop_from_an_action_is_refused(pipeline: StagedPipeline, lost: dict[str, Any]) -> None:
     add = pipeline.stage(HOURLY, [(1, "x")])[0]["add"]
     with pytest.raises(UnsupportedTableError, match=next(iter(lost))):
-        add_action(pipeline.tables[HOURLY], add | lost)
+        refuse_lossy(pipeline.tables[HOURLY], add | lost)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text))
-def test_a_path_is_unquoted_exactly_once(name: str) -> None:
-    add = {"path": quote(name), "size": 1, "partitionValues": {}, "modificationTime": 1, "stats": "{}"}
-    assert add_action("file:///t", add).path == name
+def test_a_path_is_unquoted_exactly_once(pipeline: StagedPipeline, name: str) -> None:
+    add = {"path": quote(name, safe=""), "size": 1, "partitionValues": {"day": None}, "modificationTime": 1, "stats": "{}"}
+    handle = open_table(pipeline.tables[HOURLY])
+    handle.commit([add], APP, CheckpointId((handle.transaction_version(APP) or 0) + 1), {})
+    log = Path(unquote(urlsplit(pipeline.tables[HOURLY]).path)) / "_delta_log"
+    newest = max(log.glob("*.json")).read_text().splitlines()
+    (path,) = [json.loads(line)["add"]["path"] for line in newest if "add" in json.loads(line)]
+    assert unquote(path) == name

@@ -11,8 +11,8 @@ from spark_jobs.protocol.ids import CheckpointId, IncarnationId
 from spark_jobs.publication import evidence
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import consistent_versions, published_checkpoints, version_with
-from spark_jobs.publication.pending import CLOSED, pending_actions
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.pending import CLOSED, pending_lines
+from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
@@ -79,7 +79,7 @@ def test_a_corrupt_head_does_not_hide_the_cut_before_it(pipeline: StagedPipeline
 def test_a_new_incarnation_without_publication_leaves_the_old_cut(pipeline: StagedPipeline) -> None:
     old = pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
-    close_incarnation(pipeline.tables[HOURLY], old.sinks[HOURLY].app, CheckpointId(1))
+    pipeline.close(HOURLY, old.sinks[HOURLY].app, CheckpointId(1))
     new = pipeline.checkpoint({HOURLY: [(2, "a")]}, incarnation=IncarnationId("second"))
     assert consistent_versions(pipeline.files)[HOURLY][1] == 1
     assert (published_checkpoints(old), published_checkpoints(new)) == ({HOURLY: CLOSED}, {HOURLY: None})
@@ -155,17 +155,17 @@ def test_the_evidence_in_the_tables_history_names_who_published_what(pipeline: S
     }
 
 
-def test_pending_actions_are_what_publishing_adds(pipeline: StagedPipeline) -> None:
+def test_pending_lines_are_what_publishing_adds(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a"), (3, "b")]}, publish=EXTERNAL)
-    assert len(pending_actions(pipeline.files, HOURLY)) == 3
+    assert len(pending_lines(pipeline.files, HOURLY)) == 3
     publish(pipeline.files, CheckpointId(1))
-    assert pending_actions(pipeline.files, HOURLY, CheckpointId(1)) == []
-    pending = pending_actions(pipeline.files, HOURLY)
-    assert sorted(add["partitionValues"]["day"] for add in pending) == ["a", "b"]
+    assert pending_lines(pipeline.files, HOURLY, CheckpointId(1)) == []
+    pending = pending_lines(pipeline.files, HOURLY)
+    assert sorted(line["add"]["partitionValues"]["day"] for line in pending) == ["a", "b"]
     assert pipeline.rows(HOURLY) == [(1, "a")]
     publish(pipeline.files)
-    assert pending_actions(pipeline.files, HOURLY) == []
+    assert pending_lines(pipeline.files, HOURLY) == []
 
 
 def test_a_missing_table_is_named(pipeline: StagedPipeline) -> None:

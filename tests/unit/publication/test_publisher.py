@@ -24,7 +24,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
 from spark_jobs.publication import pending, publisher
 from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.publisher import close_incarnation, publish
+from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.staged_files import missing_files
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
@@ -488,7 +488,7 @@ def test_nothing_of_a_closed_incarnation_can_be_published(pipeline: StagedPipeli
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     app = manifest.sinks[HOURLY].app
     for _ in range(2):
-        close_incarnation(pipeline.tables[HOURLY], app, None)
+        pipeline.close(HOURLY, app, None)
     with pytest.raises(RejectedError, match="was closed"):
         publish(pipeline.files)
     assert pipeline.commits(HOURLY) == [2**63 - 1]
@@ -505,9 +505,9 @@ def test_an_incarnation_that_was_published_meanwhile_is_not_closed(pipeline: Sta
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
     with pytest.raises(ConflictError) as refused:
-        close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+        pipeline.close(HOURLY, manifest.sinks[HOURLY].app, None)
     assert (refused.value.evidence["expected"], refused.value.evidence["found"]) == (None, 1)
-    close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, CheckpointId(1))
+    pipeline.close(HOURLY, manifest.sinks[HOURLY].app, CheckpointId(1))
     assert pipeline.commits(HOURLY) == [1, 2**63 - 1]
 
 
@@ -524,7 +524,7 @@ def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
 
     monkeypatch.setattr(OpenTable, "commit", commit)
     with pytest.raises(ConflictError, match="published meanwhile"):
-        close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+        pipeline.close(HOURLY, manifest.sinks[HOURLY].app, None)
     assert pipeline.commits(HOURLY) == [1]
 
 
@@ -532,7 +532,7 @@ def test_a_table_that_cannot_be_committed_to_is_not_closed_and_says_why(pipeline
     manifest = pipeline.checkpoint({DAILY: [(1, "a")]})
     damage_retention(pipeline)
     with pytest.raises(UnsupportedTableError, match="setTransactionRetentionDuration"):
-        close_incarnation(pipeline.tables[DAILY], manifest.sinks[DAILY].app, None)
+        pipeline.close(DAILY, manifest.sinks[DAILY].app, None)
     assert pipeline.commits(DAILY) == []
 
 
@@ -545,7 +545,7 @@ def test_a_closing_whose_answer_is_lost_happens_once(pipeline: StagedPipeline, m
         raise OutcomeUnknownError("lost")
 
     monkeypatch.setattr(OpenTable, "commit", commit)
-    close_incarnation(pipeline.tables[HOURLY], manifest.sinks[HOURLY].app, None)
+    pipeline.close(HOURLY, manifest.sinks[HOURLY].app, None)
     assert pipeline.commits(HOURLY) == [2**63 - 1]
 
 

@@ -1,0 +1,106 @@
+"""Delta's own classes, reached through a Spark session. Imports no Spark: who has a session has it already."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.ids import AppId, CheckpointId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+
+
+class DeltaJvm:
+    """Delta's own classes for one session."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.spark = spark
+        jvm: Any = spark._jvm
+        self.jvm = jvm
+        self._session: Any = spark._jsparkSession
+        self.convert = jvm.scala.jdk.javaapi.CollectionConverters
+
+    def object(self, name: str) -> Any:
+        """A Scala object of Delta. ``Class.forName`` misses jars that were added with ``--packages``."""
+        return self.jvm.org.apache.spark.util.Utils.classForName(name, True, False).getField("MODULE$").get(None)
+
+    def log(self, path: str) -> Any:
+        """The ``DeltaLog`` of a table; this thread's session becomes the active one, from which Delta reads its settings."""
+        self.jvm.SparkSession.setActiveSession(self._session)
+        return self.object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
+
+    def forget(self, path: str) -> None:
+        """Makes Delta read a log anew that was changed otherwise than by adding versions."""
+        self.object("org.apache.spark.sql.delta.DeltaLog$").invalidateCache(
+            self._session, self.jvm.org.apache.hadoop.fs.Path(path)
+        )
+
+    def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
+        none = self.jvm.scala.Option.apply(None)
+        snapshot = self.log(path).update(False, none, none)
+        return (
+            int(snapshot.version()),
+            json.loads(snapshot.metadata().json())["metaData"],
+            json.loads(snapshot.protocol().json())["protocol"],
+        )
+
+    def write_files(self, frame: "DataFrame", path: str, prefix: str) -> list[dict[str, Any]]:
+        """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
+
+        Returns:
+            Delta's ``add`` actions, with paths relative to the table.
+        """
+        # The only way to recognise a file that was written and recorded nowhere: Delta's own name for it would be a bare UUID.
+        self._session.sessionState().conf().setConfString(_FILE_PREFIX, prefix)
+        actions = self.log(path).startTransaction().writeFiles(frame._jdf)
+        return [json.loads(action.json())["add"] for action in self.convert.asJava(actions)]
+
+    def transaction(self, path: str, app: AppId) -> "JvmTransaction":
+        """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now."""
+        return JvmTransaction(self, path, app)
+
+
+class JvmTransaction:
+    """A Delta transaction of Spark that has not been committed."""
+
+    def __init__(self, delta: DeltaJvm, path: str, app: AppId) -> None:
+        self._delta, self._app = delta, app
+        self._transaction = delta.log(path).startTransaction()
+        # Reading the version is what makes a concurrent publication of the same app id a conflict.
+        self._transaction.txnVersion(app)
+
+    @property
+    def read_version(self) -> int:
+        """The Delta version that the transaction is conditional on."""
+        return int(self._transaction.readVersion())
+
+    def commit(
+        self, adds: Iterable[Mapping[str, Any]], version: CheckpointId, commit_info: Mapping[str, Any], *, replace: bool
+    ) -> None:
+        """Commits ``adds`` and ``SetTransaction(app, version)`` in one Delta transaction.
+
+        Args:
+            adds: Delta's ``add`` actions.
+            version: The app id's new version.
+            commit_info: Written as JSON to ``userMetadata`` of the commit info.
+            replace: Remove all files that the table has, in the same transaction; then every other commit is a conflict.
+        """
+        jvm, convert = self._delta.jvm, self._delta.convert
+        some, delta = jvm.scala.Option.apply, jvm.org.apache.spark.sql.delta
+        actions = jvm.java.util.ArrayList()
+        actions.add(delta.actions.SetTransaction(self._app, version, some(int(jvm.System.currentTimeMillis()))))
+        if replace:
+            for file in convert.asJava(self._transaction.filterFiles()):
+                actions.add(file.remove())
+        parse = self._delta.object("org.apache.spark.sql.delta.actions.Action$").fromJson
+        for add in adds:
+            actions.add(parse(canonical({"add": dict(add)}).decode()))
+        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
+            modes.Complete() if replace else modes.Append(), self._app, version, some(canonical(dict(commit_info)).decode())
+        )
+        self._transaction.commit(convert.asScala(actions).toSeq(), operation)

@@ -1,0 +1,134 @@
+"""The publisher for what delta-rs cannot do. Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.documents import SinkCut, UpsertCut
+from spark_jobs.protocol.errors import ConflictError, OutcomeUnknownError, UnsupportedTableError
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction
+from spark_jobs.publication.delta_rs import OpenTable, open_table
+from spark_jobs.publication.scratch_table import scratch_table
+from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.publication.upsert import Upsert, read_events
+
+_TXN_APP = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class SparkPublisher:
+    """Publishes through one Spark application.
+
+    Args:
+        spark: Any classic session with Delta; each publication gets a session of its own, because what makes a MERGE
+            idempotent are settings of its session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def begin(self, uri: str, app: AppId) -> "SparkTransaction":
+        """Opens a table for one transaction.
+
+        Raises:
+            NotFoundError: There is no table.
+            UnsupportedTableError: delta-rs cannot read what the table is.
+            StorageError: The storage fails.
+        """
+        session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+        with _spark_errors(uri):
+            transaction = DeltaJvm(session).transaction(_path(uri), app)
+        return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
+
+
+class SparkTransaction:
+    """A table as it was when it was opened, and the one transaction that can follow.
+
+    See :class:`spark_jobs.publication.transactions.Transaction`.
+    """
+
+    def __init__(self, session: SparkSession, transaction: JvmTransaction, table: OpenTable, app: AppId) -> None:
+        self._session, self._transaction, self._app = session, transaction, app
+        self.table = table
+
+    def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+        """Advances the app id's version and adds nothing."""
+        with _spark_errors(self.table.facts.uri):
+            self._transaction.commit((), version, commit_info, replace=False)
+
+    def publish(
+        self,
+        cut: SinkCut,
+        lines: Iterable[Mapping[str, Any]],
+        version: CheckpointId,
+        commit_info: Mapping[str, Any],
+        *,
+        replace: bool,
+    ) -> None:
+        """As the protocol says. A MERGE reads the table anew: what somebody else has written is merged with, or a conflict."""
+        with _spark_errors(cut.table):
+            if cut.upsert is None:
+                self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
+            else:
+                self._make_repeatable(version, commit_info)
+                self._merge(cut.table, cut.upsert, lines, replace=replace)
+
+    def _make_repeatable(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+        """Makes Delta skip every statement of this session whose table has ``version`` already."""
+        for key, value in {
+            _TXN_APP: self._app,
+            _TXN_VERSION: str(version),
+            _USER_METADATA: canonical(dict(commit_info)).decode(),
+        }.items():
+            self._session.conf.set(key, value)
+
+    def _merge(self, table: str, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+        _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
+        directory = scratch_table(rule.staged_in, metadata, protocol, lines, with_batch=True)
+        upsert = Upsert(rule, read_events(self._session, str(directory)), replace)
+        tombstones = None
+        if rule.tombstones is not None:
+            path = _path(rule.tombstones)
+            upsert.bury(DeltaTable.forPath(self._session, path))
+            tombstones = self._session.read.format("delta").load(path)
+        upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+
+
+def _path(uri: str) -> str:
+    return str(table_directory(uri))
+
+
+@contextmanager
+def _spark_errors(uri: str) -> Iterator[None]:
+    """The one place where an exception of Spark becomes an error of ours."""
+    try:
+        yield
+    except DeltaConcurrentModificationException as error:
+        raise ConflictError(
+            f"Somebody else has changed table {uri} since it was looked at: {str(error).splitlines()[0]}",
+            safe="Nothing was committed.",
+            table=uri,
+        ) from error
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"Table {uri} does not take the staged rows: {str(error).splitlines()[0]}",
+            exists="The rows stay staged.",
+            safe="Nothing was committed.",
+            table=uri,
+        ) from error
+    except (PySparkException, Py4JError) as error:
+        raise OutcomeUnknownError(
+            f"It is unknown whether table {uri} was changed: {str(error).strip().splitlines()[0]}",
+            remedy="Repeat: it is read back first.",
+            table=uri,
+            cause=str(error)[:2000],
+        ) from error

@@ -1,0 +1,57 @@
+"""Where the sinks' tables are on this machine, whether they are addressed by path or by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.api.address import TableAddress
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.runtime.session import default_location, table_location
+from spark_jobs.storage.open import open_files
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """A table's directory, and its name where it is addressed by one."""
+
+    path: Path
+    name: str | None = None
+
+
+def check_address(address: TableAddress) -> None:
+    """Refuses an address that cannot be a table's; a name is only looked up when there is a catalog.
+
+    Raises:
+        RejectedError: It is no path or ``file:`` URL, or Spark and delta-rs would read it differently.
+    """
+    if not address.named:
+        _directory(address.text)
+
+
+def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
+    """The place of a table that may not exist yet.
+
+    Raises:
+        RejectedError: As :func:`check_address`; or the table does not exist and cannot be made by that name.
+        UnsupportedTableError: The name is that of something else than a Delta table in a directory.
+    """
+    if not address.named:
+        return TablePlace(_directory(address.text))
+    name = address.text
+    exists = spark.catalog.tableExists(name)
+    location = table_location(spark, name) if exists else default_location(spark, name)
+    if location is None:
+        raise UnsupportedTableError(
+            f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can make it.",
+            safe="Nothing was written.",
+            remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
+            table=name,
+        )
+    return TablePlace(_directory(unquote(urlsplit(location).path) if location.startswith("file:") else location), name)
+
+
+def _directory(path: str) -> Path:
+    return table_directory(Path(open_files(path).url.removeprefix("file://")).as_uri())
