@@ -36,6 +36,8 @@ class Step(Enum):
     """A batch's version of the private log names its files."""
     PLAN_BATCH = "plan.batch"
     """An entry of Spark's offset log is written by hand: a drain, a release of the watermark, or a pinned end."""
+    PACK_FILES = "pack.files"
+    """Small staged files are there a second time, packed into larger ones that nothing names yet."""
     ACTIONS_CREATE = "actions.create"
     """A sink's actions of a checkpoint are durable."""
     MANIFEST_CREATE = "manifest.create"

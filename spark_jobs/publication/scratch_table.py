@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from spark_jobs.protocol.codec import canonical
 
-BATCH = "__batch"
-"""The column that holds the batch of a row where it is asked for."""
 _LOG = "_delta_log/00000000000000000000.json"
+_MAPPING_MODE = "delta.columnMapping.mode"
+_MAPPING_ID = "delta.columnMapping.id"
 
 
 def scratch_table(
@@ -22,7 +22,7 @@ def scratch_table(
     protocol: Mapping[str, Any],
     lines: Iterable[Mapping[str, Any]],
     *,
-    with_batch: bool = False,
+    label: str | None = None,
 ) -> Path:
     """Makes the log, in a directory of its own that is removed when this process ends.
 
@@ -32,23 +32,21 @@ def scratch_table(
         uri: The directory of the staged files.
         metadata: Of the table that they were staged for.
         protocol: The same table's.
-        lines: ``{"add": …, "batch": …}`` for each staged file.
-        with_batch: Whether the table gets a column :data:`BATCH`.
+        lines: ``{"add": …}`` for each staged file, with whatever else is known of it.
+        label: What of a line each of its file's rows gets, as the number in column :func:`column_of`.
     """
     directory = Path(tempfile.mkdtemp(prefix="staged-rows-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     described = {**metadata, "id": str(uuid4())}
-    if with_batch:
-        described = _with_batch(described)
     actions: list[dict[str, Any]] = [
         {"commitInfo": {"timestamp": 0, "operation": "READ STAGED", "operationParameters": {}}},
         {"protocol": protocol},
-        {"metaData": described},
+        {"metaData": described if label is None else _labelled(described, column_of(label))},
     ]
     for line in lines:
         add = {**line["add"], "path": f"{uri}/{line['add']['path']}"}
-        if with_batch:
-            add["partitionValues"] = {**add["partitionValues"], BATCH: str(line["batch"])}
+        if label is not None:
+            add["partitionValues"] = {**add["partitionValues"], column_of(label): str(line[label])}
         actions.append({"add": add})
     log = directory / _LOG
     log.parent.mkdir()
@@ -56,8 +54,16 @@ def scratch_table(
     return directory
 
 
-def _with_batch(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Delta reads a partition column from the log and not from the files: so each file's rows get its batch."""
+def column_of(label: str) -> str:
+    """The column that a scratch table has for a label."""
+    return f"__{label}"
+
+
+def _labelled(metadata: dict[str, Any], column: str) -> dict[str, Any]:
+    """Delta reads a partition column from the log and not from the files: so each file's rows get its label."""
     schema = json.loads(metadata["schemaString"])
-    schema["fields"].append({"name": BATCH, "type": "long", "nullable": True, "metadata": {}})
-    return {**metadata, "schemaString": json.dumps(schema), "partitionColumns": [*metadata["partitionColumns"], BATCH]}
+    mapped = {}
+    if metadata["configuration"].get(_MAPPING_MODE, "none") != "none":
+        mapped = {_MAPPING_ID: 2**31 - 1, "delta.columnMapping.physicalName": column}
+    schema["fields"].append({"name": column, "type": "long", "nullable": True, "metadata": mapped})
+    return {**metadata, "schemaString": json.dumps(schema), "partitionColumns": [*metadata["partitionColumns"], column]}

@@ -93,7 +93,7 @@ class SparkTransaction:
 
     def _merge(self, table: str, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
-        directory = scratch_table(rule.staged_in, metadata, protocol, lines, with_batch=True)
+        directory = scratch_table(rule.staged_in, metadata, protocol, lines, label="batch")
         upsert = Upsert(rule, read_events(self._session, str(directory)), replace)
         tombstones = None
         if rule.tombstones is not None:

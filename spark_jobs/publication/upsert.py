@@ -19,8 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from spark_jobs.protocol.documents import UpsertCut
-from spark_jobs.publication.scratch_table import BATCH
+from spark_jobs.publication.scratch_table import column_of
 
+BATCH = column_of("batch")
+"""The column that holds the batch of a row."""
 _DELETED = "__deleted"
 _STAGED, _TABLE = "staged", "published"
 

@@ -1,7 +1,7 @@
 """The final checkpoint of a round: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
+from spark_jobs.runtime.packing import pack
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
@@ -134,7 +135,9 @@ class FinalCheckpoint:
         staged = stage.log.between(self._after(name), cuts[name].batch)
         whole = sink.mode is SinkMode.COMPLETE
         counting = [batch for batch in staged if batch.offsets_sha256][-1:] if whole else staged
-        lines: Iterator[dict[str, Any]] = ({"add": add, "batch": batch.batch} for batch in counting for add in batch.adds)
+        lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
+        if sink.target_file_size_bytes:
+            lines = pack(stage, lines, sink.target_file_size_bytes, cuts[name].batch)
         facts = stage.log.facts()
         return SinkCut(
             stage=name,

@@ -70,9 +70,7 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
     ]
     if missing and design.evolution is SchemaEvolution.ADD_COLUMNS:
         _check_fits(table, frame, name, ignored=[field.name for field in missing])
-        with step(Step.TABLE_ALTER):
-            columns = StructType(missing).toDDL()
-            session.sql(f"ALTER TABLE delta.`{place.path}` ADD COLUMNS ({columns})")
+        _add_columns(session, table, missing, name)
         table = read_table(session, place.path)
     _check_fits(table, frame, name)
     return table
@@ -107,6 +105,21 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
                 sink=name,
             ) from error
+
+
+def _add_columns(session: SparkSession, table: StagingTable, columns: Sequence[StructField], name: str) -> None:
+    try:
+        with step(Step.TABLE_ALTER):
+            session.sql(f"ALTER TABLE delta.`{table.path}` ADD COLUMNS ({StructType(list(columns)).toDDL()})")
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"Table {table.path} cannot have the columns {', '.join(column.name for column in columns)} of sink '{name}': "
+            f"{str(error).splitlines()[0]}",
+            safe=_SAFE,
+            remedy="Rename the columns, or add them yourself (ALTER TABLE).",
+            sink=name,
+            table=table.uri,
+        ) from error
 
 
 def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], name: str) -> None:

@@ -1,0 +1,64 @@
+"""A sink with target_file_size publishes few files; rows, consumers and partitions are as without it."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+BATCHES = 6
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def _pipeline(site: Site, **sink: object) -> Pipeline:
+    pipeline = Pipeline("packed", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(site.home.parent / "events"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "packed"), target_file_size="10mb", **sink))  # type: ignore[arg-type]
+    def packed(events: DataFrame) -> DataFrame:
+        return events
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(packed: DataFrame) -> DataFrame:
+        return packed
+
+    return pipeline
+
+
+def _files(table: Path) -> int:
+    return len(DeltaTable(str(table)).file_uris())
+
+
+@pytest.mark.parametrize(
+    ("sink", "files"),
+    [({}, 1), ({"partition_by": ["region"]}, len(inputs.REGIONS)), ({"table_properties": MAPPED}, 1)],
+    ids=["plain", "partitioned", "mapped"],
+)
+def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, sink: dict[str, object], files: int) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(6_000)[["id", "ts", "region"]], BATCHES)
+    site.run(_pipeline(site, **sink))
+    whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
+    assert _files(site.tables / "copy") >= BATCHES
+    assert len(site.spark.read.format("delta").load(str(site.tables / "packed")).inputFiles()) == files
+    assert_same(answer(site.spark.read.format("delta").load(str(site.tables / "packed"))), whole)
+    assert_same(public(site.tables / "copy"), whole)
+
+
+def test_the_next_round_goes_on_and_what_was_packed_is_swept(site: Site) -> None:
+    for part in range(3):
+        inputs.write_versions(site.home.parent / "events", inputs.events(600, seed=part)[["id", "ts", "region"]], BATCHES)
+        site.run(_pipeline(site))
+    whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
+    assert_same(public(site.tables / "packed"), whole)
+    assert_same(public(site.tables / "copy"), whole)
+    assert len(list((site.tables / "packed").glob("*.parquet"))) == _files(site.tables / "packed") == 3
