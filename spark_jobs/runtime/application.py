@@ -142,13 +142,13 @@ class Application:
         with ExitStack() as stack:
             spark = self.start_spark()
             stack.callback(self._jvm_lock(spark).release)
+            places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
             attempt = self._begin_attempt(request, decision, facts)
             stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
             publishers = Publishers(lambda: spark)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
@@ -41,7 +42,15 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     if not address.named:
         return TablePlace(_directory(address.text))
     name = address.text
-    exists = spark.catalog.tableExists(name)
+    try:
+        exists = spark.catalog.tableExists(name)
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"Table {name} cannot be looked up: {str(error).splitlines()[0]}",
+            safe="Nothing was written.",
+            remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
+            table=name,
+        ) from error
     location = table_location(spark, name) if exists else default_location(spark, name)
     if location is None:
         raise UnsupportedTableError(

@@ -1,0 +1,66 @@
+"""Tables that are addressed by their names in Spark's catalog."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline, RejectedError
+from spark_jobs.protocol.errors import UnsupportedTableError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> Iterator[str]:
+    spark.sql("CREATE SCHEMA named")
+    yield "named"
+    spark.sql("DROP SCHEMA named CASCADE")
+
+
+def _pipeline(site: Site, table: str) -> Pipeline:
+    pipeline = Pipeline("named")
+
+    @pipeline.source(bounded=True)
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.home.parent / "events"))
+
+    @pipeline.stage(sink=DeltaSink(table=table))
+    def copy(events: DataFrame) -> DataFrame:
+        return events
+
+    return pipeline
+
+
+@pytest.mark.parametrize("catalog", ["", "spark_catalog."])
+def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: str) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(500)[["id", "key"]], 1)
+    site.spark.sql(f"CREATE TABLE {schema}.events (key STRING, id LONG) USING delta COMMENT 'as it was'")
+    response = site.run(_pipeline(site, f"{catalog}{schema}.events"))
+    whole = site.spark.read.format("delta").load(str(site.home.parent / "events"))
+    assert_same(answer(site.spark.read.table(f"{schema}.events")), answer(whole.select("key", "id")))
+    assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
+
+
+def test_a_table_that_this_catalog_would_forget_is_not_made(site: Site, schema: str) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
+    with pytest.raises(RejectedError, match="forgets what is made in it"):
+        site.run(_pipeline(site, f"{schema}.missing"))
+    assert not (site.home / "attempts").exists()
+
+
+def test_a_table_that_only_another_catalog_could_make_is_not_made(site: Site) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
+    with pytest.raises(RejectedError, match=r"elsewhere\.db\.missing"):
+        site.run(_pipeline(site, "elsewhere.db.missing"))
+    assert not (site.home / "attempts").exists()
+
+
+def test_what_is_no_delta_table_is_refused_by_name(site: Site, schema: str) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id"]], 1)
+    site.spark.sql(f"CREATE TABLE {schema}.plain (id LONG) USING parquet")
+    with pytest.raises(UnsupportedTableError, match=r"named\.plain is not a Delta table"):
+        site.run(_pipeline(site, f"{schema}.plain"))

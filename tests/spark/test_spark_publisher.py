@@ -1,0 +1,55 @@
+"""What needs Spark is refused without it before anything is written, and published by the command line, which starts one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import SparkRequiredError
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.open import open_files
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import public, public_count
+from tests.support.short_jvm import SHORT_RUN
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+def _staged(site: Site) -> None:
+    """One sink that delta-rs could publish, one that is tracked row by row, one that is merged into."""
+    inputs.append(site.home.parent / "events", pd.DataFrame({"id": range(20), "value": range(20)}))
+    pipeline = Pipeline("three")
+
+    @pipeline.source(bounded=True)
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.home.parent / "events"))
+
+    sinks = {
+        "plain": DeltaSink(str(site.tables / "plain")),
+        "tracked": DeltaSink(str(site.tables / "tracked"), table_properties={"delta.enableRowTracking": "true"}),
+        "merged": DeltaSink(str(site.tables / "merged"), mode="upsert", keys=["id"]),
+    }
+    for name, sink in sinks.items():
+        pipeline.stage(sink=sink, name=name)(lambda events: events)
+    site.run(pipeline, publish="external")
+
+
+def test_without_spark_nothing_is_published_and_with_it_everything_once(site: Site) -> None:
+    _staged(site)
+    with pytest.raises(SparkRequiredError, match="Sink (tracked|merged) is published by Spark"):
+        publish(open_files(str(site.home)))
+    tables = ("plain", "tracked", "merged")
+    assert [public_count(site.tables / name) for name in tables] == [0, 0, 0]
+    conf = [option for key, value in SHORT_RUN.items() for option in ("--conf", f"{key}={value}")]
+    command = [sys.executable, "-m", "spark_jobs", "publish", "--home", str(site.home), *conf, "--conf", "spark.master=local[2]"]
+    for _ in range(2):
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    expected = {(number, number): 1 for number in range(20)}
+    assert all(public(site.tables / name, ["id", "value"]) == expected for name in tables)
