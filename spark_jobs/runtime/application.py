@@ -54,7 +54,9 @@ from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.incarnations import close_abandoned
+from spark_jobs.runtime.log_folding import trim
 from spark_jobs.runtime.session import WorkLock, jvm_has_ended
+from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import sweep, sweep_abandoned
 from spark_jobs.runtime.table_places import TablePlace, locate
@@ -159,18 +161,26 @@ class Application:
             heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
             results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=publishers)
             _LOG.info("checkpoint %d is complete", manifest.checkpoint)
-            self._sweep(stages)
+            self._sweep(stages, manifest)
             return _success(request, manifest, results)
 
-    def _sweep(self, stages: list[StageRun]) -> None:
+    def _sweep(self, stages: list[StageRun], manifest: Manifest) -> None:
         """Deletes what nothing names. The run is over by then: what cannot be deleted now is by the next run."""
         try:
             deleted = sweep(stages)
+            self._trim(stages, manifest)
             sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
         except (OSError, StreamPipelineError) as error:
             _LOG.warning("not all that nothing names was deleted: %s", error)
         else:
             _LOG.info("%d orphans swept", len(deleted))
+
+    def _trim(self, stages: list[StageRun], manifest: Manifest) -> None:
+        parent = None if manifest.parent is None else CheckpointStore(self.home).manifest(manifest.parent)
+        for stage in stages:  # after the sweep, which knows the batches of the parent for the last time
+            cut = parent.stages.get(stage.stage.name) if parent else None
+            channel = None if stage.stage.sink else stage.directory
+            trim(stage.log, stage.output.consumers, cut.batch if cut else NO_BATCH, channel)
 
     def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
         host = socket.gethostname()

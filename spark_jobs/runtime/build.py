@@ -21,6 +21,7 @@ from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs import Pin, pin_leaves, source_frame, static_frame
+from spark_jobs.runtime.log_folding import Consumer
 from spark_jobs.runtime.outlets import Outlet, prepare_outlet
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.session import session_for_run
@@ -70,7 +71,7 @@ class _ReadInput:
 class _FoundPin:
     """Where a stream of an input ends."""
 
-    pin: Pin | PrivateLog
+    pin: Pin | StageOutput
     files_per_batch: int | None = None
     rows: int | None = None
 
@@ -99,7 +100,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    bounds = _bounds(stage, frame, inputs, site.work, f"{checkpoint}/sources")
+    bounds = _bounds(stage, frame, inputs, spark_log)
     outlet = prepare_outlet(
         stage,
         session,
@@ -119,6 +120,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         file_prefix=file_prefix(site.incarnation, stage.name),
         spark_log=spark_log,
         output=_output(stage, frame, log, watermarks),
+        upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
         bounds=bounds,
         watermarks=watermarks,
         has_timers=plan.has_timers(frame),
@@ -167,7 +169,7 @@ def _read_input(
         return _with_watermark(frame, found, node.event_time, node.delay_ms, node.held, position)
     output = outputs[node.name]
     frame = _channel(stage, session, output)
-    channel = {leaf.identity: _FoundPin(output.log) for leaf in plan.streaming_leaves(frame)}
+    channel = {leaf.identity: _FoundPin(output) for leaf in plan.streaming_leaves(frame)}
     return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
 
 
@@ -243,8 +245,8 @@ def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
         )
 
 
-def _bounds(stage: Stage, frame: DataFrame, inputs: Mapping[str, _ReadInput], work: Files, sources: str) -> list[Bound]:
-    """The ends of the streams of ``frame``, in the order of Spark's offset log."""
+def _bounds(stage: Stage, frame: DataFrame, inputs: Mapping[str, _ReadInput], spark_log: SparkLog) -> list[Bound]:
+    """The ends of the streams of ``frame``, in the order of Spark's offset log. Each stage that is read is told its consumer."""
     found = {identity: pin for read in inputs.values() for identity, pin in read.bounds.items()}
     bounds: list[Bound] = []
     for number, leaf in enumerate(plan.streaming_leaves(frame)):
@@ -256,12 +258,14 @@ def _bounds(stage: Stage, frame: DataFrame, inputs: Mapping[str, _ReadInput], wo
                 stage=stage.name,
             )
         pinned = found[leaf.identity]
-        if isinstance(pinned.pin, PrivateLog):
-            bounds.append(ChannelBound(pinned.pin))
+        if isinstance(pinned.pin, StageOutput):
+            pinned.pin.consumers.append(Consumer(spark_log, number))
+            bounds.append(ChannelBound(pinned.pin.log))
         elif pinned.pin.format == "delta":
             bounds.append(DeltaBound(pinned.pin, pinned.rows))
         else:
-            bounds.append(FilesBound(pinned.pin, FileSourceLog(work, f"{sources}/{number}"), pinned.files_per_batch))
+            source_log = FileSourceLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
+            bounds.append(FilesBound(pinned.pin, source_log, pinned.files_per_batch))
     return bounds
 
 

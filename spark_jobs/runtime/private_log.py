@@ -5,20 +5,33 @@ Invariants:
 1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
 2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log. Only version 0 is
    replaced, where the table has gained columns.
+3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
+4. A folded batch is in a segment; the versions of folded batches go in the end, version 0 and those of batches that are not folded never.
+   A Delta reader finds a checkpoint and every version after it, also if it has listed the log just before it was folded.
+5. There is one writer: it lists the log once and remembers the newest version.
 """
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
+from threading import Lock
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.log_checkpoint import empty_checkpoint
+from spark_jobs.runtime.log_segments import LogSegments, Segment
 from spark_jobs.storage.files import Files
 
 STAGE_OPERATION = "STAGE"
+SEGMENT_BATCHES_MAX = 1_000
+"""A segment is read and written as a whole: this bounds the memory that it takes."""
+_CHECKPOINT = ".checkpoint.parquet"
+_VERSION = ".json"
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,9 @@ class PrivateLog:
         self._files = files
         self._directory = directory
         self._table_url = table_url
+        self._segments = LogSegments(files, f"{directory}/segments")
+        self._latest: int | None = None
+        self._folding = Lock()
         self.table_id = str(uuid5(NAMESPACE_URL, f"{files.url}/{directory}"))
 
     @property
@@ -72,13 +88,15 @@ class PrivateLog:
             UnsupportedTableError: The log was begun for another table, or for another schema or protocol of it.
         """
         first = _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
-        if not self.exists():
+        if self.latest() < 0:
             with step(Step.LOG_CREATE):
                 self._files.create(self._path(0), first)
             return False
         replaced = widened and self.schema() != metadata["schemaString"]
         if replaced and self._unchanged(facts, except_for="schema_sha256"):
-            with step(Step.LOG_WIDEN):
+            with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
+                for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
+                    self._replace(self._path(version, _CHECKPOINT), empty_checkpoint(protocol, metadata | {"id": self.table_id}))
                 self._files.replace(self._path(0), first)
         changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
         if changed:
@@ -109,8 +127,9 @@ class PrivateLog:
 
     def latest(self) -> int:
         """The newest version; -1 where the log is not begun."""
-        names = self._files.names(f"{self._directory}/_delta_log")
-        return max((int(name.removesuffix(".json")) for name in names if name.endswith(".json")), default=-1)
+        if self._latest is None:
+            self._latest = max((version for version, kind in self._names() if kind == _VERSION), default=-1)
+        return self._latest
 
     def append(self, staged: StagedBatch) -> None:
         """Makes a batch's version, whole and durable. Batch ids that never reached the sink get an empty version before it.
@@ -126,28 +145,125 @@ class PrivateLog:
 
     def read(self, batch: BatchId) -> StagedBatch | None:
         """What a batch staged; None where it has no version yet."""
-        if batch + 1 > self.latest():
-            return None
+        return None if not 0 <= batch < self.latest() else next(self.between(BatchId(batch - 1), batch))
+
+    def between(self, after: BatchId, last: BatchId) -> Iterator[StagedBatch]:
+        """What the batches after ``after`` up to ``last`` staged, one after the other.
+
+        Raises:
+            CorruptDocumentError: One of them is forgotten: a checkpoint that cannot be used any more holds it.
+        """
+        if after + 1 < self.oldest() and after < last:
+            raise CorruptDocumentError(
+                f"{self.url} has forgotten the batches before {self.oldest()}, and batch {after + 1} is asked for.",
+                exists="They are in checkpoints that were complete; their manifests cannot be read any more.",
+                safe="Nothing was changed.",
+                remedy="Restore the manifests from a copy, or begin anew with --fresh.",
+                path=self.url,
+                expected=after + 1,
+                found=self.oldest(),
+            )
+        segments = (segment for segment in self._segments.all() if segment.last > after and segment.first <= last)
+        folded = (staged for segment in segments for staged in self._of(segment) if after < staged.batch <= last)
+        versions = range(max(after, self.folded()) + 1, min(last + 1, self.latest()))
+        return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
+
+    def folded(self) -> BatchId:
+        """The last batch that is folded; -1 where none is."""
+        return self._segments.folded()
+
+    def oldest(self) -> BatchId:
+        """The first batch that is not forgotten."""
+        return self._segments.oldest()
+
+    def fold(self, last: BatchId) -> None:
+        """Folds the batches up to ``last``, except the newest one: segments hold them, and Delta readers begin after them.
+
+        Their versions stay until the next fold: somebody may have listed the log just before. Idempotent; a crash on the way loses
+        nothing, and the next fold does what was left.
+
+        Args:
+            last: No consumer reads its version, or one before it, ever again.
+        """
+        with self._folding:
+            first, last = BatchId(self.folded() + 1), min(last, BatchId(self.latest() - 2))
+            if last < first:
+                return
+            for begin in range(first, last + 1, SEGMENT_BATCHES_MAX):
+                segment = Segment(BatchId(begin), BatchId(min(begin + SEGMENT_BATCHES_MAX - 1, last)))
+                batches = [self._read_version(BatchId(batch)) for batch in range(segment.first, segment.last + 1)]
+                self._segments.write(segment, [_line(staged) for staged in batches])
+            with step(Step.LOG_CHECKPOINT):
+                self._files.create(self._path(last + 1, _CHECKPOINT), self._checkpoint())
+            self._delete_versions()
+
+    def forget(self, until: BatchId, discard: Callable[[StagedBatch], None]) -> None:
+        """Deletes segments whose batches all end at ``until`` or before; idempotent.
+
+        Args:
+            until: No checkpoint will ever be cut before it.
+            discard: Told each batch before it goes; told again if a crash comes in between.
+        """
+        with self._folding:
+            for segment in self._segments.forgettable(until):
+                for staged in self._of(segment):
+                    discard(staged)
+                self._segments.forget(segment)
+
+    def _checkpoint(self) -> bytes:
+        actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
+        merged = {name: value for action in actions for name, value in action.items()}
+        return empty_checkpoint(merged["protocol"], merged["metaData"])
+
+    def _delete_versions(self) -> None:
+        """Deletes what the last checkpoint but one has made needless."""
+        names = self._names()
+        checkpoints = sorted(version for version, kind in names if kind == _CHECKPOINT)
+        if len(checkpoints) < 2:
+            return
+        kept = checkpoints[-2]
+        with step(Step.LOG_TRIM):
+            for version, kind in names:
+                if 0 < version < kept or (version == kept and kind == _VERSION):
+                    self._files.delete(self._path(version, kind))
+
+    def _read_version(self, batch: BatchId) -> StagedBatch:
         actions = [json.loads(line) for line in self._files.read(self._path(batch + 1)).decode().splitlines()]
         facts = json.loads(actions[0]["commitInfo"]["userMetadata"])
         prefix = f"{self._table_url}/"
         adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
         return StagedBatch(batch, adds=adds, **facts)
 
-    def between(self, after: BatchId, last: BatchId) -> list[StagedBatch]:
-        """What the batches after ``after`` up to ``last`` staged."""
-        found = (self.read(BatchId(batch)) for batch in range(after + 1, last + 1))
-        return [staged for staged in found if staged is not None]
+    def _of(self, segment: Segment) -> Iterator[StagedBatch]:
+        return (StagedBatch(**line | {"adds": tuple(line["adds"])}) for line in self._segments.read(segment))
+
+    def _names(self) -> list[tuple[int, str]]:
+        """The versions in the log, each with what kind of file it is."""
+        names = self._files.names(f"{self._directory}/_delta_log")
+        return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in (_VERSION, _CHECKPOINT)]
 
     def _unchanged(self, facts: dict[str, str], except_for: str) -> bool:
         before = self.facts()
         return all(facts.get(name) == value for name, value in before.items() if name != except_for)
 
     def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
-        self._files.create(self._path(version), _version(facts, actions))
+        try:
+            self._files.create(self._path(version), _version(facts, actions))
+        except BaseException:
+            self._latest = None  # it may be there all the same
+            raise
+        self._latest = version
 
-    def _path(self, version: int) -> str:
-        return f"{self._directory}/_delta_log/{version:020d}.json"
+    def _replace(self, path: str, data: bytes) -> None:
+        self._files.replace(path, data)
+        self._files.sync(path)
+
+    def _path(self, version: int, kind: str = _VERSION) -> str:
+        return f"{self._directory}/_delta_log/{version:020d}{kind}"
+
+
+def _line(staged: StagedBatch) -> dict[str, Any]:
+    return _facts(staged) | {"batch": staged.batch, "adds": staged.adds}
 
 
 def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:

@@ -4,7 +4,7 @@ Every method can be repeated after a crash: what has happened is read from Spark
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -17,6 +17,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.outlets import Outlet
 from spark_jobs.runtime.plan import feeds_another_operator
 from spark_jobs.runtime.private_log import PrivateLog
@@ -52,6 +53,8 @@ class StageOutput:
     event_time: str | None
     delay_ms: int | None
     held: bool
+    consumers: list[Consumer] = field(default_factory=list)
+    """Every stage that is built on this one adds itself, before anything runs."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class StageRun:
     file_prefix: str
     spark_log: SparkLog
     output: StageOutput
+    upstream: Sequence[StageOutput]
+    """What the stage consumes of other stages."""
     bounds: Sequence[Bound]
     watermarks: Mapping[InputName, InputWatermark]
     has_timers: bool
@@ -146,7 +151,9 @@ class StageRun:
     def cut(self, after: BatchId, *, drained: bool) -> StageCut:
         """Where the stage is, and what it staged after batch ``after``."""
         last = self.spark_log.last_commit()
-        staged = self.log.between(after, last)
+        rows = late_rows = 0
+        for staged in self.log.between(after, last):
+            rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
         none = last == NO_BATCH
         return StageCut(
             query=self.spark_log.query_id() or "",
@@ -158,8 +165,8 @@ class StageRun:
             drained=drained,
             drain_batches=self._drain_batches(last),
             undrained=self.undrained,
-            rows=sum(batch.rows for batch in staged),
-            late_rows=sum(batch.late_rows for batch in staged),
+            rows=rows,
+            late_rows=late_rows,
         )
 
     def _drain_batches(self, last: BatchId) -> int:
@@ -241,6 +248,7 @@ class StageRun:
             bounds=self.bounds,
             inputs_by_watermark={mark.node: name for name, mark in self.watermarks.items()},
             held=any(mark.held for mark in self.watermarks.values()),
+            after_batch=self._fold_logs,
             unique_keys=self._unique_keys(),
         )
         query = self._start(writer, trigger)
@@ -279,6 +287,10 @@ class StageRun:
             ) from error
         writer.query.set_result(query)
         return query
+
+    def _fold_logs(self) -> None:
+        for output in (self.output, *self.upstream):
+            fold_consumed(output.log, output.consumers)
 
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):

@@ -1,7 +1,7 @@
 """Phase 1 of the two-phase commit: each batch's rows become Parquet files that only the stage's private log names (design, section 6)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,8 @@ class StageWriter:
     inputs_by_watermark: Mapping[str, InputName]
     """Which input each watermark node of the running query belongs to."""
     held: bool
+    after_batch: Callable[[], None]
+    """Called once a batch has its version."""
     unique_keys: tuple[str, ...] = ()
     """Columns whose values a batch may have once."""
     failure: BaseException | None = None
@@ -76,7 +78,7 @@ class StageWriter:
             self._check_same(earlier, offsets_sha256, fitted.count())
             return
         with step(Step.STAGE_FILES):
-            adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, self.file_prefix)
+            adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, f"{self.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
         facts = self._facts(batch)
         self._make_durable(adds)
@@ -90,6 +92,7 @@ class StageWriter:
                 adds=tuple(adds),
             )
         )
+        self.after_batch()
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
         """Looks at the files, because a batch's frame can be computed only once."""
@@ -162,5 +165,8 @@ def fit(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:
-    """What the names of a stage's staged files begin with, so that the sweep recognises those that nothing names."""
+    """What the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
+
+    The batch follows, and ``-``.
+    """
     return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"

@@ -17,11 +17,21 @@ from spark_jobs.storage.files import Files
 
 
 def orphans(stage: StageRun) -> list[Path]:
-    """Staged files of a stage that no version of its private log names, sorted."""
-    last = BatchId(stage.log.latest() - 1)
-    named = {unquote(add["path"]) for batch in stage.log.between(NO_BATCH, last) for add in batch.adds}
+    """Staged files of a stage that its private log does not name, sorted; of batches that the log has not forgotten.
+
+    What a forgotten batch has left over was deleted while the log still knew it; what it has named may be public, and is not looked at.
+    """
+    oldest, last = stage.log.oldest(), BatchId(stage.log.latest() - 1)
+    named = {unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds}
     found = (path for path in stage.table.path.rglob(f"{stage.file_prefix}*") if path.is_file())
-    return sorted(path for path in found if str(path.relative_to(stage.table.path)) not in named)
+    known = (path for path in found if _batch(path.name.removeprefix(stage.file_prefix)) >= oldest)
+    return sorted(path for path in known if str(path.relative_to(stage.table.path)) not in named)
+
+
+def _batch(name: str) -> BatchId:
+    """The batch that has staged a file; -1 where the name does not say."""
+    number, _, _ = name.partition("-")
+    return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
 def sweep(stages: Iterable[StageRun]) -> list[Path]:

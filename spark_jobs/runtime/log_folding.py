@@ -1,0 +1,83 @@
+"""When private logs are folded and trimmed: never past what a consumer may read again, never what a next checkpoint may need.
+
+Two bounds keep every reader whole:
+
+1. A log is *folded* (segments take the place of its versions, and Delta readers begin at a checkpoint) only up to what every consumer has
+   left behind. A consumer that has not begun holds all of it back.
+2. A folded batch is *forgotten* only if the parent of a completed checkpoint holds it. Not the checkpoint itself: should its manifest turn
+   out corrupt, the next one is cut from the parent again.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.bounds import NO_OFFSET
+from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.storage.files import Files
+
+FOLD_BATCHES = 1_000
+"""While a stage runs, this many batches are folded at once: a fold costs as much as some batches, and listing the log costs as well."""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """One stream of a query that reads a private log."""
+
+    spark_log: SparkLog
+    stream: int
+    """Which of the query's streams: its place in Spark's offset log."""
+
+    def reads_from(self) -> int:
+        """The oldest version that the query may read again. A query that starts plans its last committed batch once more."""
+        last = self.spark_log.last_commit()
+        if last < 1:
+            return 0
+        line = self.spark_log.offsets(BatchId(last - 1)).sources[self.stream]
+        return 0 if line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
+
+
+def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: int = FOLD_BATCHES) -> None:
+    """Folds what no consumer reads any more, if it is at least ``batches_min``; idempotent.
+
+    Args:
+        log: The log of a stage.
+        consumers: Everything that streams from it.
+        batches_min: Fewer are left as they are.
+    """
+    newest = log.latest() - 1
+    if newest - 1 - log.folded() < batches_min:  # the newest batch is never folded
+        return
+    last = min((newest - 1, *(consumer.reads_from() - 2 for consumer in consumers)))
+    if last - log.folded() >= batches_min:
+        log.fold(BatchId(last))
+
+
+def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, channel: Files | None) -> None:
+    """Bounds a log after a completed checkpoint; idempotent.
+
+    Args:
+        log: The log of a stage.
+        consumers: Everything that streams from it.
+        parent_batch: Where the checkpoint's parent has cut the stage; -1 where there is no parent.
+        channel: The directory of the staged files of a stage without a sink: only the log names them, so they go with its batches. None
+            for a stage with a sink, whose files belong to the table.
+    """
+
+    def discard(staged: StagedBatch) -> None:
+        if channel is not None:
+            for add in staged.adds:
+                _delete_file(channel, unquote(add["path"]))
+
+    fold_consumed(log, consumers, batches_min=1)
+    log.forget(parent_batch, discard)
+
+
+def _delete_file(channel: Files, path: str) -> None:
+    """A staged file, and the checksum that Hadoop keeps beside it."""
+    directory, slash, name = path.rpartition("/")
+    channel.delete(path)
+    channel.delete(f"{directory}{slash}.{name}.crc")

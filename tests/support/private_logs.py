@@ -1,0 +1,42 @@
+"""Private logs without Spark: batches that stage files nobody has written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.storage.files import Files
+
+SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+METADATA: dict[str, Any] = {
+    "id": "the-table",
+    "format": {"provider": "parquet", "options": {}},
+    "schemaString": json.dumps(SCHEMA),
+    "partitionColumns": [],
+    "configuration": {"delta.columnMapping.mode": "none"},
+    "createdTime": 1,
+}
+PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+FACTS = {"table_id": "the-table", "schema_sha256": "s", "protocol_sha256": "p"}
+TABLE = "file:///data/my%20table"
+
+
+def add(name: str, rows: int = 2) -> dict[str, object]:
+    stats = json.dumps({"numRecords": rows})
+    return {"path": name, "partitionValues": {}, "size": 9, "modificationTime": 1, "dataChange": True, "stats": stats}
+
+
+def staged(batch: int, *names: str, sha256: str = "s", newest: int = 7) -> StagedBatch:
+    return StagedBatch(BatchId(batch), sha256, 2 * len(names), 1, {"events": newest}, tuple(add(name) for name in names))
+
+
+def begun(files: Files, directory: str = "log") -> PrivateLog:
+    log = PrivateLog(files, directory, TABLE)
+    log.begin(METADATA, PROTOCOL, FACTS)
+    return log
+
+
+def versions(root: Path, directory: str = "log") -> list[str]:
+    """The names in the log without the leading zeros."""
+    return sorted(path.name[16:] for path in (root / directory / "_delta_log").iterdir() if not path.name.startswith("."))
