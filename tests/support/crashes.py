@@ -17,6 +17,10 @@ from spark_jobs.protocol.steps import Step, observed_by
 from tests.support.run_site import RunSite
 from tests.support.systems import Crashed, CrashSystem
 
+HOUSEKEEPING = frozenset({Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT, Step.LOG_TRIM})
+"""Steps of a small run that come after its manifest. Who finds the manifest answers at once, and leaves them to the next attempt that
+makes one."""
+
 
 @dataclass(frozen=True)
 class Point:

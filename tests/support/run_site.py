@@ -110,8 +110,9 @@ class RunSite:
     def orphans(self) -> list[Path]:
         """Parquet files in the tables' directories that neither a table nor a private log names."""
         named = {path for log in self._logs() for entry in _log(log) for path in _added(entry, log)}
+        folded = {name for path in self.home.glob("work/*/stages/*/log/segments/*") for name in _folded(path)}
         staged = [*self.directory.glob("warehouse/**/*.parquet"), *self.home.glob("channels/**/*.parquet")]
-        return sorted(path for path in staged if path not in named and "_delta_log" not in path.parts)
+        return sorted(path for path in staged if path not in named and path.name not in folded and "_delta_log" not in path.parts)
 
     def _logs(self) -> list[Path]:
         return [log.parent for log in self.directory.rglob("_delta_log")]
@@ -143,3 +144,9 @@ def _is_publication(entry: list[dict[str, Any]]) -> bool:
 def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:
     paths = [unquote(action["add"]["path"]) for action in entry if "add" in action]
     return [Path(path.removeprefix("file://")) if path.startswith("file:") else table / path for path in paths]
+
+
+def _folded(segment: Path) -> list[str]:
+    """The names of the files in a segment; they are unique."""
+    lines = [json.loads(line) for line in segment.read_text().splitlines()]
+    return [unquote(add["path"]).rpartition("/")[2] for line in lines for add in line["adds"]]
