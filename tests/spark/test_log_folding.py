@@ -2,19 +2,24 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime import log_folding
+from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed, trim
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.session import DeltaJvm, session_for_run
 from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.runtime.stage import StageRun
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.support.systems import quick
 
@@ -126,14 +131,14 @@ DAYS = 4
 
 
 def _chain(site: Site) -> Pipeline:
-    """A stage without a sink, one with a sink that is consumed, and a last one."""
+    """A stage without a sink, and one that consumes it."""
     pipeline = Pipeline("trimmed", on_end="suspend")
 
     @pipeline.source(bounded=True)
     def numbers(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(site.home.parent / "numbers"))
 
-    @pipeline.stage(max_files_per_trigger=1)
+    @pipeline.stage
     def even(numbers: DataFrame) -> DataFrame:
         return numbers.where("id % 2 = 0")
 
@@ -141,33 +146,73 @@ def _chain(site: Site) -> Pipeline:
     def doubled(even: DataFrame) -> DataFrame:
         return even.selectExpr("id * 2 AS id")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")), max_files_per_trigger=1)
-    def copied(doubled: DataFrame) -> DataFrame:
-        return doubled
-
     return pipeline
 
 
-def test_days_of_rounds_leave_bounded_logs_and_channels_and_every_public_row(
-    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_folding, "FOLD_BATCHES", 1)
-    sizes = []
-    for day in range(DAYS):
-        for part in range(3):
-            first = (3 * day + part) * ROWS
-            frame = spark.range(first, first + ROWS, numPartitions=1)
-            frame.write.format("delta").mode("append").save(str(site.home.parent / "numbers"))
-        site.run(_chain(site), run_id=f"day {day}")
-        expected = [2 * id for id in range(0, 3 * ROWS * (day + 1), 2)]
-        for sink in ("doubled", "copied"):
-            rows = spark.read.format("delta").load(str(site.tables / sink)).collect()
-            assert sorted(row.id for row in rows) == expected
-        channel = [path.name for path in site.home.glob("channels/*/even/*.parquet")]
-        logs = [path for path in site.home.glob("work/*/stages/*/log/**/*") if path.is_file() and not path.name.startswith(".")]
-        sizes.append((len(channel), len(logs)))
-    assert sizes[-1] == sizes[-2], "from the third day on nothing grows"
-    logs_at = {path.name: path / "log" for path in site.home.glob("work/*/stages/*")}
-    for name, directory in logs_at.items():
-        log = PrivateLog(quick(directory.parent), "log", "")
-        assert log.oldest() > 0, name
+@dataclass(frozen=True)
+class Day:
+    """What there was after a day."""
+
+    doubled: list[int]
+    channel_files: int
+    log_files: int
+    oldest: dict[str, int]
+    """By stage the first batch that its log has not forgotten."""
+
+
+def _live_a_day(site: Site, day: int, **options: Any) -> Day:
+    for part in range(2):
+        first = (2 * day + part) * ROWS
+        frame = site.spark.range(first, first + ROWS, numPartitions=1)
+        frame.write.format("delta").mode("append").save(str(site.home.parent / "numbers"))
+    site.run(_chain(site), run_id=f"day {day}", **options)
+    return Day(
+        doubled=_doubled(site),
+        channel_files=len(list(site.home.glob("channels/*/even/*.parquet"))),
+        log_files=len([path for path in site.home.glob("work/*/stages/*/log/**/[!.]*") if path.is_file()]),
+        oldest={path.name: PrivateLog(quick(path), "log", "").oldest() for path in site.home.glob("work/*/stages/*")},
+    )
+
+
+def _doubled(site: Site) -> list[int]:
+    return sorted(row.id for row in site.spark.read.format("delta").load(str(site.tables / "doubled")).collect())
+
+
+def _answer(days: int) -> list[int]:
+    return [2 * number for number in range(0, 2 * ROWS * days, 2)]
+
+
+@pytest.fixture(scope="module")
+def suspended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, list[Day]]:
+    """Days of rounds, each folded after every batch; the last one is not published."""
+    site = Site(spark, tmp_path_factory.mktemp("days"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageRun, "_fold_logs", _fold_after_every_batch)
+        days = [_live_a_day(site, day, publish="external" if day == DAYS - 1 else None) for day in range(DAYS)]
+    return site, days
+
+
+def _fold_after_every_batch(stage: StageRun) -> None:
+    for output in (stage.output, *stage.upstream):
+        fold_consumed(output.log, output.consumers, batches_min=1)
+
+
+def test_after_each_day_its_rows_are_public_whatever_was_trimmed(suspended: tuple[Site, list[Day]]) -> None:
+    _, days = suspended
+    assert [day.doubled for day in days] == [_answer(min(number, DAYS - 1)) for number in range(1, DAYS + 1)]
+
+
+def test_days_leave_bounded_logs_and_channels(suspended: tuple[Site, list[Day]]) -> None:
+    _, days = suspended
+    assert (days[-1].channel_files, days[-1].log_files) == (days[-2].channel_files, days[-2].log_files)
+    assert all(oldest > 0 for oldest in days[-1].oldest.values())
+
+
+def test_a_checkpoint_whose_manifest_is_damaged_is_made_again_from_its_parent(suspended: tuple[Site, list[Day]]) -> None:
+    site, _ = suspended
+    (site.home / f"checkpoints/{DAYS}/manifest.json").write_bytes(b"{}")
+    site.run(_chain(site), run_id="again", publish="external")
+    again = site.manifest()
+    assert (again.checkpoint, again.parent) == (DAYS + 1, DAYS - 1)
+    publish(open_files(str(site.home)), again.checkpoint, policy=Publish.EXTERNAL)
+    assert _doubled(site) == _answer(DAYS)
