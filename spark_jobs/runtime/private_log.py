@@ -90,7 +90,7 @@ class PrivateLog:
         first = _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
         if self.latest() < 0:
             with step(Step.LOG_CREATE):
-                self._files.create(self._path(0), first)
+                self._create(0, first)
             return False
         replaced = widened and self.schema() != metadata["schemaString"]
         if replaced and self._unchanged(facts, except_for="schema_sha256"):
@@ -247,8 +247,11 @@ class PrivateLog:
         return all(facts.get(name) == value for name, value in before.items() if name != except_for)
 
     def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
+        self._create(version, _version(facts, actions))
+
+    def _create(self, version: int, data: bytes) -> None:
         try:
-            self._files.create(self._path(version), _version(facts, actions))
+            self._files.create(self._path(version), data)
         except BaseException:
             self._latest = None  # it may be there all the same
             raise

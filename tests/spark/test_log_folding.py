@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import BatchId
+from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed, trim
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
-from spark_jobs.runtime.session import DeltaJvm, session_for_run
+from spark_jobs.runtime.session import session_for_run
 from spark_jobs.runtime.spark_log import SparkLog
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.storage.open import open_files

@@ -1,5 +1,6 @@
 """A stage's private Delta log, read back by itself and by delta-rs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,16 @@ def test_a_batch_that_is_told_and_not_deleted_is_told_again() -> None:
     told: list[StagedBatch] = []
     log.forget(BatchId(5), told.append)
     assert [batch.batch for batch in told] == [0, 1]
+
+
+def test_columns_that_a_folded_log_gains_are_seen_by_those_who_begin_at_its_checkpoint(tmp_path: Path) -> None:
+    log = filled(tmp_path, 6)
+    log.fold(BatchId(1))
+    log.fold(BatchId(3))
+    fields: list[dict[str, object]] = [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "more")
+    ]
+    wider = METADATA | {"schemaString": json.dumps({"type": "struct", "fields": fields})}
+    assert log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
+    assert [field.name for field in DeltaTable(str(tmp_path / "log")).schema().fields] == ["id", "more"]
+    assert not log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
