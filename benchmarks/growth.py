@@ -89,7 +89,7 @@ def log_alone(name: str, directory: Path, batches: int, *, begun: bool, checkpoi
         log.append(staged)
         fold_consumed(log, consumers)
         if checkpoints and (batch + 1) % CHECKPOINT_EVERY == 0:
-            trim(log, consumers, BatchId(parent), None)
+            trim(log, consumers, BatchId(parent), LocalFiles(directory / "table"), set())
             parent = batch
         taken_ms.append((time.perf_counter() - began_s) * 1_000)
         if (batch + 1) % THOUSAND == 0:

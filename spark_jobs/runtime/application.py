@@ -5,7 +5,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,7 +58,7 @@ from spark_jobs.runtime.log_folding import trim
 from spark_jobs.runtime.session import WorkLock, jvm_has_ended
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
-from spark_jobs.runtime.sweep import sweep, sweep_abandoned
+from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.table_places import TablePlace, locate
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -167,20 +167,22 @@ class Application:
     def _sweep(self, stages: list[StageRun], manifest: Manifest) -> None:
         """Deletes what nothing names. The run is over by then: what cannot be deleted now is by the next run."""
         try:
-            deleted = sweep(stages)
-            self._trim(stages, manifest)
+            store = CheckpointStore(self.home)
+            named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
+            deleted = sweep(stages, named)
+            self._trim(stages, manifest, named)
             sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
         except (OSError, StreamPipelineError) as error:
             _LOG.warning("not all that nothing names was deleted: %s", error)
         else:
             _LOG.info("%d orphans swept", len(deleted))
 
-    def _trim(self, stages: list[StageRun], manifest: Manifest) -> None:
+    def _trim(self, stages: list[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]]) -> None:
         parent = None if manifest.parent is None else CheckpointStore(self.home).manifest(manifest.parent)
         for stage in stages:  # after the sweep, which knows the batches of the parent for the last time
             cut = parent.stages.get(stage.stage.name) if parent else None
-            channel = None if stage.stage.sink else stage.directory
-            trim(stage.log, stage.output.consumers, cut.batch if cut else NO_BATCH, channel)
+            batch = cut.batch if cut else NO_BATCH
+            trim(stage.log, stage.output.consumers, batch, stage.directory, named[stage.stage.name])
 
     def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
         host = socket.gethostname()

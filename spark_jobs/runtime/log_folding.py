@@ -9,7 +9,7 @@ Two bounds keep every reader whole:
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -56,28 +56,28 @@ def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: i
         log.fold(BatchId(last))
 
 
-def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, channel: Files | None) -> None:
+def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, directory: Files, named: Set[str]) -> None:
     """Bounds a log after a completed checkpoint; idempotent.
 
     Args:
         log: The log of a stage.
         consumers: Everything that streams from it.
         parent_batch: Where the checkpoint's parent has cut the stage; -1 where there is no parent.
-        channel: The directory of the staged files of a stage without a sink: only the log names them, so they go with its batches. None
-            for a stage with a sink, whose files belong to the table.
+        directory: Where the stage's files are. Those that only the log names go with their batches: a channel's, and what was packed or
+            superseded before a checkpoint named it.
+        named: The files that checkpoints name, of all batches that the log has not forgotten: they may be public, and stay.
     """
 
     def discard(staged: StagedBatch) -> None:
-        if channel is not None:
-            for add in staged.adds:
-                _delete_file(channel, unquote(add["path"]))
+        for path in {unquote(add["path"]) for add in staged.adds} - named:
+            _delete_file(directory, path)
 
     fold_consumed(log, consumers, batches_min=1)
     log.forget(parent_batch, discard)
 
 
-def _delete_file(channel: Files, path: str) -> None:
+def _delete_file(files: Files, path: str) -> None:
     """A staged file, and the checksum that Hadoop keeps beside it."""
-    directory, slash, name = path.rpartition("/")
-    channel.delete(path)
-    channel.delete(f"{directory}{slash}.{name}.crc")
+    above, slash, name = path.rpartition("/")
+    files.delete(path)
+    files.delete(f"{above}{slash}.{name}.crc")

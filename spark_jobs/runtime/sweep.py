@@ -4,28 +4,52 @@ Only files that carry a stage's own prefix are looked at, and only after a manif
 incarnation is under way then.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from urllib.parse import unquote
 
-from spark_jobs.protocol.documents import AttemptDocument
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import AttemptDocument, Manifest
+from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.storage.files import Files
 
 
-def orphans(stage: StageRun) -> list[Path]:
-    """Staged files of a stage that its private log does not name, sorted; of batches that the log has not forgotten.
+def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> set[str]:
+    """The stage's files that a checkpoint names which was cut at batch ``since`` or later: ``manifest`` or an ancestor.
+
+    They may be public, also where no batch has staged them: packed ones.
+
+    Raises:
+        CorruptDocumentError: A manifest or a file of actions of these cannot be read: nobody knows what may be deleted.
+        NotFoundError: It is gone.
+    """
+    named: set[str] = set()
+    for each in store.ancestry(manifest.checkpoint) if stage.sink else ():
+        if stage.name not in each.stages or each.stages[stage.name].batch < since:
+            break
+        cut = next(cut for cut in each.sinks.values() if cut.stage == stage.name)
+        named.update(unquote(line["add"]["path"]) for line in store.read_actions(cut))
+    return named
+
+
+def orphans(stage: StageRun, named_elsewhere: Set[str]) -> list[Path]:
+    """Staged files of a stage that neither its private log nor a checkpoint names, sorted; of batches that the log has not forgotten.
 
     What a forgotten batch has left over was deleted while the log still knew it; what it has named may be public, and is not looked at.
+
+    Args:
+        stage: The stage.
+        named_elsewhere: What checkpoints name of the batches that the log has not forgotten.
     """
     oldest, last = stage.log.oldest(), BatchId(stage.log.latest() - 1)
     named = {unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds}
     found = (path for path in stage.table.path.rglob(f"{stage.file_prefix}*") if path.is_file())
     known = (path for path in found if _batch(path.name.removeprefix(stage.file_prefix)) >= oldest)
-    return sorted(path for path in known if str(path.relative_to(stage.table.path)) not in named)
+    return sorted(path for path in known if str(path.relative_to(stage.table.path)) not in named | named_elsewhere)
 
 
 def _batch(name: str) -> BatchId:
@@ -34,9 +58,9 @@ def _batch(name: str) -> BatchId:
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
-def sweep(stages: Iterable[StageRun]) -> list[Path]:
-    """Deletes the orphans of all stages and returns them; idempotent."""
-    deleted = [path for stage in stages for path in orphans(stage)]
+def sweep(stages: Iterable[StageRun], named_elsewhere: Mapping[StageName, Set[str]]) -> list[Path]:
+    """Deletes the orphans of all stages and returns them; idempotent. By stage what checkpoints name, see :func:`orphans`."""
+    deleted = [path for stage in stages for path in orphans(stage, named_elsewhere[stage.stage.name])]
     if deleted:
         with step(Step.SWEEP):
             for path in deleted:

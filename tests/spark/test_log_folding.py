@@ -76,7 +76,8 @@ class Staged:
     def fold(self) -> None:
         """After each batch, as far as it goes."""
         fold_consumed(self.log, [self.consumer], batches_min=1)
-        trim(self.log, [self.consumer], BatchId(self.log.folded() - 1), None)
+        named = {str(path.relative_to(self.table)) for path in self.table.rglob("prefix-*.parquet")}
+        trim(self.log, [self.consumer], BatchId(self.log.folded() - 1), quick(self.table), named)
 
     def all_rows(self) -> list[int]:
         """The answer of a batch query over the staged files themselves."""

@@ -178,19 +178,24 @@ def test_a_consumed_batch_that_the_parent_holds_is_forgotten_and_its_channel_fil
     for name in (f"{dot}{batch}.parquet{crc}" for batch in range(20) for dot, crc in (("", ""), (".", ".crc"))):
         channel.create(name, b"rows")
     query.consume(5, 7)
-    trim(log, [query.consumer], BatchId(3), channel)
+    trim(log, [query.consumer], BatchId(3), channel, set())
     assert (log.folded(), log.oldest()) == (3, 0), "nothing but the newest segment"
     query.consume(5, 7, 12, 12)
-    trim(log, [query.consumer], BatchId(2), channel)
+    trim(log, [query.consumer], BatchId(2), channel, set())
     assert (log.folded(), log.oldest()) == (10, 0), "a batch of the segment is later than the parent"
-    trim(log, [query.consumer], BatchId(3), channel)
+    trim(log, [query.consumer], BatchId(3), channel, set())
     assert (log.folded(), log.oldest()) == (10, 4)
     assert channel.names("") == sorted([f".{b}.parquet.crc" for b in range(4, 20)] + [f"{b}.parquet" for b in range(4, 20)])
 
 
-def test_the_files_of_a_table_stay(log: PrivateLog) -> None:
+def test_what_a_checkpoint_names_stays_and_what_was_packed_before_it_goes(log: PrivateLog) -> None:
+    table = MemoryFiles()
+    for batch in range(20):
+        table.create(f"{batch}.parquet", b"rows")
     fold_consumed(log, [], batches_min=1)
     for batch in (20, 21):
         log.append(staged(batch))
-    trim(log, [], BatchId(20), None)
+    named = {f"{batch}.parquet" for batch in range(10)}
+    trim(log, [], BatchId(20), table, named)
     assert log.oldest() == 19
+    assert set(table.names("")) == named | {"19.parquet"}

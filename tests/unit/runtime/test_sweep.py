@@ -2,15 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.documents import StageCut
+from spark_jobs.protocol.errors import CorruptDocumentError
+from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.stage import StageRun
-from spark_jobs.runtime.sweep import orphans, sweep
+from spark_jobs.runtime.sweep import named_by_checkpoints, orphans, sweep
+from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
 
 PREFIX = "0123456789abcdef-"
@@ -29,11 +35,13 @@ class Swept:
     file_prefix: str = PREFIX
     log: PrivateLog = field(init=False)
     table: Table = field(init=False)
+    named: dict[StageName, set[str]] = field(default_factory=lambda: {StageName("hourly"): set()})
+    stage: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name=StageName("hourly"), sink=object()))
 
     def __post_init__(self) -> None:
         self.log, self.table = begun(quick(self.root)), Table(self.root / "table")
 
-    def stage(self, batch: int, *, dies: bool = False) -> Path:
+    def write(self, batch: int, *, dies: bool = False) -> Path:
         """A batch's file; without a version of the log if the driver dies between the two."""
         name = f"{PREFIX}{batch}-part-{'orphan' if dies else 'named'}.parquet"
         path = self.table.path / "day=a b" / name
@@ -54,35 +62,66 @@ def stage(tmp_path: Path) -> Swept:
 
 
 def test_what_the_log_does_not_name_is_an_orphan_and_goes(stage: Swept) -> None:
-    left, named = stage.stage(0, dies=True), stage.stage(0)
-    under_way = stage.stage(1, dies=True)
-    assert sweep([stage.run]) == [left, under_way]
+    left, named = stage.write(0, dies=True), stage.write(0)
+    under_way = stage.write(1, dies=True)
+    assert sweep([stage.run], stage.named) == [left, under_way]
     assert [named.exists(), left.exists(), under_way.exists()] == [True, False, False]
 
 
 def test_files_of_others_are_no_orphans(stage: Swept) -> None:
-    stage.stage(0)
+    stage.write(0)
     for name in ("part-0.parquet", "fedcba9876543210-0-part-0.parquet", f"{PREFIX}part-without-a-batch.parquet"):
         (stage.table.path / name).write_bytes(b"rows")
-    assert orphans(stage.run) == []
+    assert orphans(stage.run, set()) == []
 
 
 def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept) -> None:
     for batch in range(6):
-        stage.stage(batch)
-    left = stage.stage(1, dies=True)
+        stage.write(batch)
+    left = stage.write(1, dies=True)
     stage.log.fold(BatchId(1))
     stage.log.fold(BatchId(3))
-    assert orphans(stage.run) == [left]
+    assert orphans(stage.run, set()) == [left]
 
 
 def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
     """It may be public, and the log knows it no more."""
-    public = [stage.stage(batch) for batch in range(6)]
+    public = [stage.write(batch) for batch in range(6)]
     stage.log.fold(BatchId(1))
     stage.log.fold(BatchId(3))
     stage.log.forget(BatchId(1), lambda batch: None)
-    left = stage.stage(2, dies=True)
+    left = stage.write(2, dies=True)
     assert stage.log.oldest() == 2
-    assert sweep([stage.run]) == [left]
+    assert sweep([stage.run], stage.named) == [left]
     assert all(path.exists() for path in public)
+
+
+def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
+    """Packed files count as the last batch's, which has not staged them."""
+    stage.write(0)
+    packed = stage.write(0, dies=True)
+    stage.named[StageName("hourly")] = {str(packed.relative_to(stage.table.path))}
+    assert sweep([stage.run], stage.named) == []
+    assert packed.exists()
+
+
+def cut_at(batch: int) -> dict[str, Any]:
+    """A stage's part of a manifest."""
+    cut = {"query": "", "offsets_sha256": "", "commits_sha256": "", "watermark_ms": 0, "finished": False, "drained": False}
+    return {"stages": {HOURLY: StageCut(batch=BatchId(batch), drain_batches=0, rows=1, late_rows=0, **cut)}}
+
+
+def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadable_one_forbids_to_delete(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    manifests = [pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6)]
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+
+    def named(since: int) -> int:
+        return len(named_by_checkpoints(pipeline.store, manifests[-1], hourly, BatchId(since)))
+
+    assert [named(0), named(2), named(3), named(5), named(7)] == [3, 3, 2, 1, 0]
+    pipeline.files.contents[manifests[0].sinks[HOURLY].actions.path] = b"{}"  # type: ignore[attr-defined]
+    assert named(3) == 2
+    with pytest.raises(CorruptDocumentError):
+        named(2)
