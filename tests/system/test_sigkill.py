@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.protocol.steps import Step
-from tests.support.crashes import HOUSEKEEPING, watched
+from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, watched
 from tests.support.drivers import Doomed, Drivers, drivers_on
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
@@ -14,7 +14,7 @@ from tests.support.small_pipeline import SINKS, answer, deliver
 pytestmark = pytest.mark.spark
 
 IN_A_FRESH_START = [Step.INCARNATION_CLOSE, Step.SWEEP]
-IN_ORDER = [step for step in Step if step not in HOUSEKEEPING and step not in IN_A_FRESH_START]
+IN_ORDER = [step for step in Step if step not in {*HOUSEKEEPING, *NOT_IN_A_SMALL_RUN, *IN_A_FRESH_START}]
 """As they are declared: each attempt comes to the step at which the one before it died, and to the next."""
 
 
