@@ -76,11 +76,12 @@ class SparkStart:
 
         options = self.options
         if self.submitted:
-            self.session = submitted_session(self.app_name, options.conf)
+            with _own_interrupts():
+                self.session = submitted_session(self.app_name, options.conf)
             return self.session
         # Spark makes this directory although nothing is put there: not in whatever folder the command is typed
         aside = {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
-        with printing_to(self.log):
+        with printing_to(self.log), _own_interrupts():
             try:
                 self.session = start_session(
                     self.app_name,
@@ -93,14 +94,22 @@ class SparkStart:
             except MissingRequirementError as error:
                 error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
                 raise
-        # Spark's own handler asks the JVM to cancel its jobs, on the connection that the interrupted call is using
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         return self.session
 
     def stop(self) -> None:
         """Ends the Spark application, if there is one, so that a cluster hears of it."""
         if self.session is not None:
             self.session.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keeps our handler of SIGINT: Spark's asks the JVM to cancel its jobs, on the connection that the interrupted call is using."""
+    standing = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, standing)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import FrameType
 from typing import Any, TextIO
 
 import typer
@@ -142,26 +145,64 @@ def console(*, stderr: bool, file: TextIO | None = None) -> Console:
     return made
 
 
+class Interrupt:
+    """Remembers that SIGINT came.
+
+    It goes to the JVM too, and what fails there can be noticed before ``KeyboardInterrupt``, or while that unwinds.
+    """
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def remembered_interrupt() -> Iterator[Interrupt]:
+    """Handles SIGINT by an :class:`Interrupt` while it is open, in the thread that signals come to."""
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    standing = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, standing)
+
+
 @contextmanager
 def command(output: Output) -> Iterator[Terminal]:
     """Every command's body runs in this: the one place where errors become exit codes.
 
-    Where a program reads standard output, whatever else prints there is sent to standard error.
+    Where a program reads standard output, whatever else prints there is sent to standard error. What fails after SIGINT came is
+    an interrupt, whatever it looks like.
     """
     with ExitStack() as stack:
         terminal = Terminal(output, sys.stdout)
+        interrupt = stack.enter_context(remembered_interrupt())
         if output is Output.JSON:
             stack.enter_context(redirect_stdout(sys.stderr))
         try:
             yield terminal
         except typer.Exit:
             raise
-        except StreamPipelineError as error:
-            terminal.fail(error)
-            raise typer.Exit(int(error.exit_code)) from error
         except KeyboardInterrupt as error:
             terminal.interrupted()
             raise typer.Exit(INTERRUPTED) from error
         except Exception as error:  # a process edge
-            terminal.defect(error)
-            raise typer.Exit(DEFECT) from error
+            raise typer.Exit(_report(terminal, error, interrupt)) from error
+
+
+def _report(terminal: Terminal, error: Exception, interrupt: Interrupt) -> int:
+    """Tells what has failed, and returns the exit code."""
+    if interrupt.came:
+        terminal.interrupted()
+        return INTERRUPTED
+    if isinstance(error, StreamPipelineError):
+        terminal.fail(error)
+        return int(error.exit_code)
+    terminal.defect(error)
+    return DEFECT

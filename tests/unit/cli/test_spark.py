@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatc
     session: object = start()
     assert session == "flights's session"
     assert not (tmp_path / "spark.log").exists()
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_an_interrupt_is_handled_as_before_spark_was_started(
+    submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark has a handler of its own
+
+    monkeypatch.setattr("spark_jobs.runtime.session.start_session", started)
+    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", started)
+    standing = signal.getsignal(signal.SIGINT)
+    SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=submitted)()
+    assert signal.getsignal(signal.SIGINT) is standing
 
 
 def test_what_came_too_late_for_spark_submit_is_refused() -> None:

@@ -1,6 +1,8 @@
 """Every error reaches people in clear lines, programs as one document, and the shell as an exit code."""
 
 import json
+import os
+import signal
 
 import pytest
 import typer
@@ -66,6 +68,22 @@ def test_an_interrupt_says_that_it_can_be_run_again(capsys: pytest.CaptureFixtur
     assert ended.value.exit_code == 130
     assert json.loads(shown.out)["error"]["error"] == "Interrupted"
     assert "Run the same command again" in shown.err
+
+
+@pytest.mark.parametrize("broken", [InterruptedRunError("The JVM is gone."), ConnectionResetError("by the JVM")], ids=repr)
+def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            raise broken  # as what cleans up does, where there is no JVM any more
+
+    standing = signal.getsignal(signal.SIGINT)
+    with pytest.raises(typer.Exit) as ended, command(Output.JSON):
+        interrupted()
+    assert ended.value.exit_code == 130
+    assert json.loads(capsys.readouterr().out)["error"]["error"] == "Interrupted"
+    assert signal.getsignal(signal.SIGINT) is standing
 
 
 def test_a_defect_of_ours_shows_its_traceback_and_exits_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
