@@ -250,6 +250,14 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
         StorageError: The storage fails.
     """
     table = open_table(uri)
+    if mode is not SinkMode.APPEND and not table.allows_replacement():
+        raise UnsupportedTableError(
+            f'Table {uri} has delta.appendOnly, and a sink with mode="{mode.value}" removes rows.',
+            safe="Nothing was written.",
+            remedy='Take the property away, or declare mode="append".',
+            table=uri,
+            mode=mode.value,
+        )
     return table.facts, choose_publisher(table, mode)
 
 

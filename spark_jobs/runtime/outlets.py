@@ -1,5 +1,6 @@
 """Where a stage's rows go: the directory they are staged in, the public table they are for, and who will publish them."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
 _CHANNEL = TableDesign(evolution=SchemaEvolution.ADD_COLUMNS)
 """A channel is the runtime's own: it takes whatever columns the stage returns."""
 _CONSTRAINT = "delta.constraints."
+_AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,22 @@ def prepare_outlet(
     }
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, compared)
     if sink.upsert is None:
+        _name_auto_compaction(table, sink)
         return Outlet(table, public, None)
     staged_in = _event_channel(session, table, fit(frame, table.schema), channel, sink)
     grave = _tombstones(session, sink.upsert, staged_in, frame, tombstones)
     rule = sink.upsert
     return Outlet(staged_in, public, UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave))
+
+
+def _name_auto_compaction(table: StagingTable, sink: Sink) -> None:
+    if table.configuration.get(_AUTO_COMPACTION, "false").lower() != "false":
+        _LOG.warning(
+            "sink %s: table %s has %s, which a publication does not run: declare target_file_size=, or run OPTIMIZE",
+            sink.name,
+            table.path,
+            _AUTO_COMPACTION,
+        )
 
 
 def _event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:

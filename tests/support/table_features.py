@@ -1,0 +1,273 @@
+"""The kinds of tables that there are: what the tests make, and what the table in ``docs/reference/tables.md`` says of them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_jobs.protocol.documents import Publisher, SinkMode
+
+SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
+COLUMNS = "id LONG, seq LONG, value INT, name STRING"
+STAGED = ("id", "seq", "value", "name")
+ALL_MODES = frozenset(SinkMode)
+DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
+READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
+"""Besides Spark, which reads everything."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A kind of table.
+
+    Args:
+        title: What the page calls it.
+        protocol: The table features that it has in Delta's protocol.
+        columns: The table's, as SQL declares them.
+        clauses: What follows in its CREATE TABLE.
+        properties: Its TBLPROPERTIES.
+        sink: Options of the sink, which makes the table; None: it is made by SQL.
+        staged: What the stage returns, as expressions over the input; ``staged_later``, if it differs in the second round.
+        answer: The rows of the table as expressions over the input; by default what is staged.
+        columns_of_answer: How they are read; by default by their names.
+        elsewhere: The columns that engines other than Spark are asked for; by default all.
+        between: SQL between the two rounds; ``{table}`` stands for the table.
+        deleted: Which rows a statement of ``between`` deletes.
+        publisher: Who publishes an append or a replacement; an upsert is always Spark's.
+        modes: Which modes can be had; the others are refused.
+        everyday: The modes that every run of the tests tries; the others wait for the night.
+        readers: Who, besides Spark, reads the table.
+    """
+
+    title: str
+    protocol: frozenset[str] = frozenset()
+    columns: str = COLUMNS
+    clauses: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sink: Mapping[str, Any] | None = None
+    staged: tuple[str, ...] = STAGED
+    staged_later: tuple[str, ...] | None = None
+    answer: tuple[str, ...] | None = None
+    columns_of_answer: tuple[str, ...] | None = None
+    elsewhere: tuple[str, ...] | None = None
+    between: tuple[str, ...] = ()
+    deleted: str = "false"
+    publisher: Publisher = DELTA_RS
+    modes: frozenset[SinkMode] = ALL_MODES
+    everyday: frozenset[SinkMode] = frozenset({SinkMode.APPEND, SinkMode.COMPLETE})
+    readers: frozenset[str] = READERS
+
+    @property
+    def key(self) -> str:
+        """The name of its stage, its sink and its table's directory."""
+        return "_".join(re.findall(r"\w+", self.title.partition(" (")[0])).lower()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """How the columns of the answer are read."""
+        return self.columns_of_answer or tuple(text.rpartition(" ")[2] for text in self.answer or self.staged)
+
+    def published_by(self, mode: SinkMode) -> Publisher:
+        """Who publishes a sink of this mode."""
+        return SPARK if mode is SinkMode.UPSERT else self.publisher
+
+    def create(self, table: str) -> str:
+        """The statement that makes the table."""
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in self.properties.items())
+        properties = f" TBLPROPERTIES ({listed})" if listed else ""
+        return f"CREATE TABLE {table} ({self.columns}) USING delta {self.clauses}{properties}"
+
+
+FEATURES = (
+    Feature("no table feature", everyday=ALL_MODES),
+    Feature(
+        "partitions (spaces, `%`, `/`, unicode, null, dates, decimals, timestamps)",
+        sink={"partition_by": ["region", "day", "price", "at"]},
+        staged=(*STAGED, "region", "day", "price", "at"),
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "`CHECK` constraints",
+        frozenset({"checkConstraints"}),
+        properties={"delta.constraints.small": "value < 1000"},
+    ),
+    Feature("`NOT NULL`", frozenset({"invariants"}), columns="id LONG NOT NULL, seq LONG NOT NULL, value INT NOT NULL, name STRING"),
+    Feature(
+        "generated columns",
+        frozenset({"generatedColumns"}),
+        columns=f"{COLUMNS}, at TIMESTAMP, hour INT GENERATED ALWAYS AS (hour(at)), double LONG GENERATED ALWAYS AS (seq * 2)",
+        clauses="PARTITIONED BY (hour)",
+        staged=(*STAGED, "at"),
+        answer=(*STAGED, "at", "hour(at) AS hour", "seq * 2 AS double"),
+    ),
+    Feature(
+        "column mapping by name",
+        frozenset({"columnMapping"}),
+        columns="id LONG, seq LONG, value INT, name STRING, `a b` STRING",
+        clauses="PARTITIONED BY (name)",
+        properties={"delta.columnMapping.mode": "name"},
+        staged=(*STAGED, "region AS `a b`"),
+        columns_of_answer=(*STAGED, "`a b`"),
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "column mapping by id",
+        frozenset({"columnMapping"}),
+        properties={"delta.columnMapping.mode": "id"},
+    ),
+    Feature(
+        "deletion vectors",
+        frozenset({"deletionVectors"}),
+        properties={"delta.enableDeletionVectors": "true"},
+        between=("DELETE FROM {table} WHERE id % 7 = 3",),
+        deleted="id % 7 = 3",
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "change data feed",
+        frozenset({"changeDataFeed"}),
+        properties={"delta.enableChangeDataFeed": "true"},
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "append only",
+        frozenset({"appendOnly"}),
+        properties={"delta.appendOnly": "true"},
+        modes=frozenset({SinkMode.APPEND}),
+    ),
+    Feature(
+        "`TIMESTAMP_NTZ`",
+        frozenset({"timestampNtz"}),
+        columns=f"{COLUMNS}, noon TIMESTAMP_NTZ",
+        staged=(*STAGED, "CAST(at AS TIMESTAMP_NTZ) AS noon"),
+    ),
+    Feature(
+        "`VARIANT`",
+        frozenset({"variantType"}),
+        columns=f"{COLUMNS}, payload VARIANT",
+        staged=(*STAGED, "parse_json(concat('{\"value\":', value, '}')) AS payload"),
+        answer=(*STAGED, "concat('{\"value\":', value, '}') AS payload"),
+        columns_of_answer=(*STAGED, "to_json(payload) AS payload"),
+        elsewhere=STAGED,
+    ),
+    Feature(
+        "v2 checkpoints",
+        frozenset({"v2Checkpoint"}),
+        properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"},
+        between=("ALTER TABLE {table} SET TBLPROPERTIES ('owner' = 'us')",),
+    ),
+    Feature(
+        "row tracking",
+        frozenset({"rowTracking", "domainMetadata"}),
+        properties={"delta.enableRowTracking": "true"},
+        publisher=SPARK,
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "clustering",
+        frozenset({"clustering", "domainMetadata"}),
+        sink={"cluster_by": ["name", "value"]},
+        publisher=SPARK,
+        everyday=ALL_MODES,
+    ),
+    Feature(
+        "in-commit timestamps",
+        frozenset({"inCommitTimestamp"}),
+        properties={"delta.enableInCommitTimestamps": "true"},
+        publisher=SPARK,
+    ),
+    Feature(
+        "type widening",
+        frozenset({"typeWidening"}),
+        properties={"delta.enableTypeWidening": "true"},
+        publisher=SPARK,
+        readers=frozenset({DUCKDB_READER}),
+    ),
+    Feature(
+        "`DEFAULT` values",
+        frozenset({"allowColumnDefaults"}),
+        columns=f"{COLUMNS} DEFAULT 'nobody', since DATE DEFAULT DATE'2020-02-29', size LONG DEFAULT 40 + 2, nothing STRING",
+        properties={"delta.feature.allowColumnDefaults": "supported"},
+        staged=("id", "seq", "value"),
+        answer=(
+            "id",
+            "seq",
+            "value",
+            "'nobody' AS name",
+            "DATE'2020-02-29' AS since",
+            "42L AS size",
+            "CAST(NULL AS STRING) AS nothing",
+        ),
+        publisher=SPARK,
+    ),
+    Feature(
+        "Iceberg compatibility, version 1",
+        frozenset({"icebergCompatV1", "columnMapping"}),
+        properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV1": "true"},
+        publisher=SPARK,
+        everyday=frozenset({SinkMode.APPEND}),
+    ),
+    Feature(
+        "Iceberg compatibility, version 2",
+        frozenset({"icebergCompatV2", "columnMapping"}),
+        properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
+        publisher=SPARK,
+        everyday=frozenset({SinkMode.APPEND}),
+    ),
+    Feature(
+        "a vacuum protocol check, checkpoint protection, materialized partition columns",
+        frozenset({"vacuumProtocolCheck", "checkpointProtection", "materializePartitionColumns"}),
+        properties={
+            "delta.feature.vacuumProtocolCheck": "supported",
+            "delta.feature.checkpointProtection": "supported",
+            "delta.feature.materializePartitionColumns": "supported",
+        },
+        publisher=SPARK,
+        everyday=frozenset({SinkMode.APPEND}),
+    ),
+    Feature(
+        "features as they were called before they were final",
+        frozenset({"inCommitTimestamp-preview", "typeWidening-preview", "variantType-preview", "variantShredding-preview"}),
+        properties={
+            "delta.feature.inCommitTimestamp-preview": "supported",
+            "delta.feature.typeWidening-preview": "supported",
+            "delta.feature.variantType-preview": "supported",
+            "delta.feature.variantShredding-preview": "supported",
+        },
+        publisher=SPARK,
+        everyday=frozenset({SinkMode.APPEND}),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A kind of table that no publisher takes.
+
+    Args:
+        title: What the page calls it.
+        evidence: What the error names.
+        protocol: The writer features of its log; ``configuration`` its properties; ``field_metadata`` of its column ``id``.
+        writer_version: Its protocol's.
+    """
+
+    title: str
+    evidence: str
+    protocol: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    field_metadata: Mapping[str, Any] = field(default_factory=dict)
+    writer_version: int = 7
+
+
+REFUSED = (
+    Refused("identity columns", "identityColumns", ("identityColumns",), {}, {"delta.identity.start": 1, "delta.identity.step": 1}),
+    Refused("tables that a catalog manages", "catalogManaged", ("catalogManaged", "inCommitTimestamp")),
+    Refused("coordinated commits", "coordinatedCommits-preview", ("coordinatedCommits-preview", "inCommitTimestamp")),
+    Refused(
+        "`delta.setTransactionRetentionDuration`",
+        "delta.setTransactionRetentionDuration",
+        configuration={"delta.setTransactionRetentionDuration": "interval 30 days"},
+    ),
+    Refused("table features that this version does not know", "somethingNew", ("somethingNew",)),
+    Refused("a newer protocol", "writer version 8", writer_version=8),
+)

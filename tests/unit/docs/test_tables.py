@@ -1,0 +1,18 @@
+"""The reference of tables says what the tests have tried."""
+
+from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
+from tests.support.table_features import DELTA_RS, FEATURES
+from tests.support.table_page import PAGE, made
+
+
+def test_the_page_has_the_table_that_is_made_from_the_tests() -> None:
+    assert PAGE.read_text() == made(PAGE.read_text()), "python -m tests.support.table_page"
+
+
+def test_every_table_feature_that_is_accepted_is_tried() -> None:
+    tried = {name for feature in FEATURES for name in feature.protocol}
+    assert tried == SPARK_FEATURES
+
+
+def test_every_table_feature_that_needs_no_jvm_is_tried_without_one() -> None:
+    assert {name for feature in FEATURES if feature.publisher is DELTA_RS for name in feature.protocol} == DELTA_RS_FEATURES
