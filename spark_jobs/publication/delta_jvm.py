@@ -10,6 +10,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_NO_TRANSACTION = -1
 _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
 
 
@@ -71,12 +72,22 @@ class JvmTransaction:
         self._delta, self._app = delta, app
         self._transaction = delta.log(path).startTransaction()
         # Reading the version is what makes a concurrent publication of the same app id a conflict.
-        self._transaction.txnVersion(app)
+        self._reached = int(self._transaction.txnVersion(app))
 
     @property
     def read_version(self) -> int:
         """The Delta version that the transaction is conditional on."""
         return int(self._transaction.readVersion())
+
+    @property
+    def table_id(self) -> str:
+        """The id of the table that the transaction has read."""
+        return str(self._transaction.metadata().id())
+
+    @property
+    def reached(self) -> CheckpointId | None:
+        """The version of the app id that the transaction has read, None if there is none."""
+        return None if self._reached == _NO_TRANSACTION else CheckpointId(self._reached)
 
     def commit(
         self, adds: Iterable[Mapping[str, Any]], version: CheckpointId, commit_info: Mapping[str, Any], *, replace: bool

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -109,6 +109,11 @@ class OpenTable:
             if not fields or not fields.pop()["nullable"]:
                 return False
         return True
+
+    def differs_only_in_rows(self, other: "OpenTable") -> bool:
+        """Whether two looks at a table found the same but for its rows."""
+        same_facts = replace(self.facts, version=other.facts.version) == other.facts
+        return same_facts and self._configuration == other._configuration
 
     def obstacles(self, publisher: Publisher) -> list[str]:
         """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing."""

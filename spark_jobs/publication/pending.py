@@ -1,6 +1,6 @@
 """What is not public yet: which checkpoints a sink's table still lacks, and whether they may go into it as it is now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
@@ -171,8 +171,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     if cut.publisher is Publisher.DELTA_RS:
         for add in adds:
             refuse_lossy(cut.table, add)
-    if missing := missing_files(staged_in(cut), adds):
-        _refuse_missing(cut, sink, reached, missing)
+    refuse_missing(cut, sink, reached, adds)
     transactions = []
     for group in _groups(pending, sink, policy):
         counting = _counting(group, sink)
@@ -211,7 +210,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     for publisher in {m.sinks[sink].publisher for m in pending}:
         refuse_unsupported(table, publisher)
     facts = table.facts
-    if any(m.sinks[sink].replace for m in pending) and not table.allows_replacement():
+    if any(m.sinks[sink].replace or m.sinks[sink].upsert for m in pending) and not table.allows_replacement():
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
             safe="Nothing was written to any table.",
@@ -245,7 +244,22 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
                 )
 
 
-def _refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, missing: Sequence[str]) -> None:
+def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, adds: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses staged files that are not there any more.
+
+    Args:
+        cut: What they are staged for.
+        sink: The same.
+        reached: The checkpoint that the table had reached when it was looked at.
+        adds: Delta's ``add`` actions.
+
+    Raises:
+        NotFoundError: Names the first of the files that are gone.
+        ConflictError: Somebody else published meanwhile.
+    """
+    missing = missing_files(staged_in(cut), adds)
+    if not missing:
+        return
     now = open_table(cut.table).transaction_version(cut.app)
     if now != reached:  # what was public in between may have been compacted and vacuumed since
         raise ConflictError(
@@ -253,11 +267,11 @@ def _refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, 
         )
     raise NotFoundError(
         f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",
-        safe="Nothing was written to any table.",
+        safe="None of their rows was published.",
         remedy="A VACUUM has probably deleted them; their rows must be computed again: start with --fresh.",
         sink=sink,
         table=cut.table,
-        missing=list(missing[:10]),
+        missing=missing[:10],
         count=len(missing),
     )
 

@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.liveness import holding, local_path
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkResult
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
@@ -33,6 +33,7 @@ from spark_jobs.publication.pending import (
     ordered_sinks,
     prepare,
     refuse_changed,
+    refuse_missing,
     sink_cut,
 )
 from spark_jobs.publication.transactions import Publishers
@@ -182,8 +183,12 @@ def _publish_sink(
     def carry_out() -> None:
         nonlocal checked
         transactions, checked = checked, None
+        made = False
         for transaction in prepare(store, manifest, sink, policy) if transactions is None else transactions:
             _commit(sink, transaction, publishers)
+            made = True
+        if made:
+            _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
 
     _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
 
@@ -209,9 +214,29 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         "run": manifest.run,
     }
     version = manifest.checkpoint
+
+    def land() -> None:
+        # Again, as late as possible: a VACUUM may have run since everything was checked.
+        refuse_missing(cut, sink, reached, [line["add"] for line in pending.lines])
+        transaction.publish(cut, pending.lines, version, info, replace=pending.replace)
+
     with step(Step.PUBLISH_SINK):
-        _land(
-            lambda: transaction.publish(cut, pending.lines, version, info, replace=pending.replace), cut.table, cut.app, version
+        _land(land, cut.table, cut.app, version)
+
+
+def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> None:
+    """Asks the table whether what was committed is in its log: a writer whose log store is no compare-and-swap may have replaced it."""
+    reached = open_table(cut.table).transaction_version(cut.app)
+    if reached is None or reached < checkpoint:
+        raise ConflictError(
+            f"Sink {sink}: another writer has replaced the commit that made checkpoint {checkpoint} public.",
+            exists=f"Table {cut.table} has reached checkpoint {reached}.",
+            safe="No row is doubled when it is published again.",
+            remedy="Keep other Spark applications on this host from writing to the table at the same time.",
+            sink=sink,
+            table=cut.table,
+            checkpoint=checkpoint,
+            found=reached,
         )
 
 

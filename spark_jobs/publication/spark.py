@@ -1,7 +1,7 @@
 """The publisher for what delta-rs cannot do. Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from delta.exceptions import DeltaConcurrentModificationException
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut, UpsertCut
-from spark_jobs.protocol.errors import ConflictError, OutcomeUnknownError, UnsupportedTableError
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction
 from spark_jobs.publication.delta_rs import OpenTable, open_table
@@ -45,9 +45,13 @@ class SparkPublisher:
             StorageError: The storage fails.
         """
         session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+        with suppress(NotFoundError):
+            transaction = _begin(session, uri, app)
+            if transaction.has_read_what_is_there():
+                return transaction
         with _spark_errors(uri):
-            transaction = DeltaJvm(session).transaction(_path(uri), app)
-        return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
+            DeltaJvm(session).forget(_path(uri))
+        return _begin(session, uri, app)
 
 
 class SparkTransaction:
@@ -59,6 +63,11 @@ class SparkTransaction:
     def __init__(self, session: SparkSession, transaction: JvmTransaction, table: OpenTable, app: AppId) -> None:
         self._session, self._transaction, self._app = session, transaction, app
         self.table = table
+
+    def has_read_what_is_there(self) -> bool:
+        """Whether Delta, which reads each version of a log once, has read the log that is there: it may have been replaced."""
+        read = self._transaction.table_id, self._transaction.reached
+        return read == (self.table.facts.table_id, self.table.transaction_version(self._app))
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Advances the app id's version and adds nothing."""
@@ -74,7 +83,7 @@ class SparkTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. A MERGE reads the table anew: what somebody else has written is merged with, or a conflict."""
+        """As the protocol says. A MERGE reads the rows anew: what somebody else has written is merged with, or a conflict."""
         with _spark_errors(cut.table):
             if cut.upsert is None:
                 self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
@@ -100,7 +109,17 @@ class SparkTransaction:
             path = _path(rule.tombstones)
             upsert.bury(DeltaTable.forPath(self._session, path))
             tombstones = self._session.read.format("delta").load(path)
+        if not open_table(table).differs_only_in_rows(self.table):
+            raise ConflictError(
+                f"Somebody else has changed table {table} since it was looked at.", safe="Nothing was merged.", table=table
+            )
         upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+
+
+def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:
+    with _spark_errors(uri):
+        transaction = DeltaJvm(session).transaction(_path(uri), app)
+    return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
 
 
 def _path(uri: str) -> str:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
@@ -86,10 +87,11 @@ class StagedPipeline:
         self.tables[sink] = uri
         return uri
 
-    def stage(self, sink: SinkName, rows: Sequence[Row], batch: int = 0) -> list[dict[str, Any]]:
-        """Writes rows beside the table's own files, one file per partition value."""
-        directory = path_of(self.tables[sink])
-        partitioned = table_facts(self.tables[sink]).partition_by == ("day",)
+    def stage(self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, uri: str | None = None) -> list[dict[str, Any]]:
+        """Writes rows into a table's directory, beside its own files: by default the sink's. One file per partition value."""
+        uri = uri or self.tables[sink]
+        directory = path_of(uri)
+        partitioned = table_facts(uri).partition_by == ("day",)
         lines = []
         for day in sorted({day for _, day in rows}, key=str):
             some = [(number, name) for number, name in rows if name == day]
@@ -118,10 +120,13 @@ class StagedPipeline:
         publish: Publish = Publish.FINAL,
         known_published: CheckpointId | None = None,
         replace: bool = False,
+        cut: Mapping[str, Any] = MappingProxyType({}),
         **changes: Any,
     ) -> Manifest:
-        """Stages ``rows`` and completes the next checkpoint of the head's incarnation. ``changes`` replace fields of the
-        manifest."""
+        """Stages ``rows`` and completes the next checkpoint of the head's incarnation.
+
+        ``cut`` replaces fields of every sink's cut, ``changes`` fields of the manifest.
+        """
         head = self.store.head()
         incarnation = changes.get("incarnation", head.incarnation if head else IncarnationId("first"))
         parent = head.checkpoint if head and head.incarnation == incarnation else None
@@ -129,19 +134,21 @@ class StagedPipeline:
         cuts = {}
         for sink, added in rows.items():
             facts = table_facts(self.tables[sink])
-            cuts[sink] = SinkCut(
-                stage=StageName(sink),
-                table=self.tables[sink],
-                table_id=facts.table_id,
-                schema_sha256=facts.schema_sha256,
-                protocol_sha256=facts.protocol_sha256,
-                partition_by=facts.partition_by,
-                app=app_id(PIPELINE, incarnation, sink),
-                actions=self.store.write_actions(number, sink, self.stage(sink, added)),
-                publish=publish,
-                known_published=known_published,
-                replace=replace,
-            )
+            staged_in = cut["upsert"].staged_in if cut.get("upsert") else None
+            recorded = {
+                "stage": StageName(sink),
+                "table": self.tables[sink],
+                "table_id": facts.table_id,
+                "schema_sha256": facts.schema_sha256,
+                "protocol_sha256": facts.protocol_sha256,
+                "partition_by": facts.partition_by,
+                "app": app_id(PIPELINE, incarnation, sink),
+                "actions": self.store.write_actions(number, sink, self.stage(sink, added, number, uri=staged_in)),
+                "publish": publish,
+                "known_published": known_published,
+                "replace": replace,
+            }
+            cuts[sink] = SinkCut(**(recorded | dict(cut)))
         fields: dict[str, Any] = {"parent": parent, "incarnation": incarnation, "sinks": cuts}
         manifest = a_manifest(number, **(fields | changes))
         self.store.complete(manifest)
