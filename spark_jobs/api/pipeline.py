@@ -238,6 +238,7 @@ class Pipeline:
         publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
         fresh: bool = False,
         on_rewind: OnRewind | Literal["refuse", "keep", "replace"] = "refuse",
+        adopt_offsets: Mapping[str, str | os.PathLike[str]] = NO_SETTINGS,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
 
@@ -253,6 +254,8 @@ class Pipeline:
             publish: Instead of every sink's policy, for that round.
             fresh: Begin anew instead of going on.
             on_rewind: What becomes of rows that are public when a run begins anew.
+            adopt_offsets: By source the checkpoint directory of a plain Spark query; the source goes on after that query's last
+                batch. Only where the home is empty, or with ``fresh``.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
@@ -265,6 +268,7 @@ class Pipeline:
             publish=None if publish is None else Publish(publish),
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
+            adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
         return response

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.launch import RunOptions
 
 Listed = list[str] | None
+AdoptOffsets = Annotated[
+    Listed,
+    typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
+]
 
 
 def run(
@@ -64,6 +68,7 @@ def run(
     on_rewind: Annotated[
         OnRewind, typer.Option(help="With --fresh: what becomes of rows that are public already.")
     ] = OnRewind.REFUSE,
+    adopt_offsets: AdoptOffsets = None,
     conf: Annotated[Listed, typer.Option(metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")] = None,
     packages: Annotated[Listed, typer.Option(metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")] = None,
     jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
@@ -84,6 +89,7 @@ def run(
             "--publish": publish,
             "--fresh": fresh,
             "--on-rewind": on_rewind if on_rewind is not OnRewind.REFUSE else None,
+            "--adopt-offsets": adopt_offsets,
         }
         if request is not None:
             _check_request(request, [name for name, value in asked.items() if value])
@@ -96,7 +102,8 @@ def run(
                 local_path(files, SPARK_LOG),
                 submitted=context.obj == SUBMITTED,
             )
-            options = _options(run_id, on_end, publish, fresh, on_rewind)
+            chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind}
+            options = _options(run_id, adopt_offsets=pairs("--adopt-offsets", adopt_offsets), **chosen)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
         if response is not None:
@@ -214,7 +221,7 @@ def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
     return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
 
 
-def _options(run: str | None, on_end: OnEnd | None, publish: Publish | None, fresh: bool, on_rewind: OnRewind) -> "RunOptions":
+def _options(run: str | None, **chosen: Any) -> "RunOptions":
     try:
         from spark_jobs.runtime.launch import RunOptions
     except ModuleNotFoundError as error:
@@ -224,7 +231,7 @@ def _options(run: str | None, on_end: OnEnd | None, publish: Publish | None, fre
             remedy="Install it: pip install 'airflow-provider-spark-jobs[spark]'.",
             package=error.name,
         ) from error
-    return RunOptions(run=RunId(run) if run else new_run_id(), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind)
+    return RunOptions(run=RunId(run) if run else new_run_id(), **chosen)
 
 
 def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:

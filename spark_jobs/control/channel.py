@@ -8,9 +8,10 @@ Invariants:
 3. A response is the answer for ever; a run that was answered without an error is answered the same way again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
@@ -23,7 +24,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
@@ -79,6 +80,7 @@ class Channel:
         publish: Publish | None = None,
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
+        adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
 
@@ -89,6 +91,7 @@ class Channel:
             publish: Overrides every sink's policy for that round.
             fresh: Begin a new incarnation.
             on_rewind: What becomes of rows that an earlier incarnation published.
+            adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
 
         Raises:
             ConflictError: Others asked at the same time, every time.
@@ -106,6 +109,7 @@ class Channel:
                 publish=publish,
                 fresh=fresh,
                 on_rewind=on_rewind,
+                adopt_offsets=dict(adopt_offsets),
             )
             unclaimed = self._unclaimed(highest)
             if unclaimed is not None and _asks_the_same(unclaimed, request):

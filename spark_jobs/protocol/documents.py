@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.codec import Document, Part
 from spark_jobs.protocol.ids import (
     AppId,
@@ -95,6 +96,8 @@ class StartRequest(Document):
     publish: Publish | None = None
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
+    adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
+    """By source the checkpoint directory of the Spark query that it goes on after."""
 
 
 class WorkDirectory(Part):
@@ -138,6 +141,8 @@ class RoundDocument(Document):
     parameters: dict[str, Any]
     graph: dict[str, Any]
     """Stages, inputs and sinks as declared when the round began."""
+    adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
+    """By source where an old query stopped; only in the first round of an incarnation."""
     begun_at: datetime
 
 

@@ -42,6 +42,8 @@ class Step(Enum):
     """Versions or segments of a private log that nobody needs are deleted."""
     PLAN_BATCH = "plan.batch"
     """An entry of Spark's offset log is written by hand: a drain, a release of the watermark, or a pinned end."""
+    COMMIT_BATCH = "commit.batch"
+    """An entry of Spark's commit log is written by hand: a batch of an old query counts as one of the stage's."""
     PACK_FILES = "pack.files"
     """Small staged files are there a second time, packed into larger ones that nothing names yet."""
     ACTIONS_CREATE = "actions.create"

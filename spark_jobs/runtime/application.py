@@ -21,6 +21,7 @@ from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, local_path, noted
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
@@ -47,6 +48,7 @@ from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.adoption import adopt_offsets, check_stages, old_offsets
 from spark_jobs.runtime.build import RoundSite, build_stage
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
@@ -55,7 +57,7 @@ from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.log_folding import trim
-from spark_jobs.runtime.session import WorkLock, jvm_has_ended
+from spark_jobs.runtime.session import WorkLock, jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -141,10 +143,13 @@ class Application:
                 remedy="Ask for a new start; it goes on from there.",
                 attempt=request.attempt,
             )
+        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             spark = self.start_spark()
             stack.callback(self._jvm_lock(spark).release)
             places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
+            if adopted:
+                check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
             attempt = self._begin_attempt(request, decision, facts)
             stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
@@ -154,7 +159,7 @@ class Application:
             publishers = Publishers(lambda: spark)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers)
-            round_document = self._round(request, decision, attempt)
+            round_document = self._round(request, decision, attempt, adopted)
             manifest, stages = self._run_round(
                 self._site(spark, attempt, round_document, places, heartbeat), attempt, round_document
             )
@@ -212,7 +217,9 @@ class Application:
         Attempts(self.home).create(attempt)
         return attempt
 
-    def _round(self, request: StartRequest, decision: Decision, attempt: AttemptDocument) -> RoundDocument:
+    def _round(
+        self, request: StartRequest, decision: Decision, attempt: AttemptDocument, adopted: dict[InputName, AdoptedOffsets]
+    ) -> RoundDocument:
         if isinstance(decision, Continue):
             return decision.round
         return Rounds(self.home).begin(
@@ -224,6 +231,7 @@ class Application:
                 publish=request.publish,
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
+                adopted=adopted,
                 begun_at=datetime.now(UTC),
             )
         )
@@ -249,6 +257,7 @@ class Application:
             params=self.parameters.values,
             heartbeat=heartbeat,
             open_directory=self.open_directory,
+            adopted=round_document.adopted,
         )
 
     def _run_round(
@@ -257,6 +266,8 @@ class Application:
         store, heartbeat = CheckpointStore(self.home), site.heartbeat
         parent = store.manifest(attempt.restored_from) if attempt.restored_from is not None else None
         stages = self._build(site)
+        for stage in stages:
+            adopt_offsets(stage, round_document)
         heartbeat.state(RunState.RUNNING)
         for stage in stages:
             self._run_stage(stage, round_document, attempt, heartbeat)

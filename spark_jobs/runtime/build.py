@@ -1,7 +1,7 @@
 """From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import DeltaPin, PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, RoundNumber, SinkName, StageName
@@ -55,6 +56,7 @@ class RoundSite:
     params: Any
     heartbeat: Heartbeat
     open_directory: Callable[[str], Files]
+    adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class _FoundPin:
     pin: Pin | StageOutput
     files_per_batch: int | None = None
     rows: int | None = None
+    adopted: AdoptedOffsets | None = None
+    """Where the stream begins, if not at its beginning."""
 
 
 def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, StageOutput]) -> StageRun:
@@ -95,7 +99,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         argument: _read_input(node, position, stage, session, site, outputs)
         for position, (argument, node) in enumerate(stage.inputs.items())
     }
-    frame = _call(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
+    frame = call_stage(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
     _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
@@ -126,6 +130,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         has_timers=plan.has_timers(frame),
         undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
+        adopted=_adopted(frame, inputs),
     )
 
 
@@ -162,8 +167,9 @@ def _read_input(
         if pinned_source is None:
             pinned_source = site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(session, leaves)))
         before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
+        adopted = site.adopted.get(node.name)
         found = {
-            leaf.identity: _FoundPin(pin, _files_per_batch(leaf), _rows_of(pin, rows))
+            leaf.identity: _FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
             for leaf, pin, rows in zip(leaves, pinned_source.pins, before, strict=True)
         }
         return _with_watermark(frame, found, node.event_time, node.delay_ms, node.held, position)
@@ -207,7 +213,12 @@ def _with_watermark(
     return _ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held), delay_on_plan_ms)
 
 
-def _call(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
+def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
+    """What a stage's function returns.
+
+    Raises:
+        InvalidPipelineError: It is not a streaming frame.
+    """
     try:
         frame = call(stage.function, available)
     except AnalysisException as error:
@@ -267,6 +278,11 @@ def _bounds(stage: Stage, frame: DataFrame, inputs: Mapping[str, _ReadInput], sp
             source_log = FileSourceLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
             bounds.append(FilesBound(pinned.pin, source_log, pinned.files_per_batch))
     return bounds
+
+
+def _adopted(frame: DataFrame, inputs: Mapping[str, _ReadInput]) -> tuple[AdoptedOffsets, ...]:
+    found = {identity: pin.adopted for read in inputs.values() for identity, pin in read.bounds.items()}
+    return tuple(adopted for leaf in plan.streaming_leaves(frame) if (adopted := found[leaf.identity]) is not None)
 
 
 def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:

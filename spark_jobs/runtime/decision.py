@@ -4,12 +4,12 @@ Pure: everything it looks at is an argument.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, OnRewind, RoundDocument, StartRequest
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, RoundNumber, SinkName
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Begin:
     round: RoundNumber
     parent: CheckpointId | None
     """The checkpoint it continues; None at the beginning of an incarnation."""
+    adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class BeginIncarnation:
     round: RoundNumber
     follows: IncarnationId | None
     on_rewind: OnRewind
+    adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
+    """By source the checkpoint directory of the Spark query that it goes on after."""
 
 
 Decision = Answer | Continue | Begin | BeginIncarnation
@@ -73,32 +76,36 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     """What to do about ``request``.
 
     Raises:
-        RejectedError: It does not fit what is there: other parameters than the interrupted round's, another graph, or a fresh start behind
-            something published.
+        RejectedError: It does not fit what is there: other parameters than the interrupted round's, another graph, a fresh start behind
+            something published, or offsets to adopt where there are some already.
     """
     own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
     if own is not None and own.round in facts.manifests:
         return Answer(facts.manifests[own.round])
     if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
-        return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind)
+        return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
     if not facts.attempts:
-        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets)
     latest = facts.latest_round
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
-        return Begin(facts.attempts[-1].round, None)
+        begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
+        return Begin(facts.attempts[-1].round, None, request.adopt_offsets or begun_with)
     final = facts.manifests.get(latest.round)
+    if final is not None:
+        _check_adoption(latest, request, {})
     if final is not None and final.drained:
         return Answer(final)
     if final is not None:
         _check_graph(final, graph)
         return Begin(RoundNumber(latest.round + 1), final.checkpoint)
     if not facts.staging and not _is_as_begun(latest, request, parameters, graph):
-        return _begin_again(facts, graph)
+        return _begin_again(facts, request, graph)
     _check_graph(latest, graph)
     _check_parameters(latest, parameters)
     _check_ending(latest, request)
+    _check_adoption(latest, request, _adopted_from(latest))
     return Continue(latest)
 
 
@@ -109,22 +116,31 @@ def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest
 
 def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
     ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
-    return ending and latest.parameters == dict(parameters) and latest.graph == dict(graph)
+    adopting = request.adopt_offsets in ({}, _adopted_from(latest))
+    return ending and adopting and latest.parameters == dict(parameters) and latest.graph == dict(graph)
 
 
-def _begin_again(facts: HomeFacts, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
+def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
     """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
     newest, number = facts.attempts[-1], _next_round(facts)
     parent = next((each for each in facts.manifests.values() if each.checkpoint == newest.restored_from), None)
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
-        return BeginIncarnation(number, newest.incarnation, newest.on_rewind)
+        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
     _check_graph(parent, graph)
+    if facts.latest_round is not None:
+        _check_adoption(facts.latest_round, request, {})
     return Begin(number, parent.checkpoint)
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
     """Whether a fresh start was asked for before, by the same run in the same words: then it goes on with what it has begun."""
-    return begun_by is not None and begun_by.fresh and begun_by.run == request.run and begun_by.on_rewind == request.on_rewind
+    return (
+        begun_by is not None
+        and begun_by.fresh
+        and begun_by.run == request.run
+        and begun_by.on_rewind == request.on_rewind
+        and begun_by.adopt_offsets == request.adopt_offsets
+    )
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:
@@ -178,6 +194,25 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
                 expected=begun,
                 found=asked,
             )
+
+
+def _adopted_from(latest: RoundDocument) -> dict[InputName, str]:
+    return {source: adopted.checkpoint for source, adopted in latest.adopted.items()}
+
+
+def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:
+    """Where a source begins is fixed when its first round begins; the request that says so again may be repeated."""
+    if request.adopt_offsets and request.adopt_offsets != dict(allowed):
+        raise RejectedError(
+            f"Offsets of an old query can be adopted only where nothing has been read yet; the home is at round {latest.round}, "
+            f"begun by run {latest.run}.",
+            exists="The home has offsets of its own.",
+            safe="Nothing was changed.",
+            remedy="Leave --adopt-offsets out: the home goes on where it is. Or begin anew: an empty home, or --fresh.",
+            round=latest.round,
+            expected=dict(allowed),
+            found=request.adopt_offsets,
+        )
 
 
 def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:

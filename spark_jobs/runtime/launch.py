@@ -1,7 +1,7 @@
 """From an entry and a home to an answered run: what ``spark-jobs run``, ``Pipeline.run`` and the test harness share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +12,8 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import RequestId, RunId, new_run_id
+from spark_jobs.protocol.ids import InputName, RequestId, RunId, new_run_id
+from spark_jobs.runtime.adoption import old_offsets
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.session import session_for_run
@@ -31,6 +32,7 @@ class RunOptions:
         publish: Instead of every sink's policy, for that round.
         fresh: Begin anew.
         on_rewind: What becomes of rows that are public when a run begins anew.
+        adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
     """
 
     run: RunId | None = None
@@ -38,6 +40,7 @@ class RunOptions:
     publish: Publish | None = None
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
+    adopt_offsets: Mapping[str, str] = field(default_factory=dict)
 
 
 def launch(
@@ -61,6 +64,9 @@ def launch(
         check_address(table)
     files = open_files(home) if isinstance(home, str) else home
     channel = Channel(files)
+    adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
+    if not channel.attempts.numbers():  # else the home decides whether anything is adopted
+        old_offsets(graph, adopt)
     if channel.pipeline() is None:
         check_create_if_absent(files)
     document = channel.claim(graph.pipeline)
@@ -71,6 +77,7 @@ def launch(
         publish=options.publish,
         fresh=options.fresh,
         on_rewind=options.on_rewind,
+        adopt_offsets=adopt,
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

@@ -11,6 +11,8 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 DELAY_KEY = "spark.watermarkDelayMs"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
+_WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
+"""What keeps a state as well, although no watermark flushes it."""
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
 
@@ -130,6 +132,16 @@ def feeds_another_operator(frame: DataFrame) -> bool:
     stateful = [node for node in _walk(_analyzed(frame)) if _is_stateful(node)]
     below = [inner for node in stateful for child in _iterate(node.children()) for inner in _walk(child) if _is_stateful(inner)]
     return any(not _is(node, "Deduplicate") and not _is(node, "DeduplicateWithinWatermark") for node in below)
+
+
+def operators_with_memory(frame: DataFrame) -> list[str]:
+    """Spark's classes of the operators whose result depends on rows of earlier batches."""
+    found = set()
+    for node in _walk(_analyzed(frame)):
+        name = str(node.getClass().getSimpleName())
+        if _is_stateful(node) or (name in _WITH_MEMORY and node.isStreaming()):
+            found.add(name)
+    return sorted(found)
 
 
 def undrained_operators(frame: DataFrame) -> list[str]:

@@ -3,6 +3,7 @@
 Only this module, ``plan.py`` and ``publication/delta_jvm.py`` touch the JVM.
 """
 
+import json
 import os
 import re
 import shutil
@@ -254,6 +255,25 @@ def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
     location = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
     status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
     return int(status.getModificationTime()), int(status.getLen())
+
+
+def qualified_path(spark: SparkSession, path: str) -> str:
+    """A path as Spark's file source writes it into its log: absolute, a URL, with escapes."""
+    jvm: Any = spark._jvm
+    java_context: Any = spark.sparkContext._jsc
+    location = jvm.org.apache.hadoop.fs.Path(path)
+    located = location.getFileSystem(java_context.hadoopConfiguration()).makeQualified(location).toUri()
+    return str(jvm.org.apache.spark.paths.SparkPath.fromUri(located).urlEncoded())
+
+
+def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
+    """What Spark would write before the offsets of a first batch: no watermark, and the settings that its state depends on."""
+    companion = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
+    jvm: Any = spark._jvm
+    metadata = jvm.java.lang.Class.forName(companion).getField("MODULE$").get(None)
+    header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
+    conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}
+    return header | {"conf": conf}
 
 
 def root_message(error: Exception) -> str:

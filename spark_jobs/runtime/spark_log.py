@@ -1,7 +1,8 @@
 """Spark's own offset and batch commit logs of one streaming query.
 
-Spark owns the directory. This module reads it, and writes exactly one thing into it: an entry of the offset log while the query is stopped,
-which Spark then runs as one batch (a drain, a release of the watermark, a batch that ends at a pin).
+Spark owns the directory. This module reads it, and writes into it only while the query is stopped: an entry of the offset log, which
+Spark then runs as one batch (a drain, a release of the watermark, a batch that ends at a pin); and, before a query's first start, batches
+that an old query has read.
 
 Invariants:
 
@@ -22,7 +23,10 @@ from spark_jobs.storage.files import Files
 
 NO_BATCH = BatchId(-1)
 """The last batch of a query that has had none."""
-_OFFSETS_VERSION = "v1"
+OFFSETS_VERSION = "v1"
+"""That of the entries of the offset log that this runtime reads and writes."""
+_COMMITS_VERSION = "v2"
+"""That of ``spark.sql.streaming.stateStore.checkpointFormatVersion=2``, which every session of ours has."""
 
 
 def checkpoint_directory(stage: StageName) -> str:
@@ -85,9 +89,9 @@ class SparkLog:
         """
         path = f"{self.directory}/offsets/{batch}"
         version, _, rest = self.files.read(path).decode().partition("\n")
-        if version != _OFFSETS_VERSION:
+        if version != OFFSETS_VERSION:
             raise UnsupportedFormatError(
-                f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {_OFFSETS_VERSION}.",
+                f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {OFFSETS_VERSION}.",
                 safe="Nothing was changed.",
                 remedy="Run with spark.sql.streaming.offsetLog.formatVersion=1, from a fresh start.",
                 path=path,
@@ -156,6 +160,16 @@ class SparkLog:
         with step(Step.PLAN_BATCH):
             self.files.replace(path, entry.to_bytes())
             self.files.sync(path)
+
+    def begin(self, query_id: str) -> None:
+        """Gives a query that never ran its id; idempotent."""
+        self.files.create(f"{self.directory}/metadata", json.dumps({"id": query_id}).encode())
+
+    def commit(self, batch: BatchId) -> None:
+        """Commits a planned batch that Spark is not to run, without state and at the beginning of time; idempotent."""
+        commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})
+        with step(Step.COMMIT_BATCH):
+            self.files.create(f"{self.directory}/commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
 
     def _last(self, log: str) -> BatchId:
         return BatchId(

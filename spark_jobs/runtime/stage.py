@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import StageCut
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
@@ -79,6 +80,8 @@ class StageRun:
     undrained: tuple[str, ...]
     """Operators whose state a drain does not empty."""
     heartbeat: Heartbeat
+    adopted: Sequence[AdoptedOffsets] = ()
+    """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
 
     @property
     def table(self) -> StagingTable:

@@ -43,10 +43,12 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "elsewhere": ["orders_are_done"],
         "nightly": ["run"],
         "orders_by_hand": ["run"],
+        "refresh_prices": ["refresh"],
         "sessions": ["run"],
+        "shop": ["run", "tell"],
         "views": ["run"],
     }
-    assert len(shown) == 5
+    assert len(shown) == 6
 
 
 @pytest.mark.parametrize("kind", [StreamPipelineOperator, FinalCheckpointSensor])

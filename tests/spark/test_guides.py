@@ -1,6 +1,8 @@
 """The pipelines of the guides, run on rows, and the test that the guide shows."""
 
+import re
 import sys
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.testing import run_pipeline
+from tests.spark.rows import public, public_count
 from tests.support.pages import ROOT, files
 
 pytestmark = pytest.mark.spark
 
 GUIDES = ROOT / "docs/how-to"
+SHOP = "id long, kind string, customer string, total double, city string, changed_at long"
 MONDAY = datetime(2026, 3, 2, 9)  # noqa: DTZ001  # as Spark takes and gives timestamps
 
 
@@ -56,3 +60,27 @@ def test_a_secret_parameter_comes_from_the_environment(
     inputs = {"orders": [{"article": "pen", "pieces": 2}], "prices": [{"article": "pen", "price": 1.5}]}
     found = run_pipeline(pipeline, inputs, params={"orders": "-", "warehouse": "-"}, spark=spark)["priced_orders"]
     assert [(row.article, row.pieces, row.price) for row in found] == [("pen", 2, 1.5)]
+
+
+def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = re.sub(r'"(data|warehouse|checkpoints)/', rf'"{tmp_path}/\1/', files(GUIDES / "from-writestream.md")["old_job.py"])
+    pipeline = pipeline_of("from-writestream.md", "shop.py", tmp_path)
+    orders, refunds, customers = (tmp_path / "warehouse" / name for name in ("orders", "refunds", "customers"))
+    old = [(1, "order", "c", 2.5, None, 1), (2, "refund", "c", 1.0, None, 2), (3, "customer_moved", "c", 0.0, "Bonn", 3)]
+    spark.createDataFrame(old, SHOP).write.format("delta").save(f"{tmp_path}/data/events")
+    exec(compile(job, "old_job.py", "exec"), {})
+    assert [public_count(table) for table in (orders, refunds)] == [1, 1]
+    new = [
+        *[(4, "order", "d", 4.0, None, 4), (5, "order", "d", 5.0, None, 5), (6, "visit", "d", 0.0, None, 6)],
+        *[(7, "customer_moved", "d", 0.0, "Kiel", 9), (8, "customer_moved", "d", 0.0, "Jena", 8)],
+        *[(9, "customer_moved", "e", 0.0, "Ulm", 9), (10, "customer_left", "e", 0.0, None, 10)],
+    ]
+    spark.createDataFrame(new, SHOP).write.format("delta").mode("append").save(f"{tmp_path}/data/events")
+    parameters = {"events": f"{tmp_path}/data/events", "warehouse": f"{tmp_path}/warehouse"}
+    adopt = {"events": f"{tmp_path}/checkpoints/shop"}
+    pipeline.run(spark=spark, home=tmp_path / "home", params=parameters, adopt_offsets=adopt)
+    assert public(orders) == Counter([(1, "c", 2.5), (4, "d", 4.0), (5, "d", 5.0)])
+    assert public(refunds) == Counter([(2, 1.0)])
+    assert public(customers, ["customer", "city"]) == Counter([("d", "Kiel")])

@@ -1,6 +1,6 @@
 """What is read from Spark's own plans; no query runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -92,3 +92,35 @@ def test_a_processor_that_can_set_timers_is_found(marked: DataFrame, mode: str, 
     processed = marked.groupBy("region").transformWithStateInPandas(_Silent(), "region string", "append", mode)
     assert plan.has_timers(processed)
     assert bool(plan.processing_time_operators(processed)) is waits
+
+
+def _remembering() -> dict[str, Callable[[DataFrame], DataFrame]]:
+    return {
+        "Aggregate": lambda marked: marked.groupBy(F.window("ts", "1 hour")).count(),
+        "Deduplicate": lambda marked: marked.dropDuplicates(["id"]),
+        "DeduplicateWithinWatermark": lambda marked: marked.dropDuplicatesWithinWatermark(["id"]),
+        "Distinct": lambda marked: marked.sparkSession.sql("SELECT DISTINCT key FROM {rows}", rows=marked),
+        "FlatMapGroupsInPandasWithState": lambda marked: marked.groupBy("region").applyInPandasWithState(
+            _passed_on, "region string", "n long", "append", GroupStateTimeout.EventTimeTimeout
+        ),
+        "GlobalLimit": lambda marked: marked.limit(5),
+        "Join": lambda marked: marked.join(marked.select("id").withColumnRenamed("id", "other"), F.expr("id = other")),
+        "TransformWithStateInPySpark": lambda marked: marked.groupBy("region").transformWithStateInPandas(
+            _Silent(), "region string", "append", "EventTime"
+        ),
+    }
+
+
+@pytest.mark.parametrize("operator", _remembering())
+def test_an_operator_that_depends_on_earlier_rows_is_found(spark: SparkSession, marked: DataFrame, operator: str) -> None:
+    assert operator in plan.operators_with_memory(_remembering()[operator](marked).where("true"))
+
+
+def test_what_looks_at_one_row_after_the_other_has_no_memory(
+    spark: SparkSession, shared: SharedInputs, marked: DataFrame
+) -> None:
+    places = spark.read.format("delta").load(str(shared.places)).groupBy("key").agg(F.first("place").alias("place")).distinct()
+    frame = (
+        marked.join(places.limit(10), "key", "left").where("value > 0").select("key", "place", F.explode(F.array("value", "id")))
+    )
+    assert plan.operators_with_memory(frame.union(marked.selectExpr("key", "key", "id"))) == []

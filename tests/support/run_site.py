@@ -1,8 +1,8 @@
-"""Where a run of :mod:`tests.support.small_pipeline` happens, and what it left there."""
+"""Where a run of :mod:`tests.support.small_pipeline`, or of another pipeline with its parameters, happens, and what it left there."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
@@ -47,6 +48,8 @@ class RunSite:
 
     directory: Path
     events: Path
+    pipeline: Pipeline = small_pipeline.pipeline
+    adopt_offsets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def home(self) -> Path:
@@ -70,7 +73,7 @@ class RunSite:
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
     ) -> StartResponse:
-        """Runs the small pipeline in this process.
+        """Runs the pipeline in this process.
 
         Args:
             run: The run id.
@@ -82,10 +85,10 @@ class RunSite:
             on_rewind: What becomes of public rows.
         """
         return launch(
-            small_pipeline.pipeline,
+            self.pipeline,
             home or self.files(system),
             self.parameters,
-            RunOptions(run=RunId(run), on_end=on_end, publish=publish, fresh=fresh, on_rewind=on_rewind),
+            RunOptions(RunId(run), on_end, publish, fresh, on_rewind, self.adopt_offsets),
             small_session,
             open_directory=lambda url: LocalFiles(url.removeprefix("file://"), system),
         )

@@ -89,11 +89,13 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
     given = answered(unused, monkeypatch)
     options = ["--run-id", "r", "--on-end", "suspend", "--publish", "external", "--fresh", "--on-rewind", "keep"]
     conf = ["--conf", "spark.executor.memory=2g", "--conf", "spark.x=a=b", "--packages", "g:n:1,g:m:2", "--driver-memory", "1g"]
-    assert run(unused, *unused.params, *options, *conf).exit_code == 0
+    adopt = ["--adopt-offsets", "a=/old a", "--adopt-offsets", "b=/old b"]
+    assert run(unused, *unused.params, *options, *adopt, *conf).exit_code == 0
     parameters, chosen, _, _ = given["rest"]
     assert parameters == {"warehouse": str(unused.directory / "warehouse")}
     assert (chosen.run, chosen.on_end, chosen.publish) == ("r", OnEnd.SUSPEND, Publish.EXTERNAL)
     assert (chosen.fresh, chosen.on_rewind) == (True, OnRewind.KEEP)
+    assert chosen.adopt_offsets == {"a": "/old a", "b": "/old b"}
 
 
 def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +119,9 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--request", "tuesday"], "start-N"),
         (["--request", "start-1", "--param", "warehouse=w", "--fresh"], "--param, --fresh"),
         (["--request", "start-1", "--on-rewind", "keep"], "--on-rewind"),
+        (["--request", "start-1", "--adopt-offsets", "flights=old"], "--adopt-offsets"),
+        (["--adopt-offsets", "old"], "no value"),
+        (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],
 )
 def test_what_is_refused_is_refused_before_anything_is_written(unused: UsedHome, options: list[str], reason: str) -> None:

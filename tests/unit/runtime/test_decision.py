@@ -1,10 +1,12 @@
 """What a start request comes to, from the documents of a home alone."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -19,8 +21,10 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
+    BatchId,
     CheckpointId,
     IncarnationId,
+    InputName,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -249,3 +253,78 @@ def test_an_incarnation_that_was_named_and_not_begun_is_begun(fresh: bool) -> No
     home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1, begun_by=begun_by)
     asked = request("b", fresh=True, on_rewind=OnRewind.KEEP) if fresh else request("c")
     assert decide(asked, home, PARAMETERS, GRAPH) == Begin(RoundNumber(2), None)
+
+
+OLD = {InputName("departures"): "file:///old"}
+OTHER = {InputName("departures"): "file:///other"}
+ADOPTED = {
+    InputName("departures"): AdoptedOffsets(checkpoint="file:///old", query="q", batch=BatchId(7), offset='{"logOffset": 7}')
+}
+
+
+def test_an_empty_home_and_a_fresh_start_adopt_offsets() -> None:
+    first = decide(request("a", adopt_offsets=OLD), facts([], None), PARAMETERS, GRAPH)
+    assert first == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, OLD)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
+    fresh = decide(request("b", fresh=True, adopt_offsets=OLD), home, PARAMETERS, GRAPH)
+    assert fresh == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
+
+
+@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+@pytest.mark.parametrize("staging", [True, False])
+def test_an_interrupted_round_that_adopted_goes_on_as_it_was_begun(again: dict[InputName, str], staging: bool) -> None:
+    latest = round_document(1, "a", adopted=ADOPTED)
+    home = facts([attempt(1, "a", 1)], latest, staging=staging)
+    assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts_other_offsets() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), staging=False)
+    found = decide(request("a", adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OTHER)
+
+
+@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+def test_an_incarnation_that_was_named_and_not_begun_adopts_what_it_was_named_for(again: dict[InputName, str]) -> None:
+    home = facts([attempt(1, "a", 1)], None, begun_by=request("a", 1, adopt_offsets=OLD))
+    assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None, OLD)
+
+
+def test_a_fresh_start_that_is_repeated_with_other_offsets_begins_another_incarnation() -> None:
+    begun_by = request("b", 2, fresh=True, adopt_offsets=OLD)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], round_document(2, "b", "two"), begun_by=begun_by)
+    found = decide(request("b", fresh=True, adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(3), IncarnationId("two"), OnRewind.REFUSE, OTHER)
+
+
+def _begun() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a"))
+
+
+def _other_offsets() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED))
+
+
+def _suspended() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), manifest(1, 1))
+
+
+def _drained() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), manifest(1, 1, drained=True))
+
+
+def _begun_again() -> HomeFacts:
+    second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(1)})
+    return facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(1, 1), staging=False)
+
+
+@pytest.mark.parametrize("home", [_begun, _other_offsets, _suspended, _drained, _begun_again])
+def test_a_home_that_has_read_something_adopts_no_offsets(home: Callable[[], HomeFacts]) -> None:
+    with pytest.raises(RejectedError, match="only where nothing has been read yet"):
+        decide(request("c", adopt_offsets=OTHER), home(), PARAMETERS, GRAPH)
+
+
+def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
+    home = _suspended()
+    found = decide(request("a", adopt_offsets=OLD), home, PARAMETERS, GRAPH)
+    assert found == Answer(home.manifests[RoundNumber(1)])

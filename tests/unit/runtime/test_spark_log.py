@@ -108,3 +108,14 @@ def test_the_watermark_after_a_batch_never_goes_back(tmp_path: Path, log: SparkL
     offsets(tmp_path, 0, "{}")
     commits(tmp_path, 0, watermark_ms=400)
     assert log.next_watermark_ms(BatchId(0)) == HEADER["batchWatermarkMs"]
+
+
+def test_batches_that_an_old_query_has_read_are_committed_without_being_run(tmp_path: Path, log: SparkLog) -> None:
+    for _ in range(2):  # as after a crash
+        log.begin("q")
+    log.plan(BatchId(0), OffsetEntry("v1", HEADER, ("{}",)))
+    for _ in range(2):
+        log.commit(BatchId(0))
+    assert (log.query_id(), log.last_commit(), log.pending()) == ("q", 0, False)
+    log.plan(BatchId(1), log.offsets(BatchId(0)))
+    assert log.pending()

@@ -1,0 +1,346 @@
+"""A source goes on where an old ``writeStream`` query stopped: what both have written together is what batch SQL reads, once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline, RejectedError
+from spark_jobs.protocol.errors import InvalidParameterError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import Rows, answer, assert_same, public, public_count
+from tests.support.run_site import SMALL
+
+pytestmark = pytest.mark.spark
+
+Read = Callable[[SparkSession], DataFrame]
+COLUMNS = ("id", "ts", "key", "value")
+
+
+@dataclass(frozen=True)
+class OldQuery:
+    """A plain Spark query as somebody wrote it before: one file a batch, appended to a Delta table."""
+
+    read: Read
+    checkpoint: Path
+    table: Path
+
+    def run(self, spark: SparkSession, *, batches: int | None = None) -> None:
+        """Runs it to its end, or stops it after some batches, each of which is committed."""
+        stream = self.read(spark).writeStream.format("delta").option("checkpointLocation", str(self.checkpoint))
+        if batches is None:
+            assert stream.trigger(availableNow=True).start(str(self.table)).awaitTermination(60)
+        for _ in range(batches or 0):
+            query = stream.trigger(processingTime="1 hour").start(str(self.table))
+            while query.status["message"] != "Waiting for next trigger":
+                query.awaitTermination(1)
+            query.stop()
+
+
+@dataclass(frozen=True)
+class Move:
+    """An input, the old query that reads it, and the site of the pipeline that takes over."""
+
+    site: Site
+    input: Path
+    old: OldQuery
+
+    @property
+    def adopt(self) -> Mapping[str, str]:
+        return {"rows": str(self.old.checkpoint)}
+
+    def pipeline(
+        self, read: Read | None = None, *, table: Path | None = None, **stages: Callable[[DataFrame], DataFrame]
+    ) -> Pipeline:
+        """One source ``rows``, and a stage with a table for each function; ``table``, or one of its own."""
+        pipeline = Pipeline("moved", on_end="suspend")
+        pipeline.source(bounded=True, name="rows")(read or self.old.read)
+        for name, function in (stages or {"copy": _same}).items():
+            pipeline.stage(sink=DeltaSink(table or self.site.tables / name), inputs={"rows": "rows"}, name=name)(function)
+        return pipeline
+
+    def run(self, pipeline: Pipeline | None = None, **options: Any) -> None:
+        self.site.run(pipeline or self.pipeline(), **({"adopt_offsets": self.adopt} | options))
+
+    def both(self, sink: str = "copy") -> Rows:
+        """What the old query and the pipeline have written together."""
+        return public(self.old.table) + public(self.site.tables / sink)
+
+    def assert_nothing_happened(self) -> None:
+        assert public_count(self.site.tables / "copy") is None
+        assert not (self.site.home / "attempts").exists()
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path) -> Site:
+    session = spark.newSession()
+    for key, value in SMALL.items():
+        session.conf.set(key, value)
+    return Site(session, tmp_path)
+
+
+def _same(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _events(seed: int) -> pd.DataFrame:
+    return inputs.events(200, seed=seed)[list(COLUMNS)]
+
+
+@pytest.fixture
+def delta(site: Site, tmp_path: Path) -> Move:
+    path = tmp_path / "events"
+    for seed in range(4):
+        inputs.append(path, _events(seed))
+
+    def read(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(path))
+
+    return Move(site, path, OldQuery(read, tmp_path / "old checkpoint", tmp_path / "old table"))
+
+
+@pytest.fixture
+def files(site: Site, tmp_path: Path) -> Move:
+    path = tmp_path / "files with a space"
+    for seed in range(4):
+        _deliver(path, seed)
+
+    def read(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(str(path))
+
+    return Move(site, path, OldQuery(read, tmp_path / "old checkpoint", tmp_path / "old table"))
+
+
+def _deliver(path: Path, seed: int) -> None:
+    path.mkdir(exist_ok=True)
+    rows = pd.DataFrame({"id": range(seed * 10, seed * 10 + 10), "name": [f"%20/{seed}"] * 10})
+    rows.to_json(path / f"day {seed}%.json", orient="records", lines=True)
+
+
+def _all_of(move: Move) -> Rows:
+    if (move.input / "_delta_log").exists():
+        return answer(move.site.spark.read.format("delta").load(str(move.input)))
+    return answer(move.site.spark.read.schema("id long, name string").json(str(move.input)))
+
+
+def test_an_old_query_that_stopped_within_the_first_snapshot_is_continued_in_its_own_table(delta: Move) -> None:
+    delta.old.run(delta.site.spark, batches=2)
+    inputs.append(delta.input, _events(seed=9))
+    assert 200 < public(delta.old.table).total() < _all_of(delta).total()
+    delta.run(delta.pipeline(table=delta.old.table))
+    assert_same(public(delta.old.table), _all_of(delta))
+
+
+def test_an_old_query_that_stopped_among_the_versions_is_continued_there(delta: Move) -> None:
+    delta.old.run(delta.site.spark)
+    for seed in (7, 8, 9):
+        inputs.append(delta.input, _events(seed))
+    delta.old.run(delta.site.spark, batches=1)
+    delta.run()
+    assert_same(delta.both(), _all_of(delta))
+    assert public(delta.site.tables / "copy").total() == 2 * len(_events(8))
+
+
+def test_what_an_old_query_over_files_has_not_read_is_read_once(files: Move) -> None:
+    files.old.run(files.site.spark, batches=2)
+    _deliver(files.input, 9)
+    files.run()
+    assert_same(files.both(), _all_of(files))
+    assert public(files.site.tables / "copy").total() == 30
+
+
+def test_files_are_told_apart_after_the_old_log_was_compacted(files: Move) -> None:
+    for seed in range(10, 18):
+        _deliver(files.input, seed)
+    files.old.run(files.site.spark)
+    assert (files.old.checkpoint / "sources/0/9.compact").exists()
+    for seed in range(30, 42):
+        _deliver(files.input, seed)
+    files.run(files.pipeline(lambda spark: spark.readStream.schema("id long, name string").json(str(files.input))))
+    assert_same(files.both(), _all_of(files))
+    assert public(files.site.tables / "copy").total() == 120
+
+
+def test_all_stages_that_read_the_source_go_on_there_and_so_do_those_after_them(delta: Move) -> None:
+    pipeline = delta.pipeline(copy=_same, few=lambda rows: rows.where("value < 0"))
+
+    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "doubled")))
+    def doubled(copy: DataFrame) -> DataFrame:
+        return copy.selectExpr("value * 2 AS twice")
+
+    delta.old.run(delta.site.spark, batches=2)
+    delta.run(pipeline)
+    everything = delta.site.spark.read.format("delta").load(str(delta.input))
+    old = delta.site.spark.read.format("delta").load(str(delta.old.table))
+    rest = everything.exceptAll(old)
+    assert_same(public(delta.site.tables / "copy"), answer(rest))
+    assert_same(public(delta.site.tables / "few"), answer(rest.where("value < 0")))
+    assert_same(public(delta.site.tables / "doubled"), answer(rest.selectExpr("value * 2")))
+
+
+def test_two_sources_of_one_stage_go_on_each_where_its_old_query_stopped(delta: Move, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for seed in (11, 12, 13):
+        inputs.append(other, _events(seed))
+
+    def read(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(other))
+
+    second = OldQuery(read, tmp_path / "second checkpoint", tmp_path / "second table")
+    delta.old.run(delta.site.spark, batches=3)
+    second.run(delta.site.spark, batches=1)
+    pipeline = Pipeline("moved")
+    pipeline.source(bounded=True, name="second")(read)
+    pipeline.source(bounded=True, name="rows")(delta.old.read)
+
+    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "copy")))
+    def copy(rows: DataFrame, second: DataFrame) -> DataFrame:
+        return second.union(rows)
+
+    delta.run(pipeline, adopt_offsets={**delta.adopt, "second": second.checkpoint})
+    expected = _all_of(delta) + answer(delta.site.spark.read.format("delta").load(str(other)))
+    assert_same(delta.both() + public(second.table), expected)
+
+
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_where_nothing_is_left_nothing_is_staged_and_the_next_round_takes_up_what_arrives(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    move: Move = request.getfixturevalue(kind)
+    move.old.run(move.site.spark)
+    move.run()
+    assert public_count(move.site.tables / "copy") == 0
+    inputs.append(move.input, _events(9)) if kind == "delta" else _deliver(move.input, 9)
+    move.run(adopt_offsets={})
+    assert_same(move.both(), _all_of(move))
+
+
+def test_versions_that_the_table_has_forgotten_are_not_asked_for(delta: Move) -> None:
+    """The old query has ``startingVersion``, and went on long after the log of that version was cleaned up."""
+
+    def read(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("startingVersion", 0).load(str(delta.input))
+
+    old = OldQuery(read, delta.old.checkpoint, delta.old.table)
+    for seed in range(5, 13):
+        inputs.append(delta.input, _events(seed))
+    old.run(delta.site.spark)
+    _forget(delta.input, up_to=9)
+    inputs.append(delta.input, _events(20))
+    delta.run(delta.pipeline(read))
+    assert_same(delta.both(), _all_of(delta))
+
+
+def _forget(table: Path, up_to: int) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(up_to + 1):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def test_a_home_adopts_once_a_retry_gets_the_answer_that_stands_and_a_fresh_start_may_adopt_again(delta: Move) -> None:
+    delta.old.run(delta.site.spark, batches=1)
+    delta.run(run_id="first", publish="external")
+    kept = delta.old.checkpoint.rename(delta.old.checkpoint.with_name("kept"))
+    delta.run(run_id="first", publish="external")
+    kept.rename(delta.old.checkpoint)
+    with pytest.raises(RejectedError, match="only where nothing has been read yet"):
+        delta.run(run_id="second")
+    assert delta.site.checkpoints() == [1]
+    delta.run(run_id="third", fresh=True)
+    assert_same(delta.both(), _all_of(delta))
+
+
+def test_a_batch_that_is_not_committed_is_refused_before_there_is_a_home_and_its_remedy_helps(delta: Move) -> None:
+    def fails(frame: DataFrame, batch: int) -> None:
+        if batch == 2:
+            raise RuntimeError("as told")
+        frame.write.format("delta").mode("append").save(str(delta.old.table))
+
+    stream = delta.old.read(delta.site.spark).writeStream.option("checkpointLocation", str(delta.old.checkpoint))
+    with pytest.raises(Exception, match="as told"):
+        stream.foreachBatch(fails).trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(InvalidParameterError, match="last batch .* is not committed"):
+        delta.run()
+    assert not delta.site.home.exists()
+    delta.old.run(delta.site.spark)
+    inputs.append(delta.input, _events(9))
+    delta.run()
+    assert_same(delta.both(), _all_of(delta))
+
+
+def test_a_stage_that_depends_on_earlier_rows_is_refused(delta: Move) -> None:
+    delta.old.run(delta.site.spark, batches=1)
+    with pytest.raises(InvalidParameterError, match=r"'copy' depends on earlier rows \(Deduplicate\)"):
+        delta.run(delta.pipeline(copy=lambda rows: rows.dropDuplicates(["id"])))
+    delta.assert_nothing_happened()
+
+
+def test_a_stage_further_down_that_depends_on_earlier_rows_is_refused(delta: Move) -> None:
+    pipeline = delta.pipeline()
+
+    @pipeline.stage(sink=DeltaSink(str(delta.site.tables / "kinds")))
+    def kinds(copy: DataFrame) -> DataFrame:
+        return copy.dropDuplicates(["key"])
+
+    delta.old.run(delta.site.spark, batches=1)
+    with pytest.raises(InvalidParameterError, match="'kinds' depends on earlier rows"):
+        delta.run(pipeline)
+    delta.assert_nothing_happened()
+
+
+def test_a_stage_that_uses_the_source_twice_is_refused(delta: Move) -> None:
+    delta.old.run(delta.site.spark, batches=1)
+    with pytest.raises(InvalidParameterError, match="'copy' does not read each of its streams exactly once"):
+        delta.run(delta.pipeline(copy=lambda rows: rows.union(rows)))
+    delta.assert_nothing_happened()
+
+
+def test_an_old_query_with_state_is_refused(delta: Move) -> None:
+    def read(spark: SparkSession) -> DataFrame:
+        return delta.old.read(spark).dropDuplicates(["id"])
+
+    OldQuery(read, delta.old.checkpoint, delta.old.table).run(delta.site.spark)
+    with pytest.raises(InvalidParameterError, match="keeps state"):
+        delta.run()
+    assert not delta.site.home.exists()
+
+
+def test_an_old_query_over_another_table_is_refused(delta: Move, tmp_path: Path) -> None:
+    delta.old.run(delta.site.spark, batches=1)
+    inputs.append(tmp_path / "another", _events(1))
+    with pytest.raises(InvalidParameterError, match=r"is not the one that the query in .* read"):
+        delta.run(delta.pipeline(lambda spark: spark.readStream.format("delta").load(str(tmp_path / "another"))))
+    delta.assert_nothing_happened()
+
+
+def test_an_old_query_over_files_elsewhere_is_refused(files: Move, tmp_path: Path) -> None:
+    files.old.run(files.site.spark, batches=1)
+    _deliver(tmp_path / "another", 1)
+    with pytest.raises(InvalidParameterError, match="which is not there"):
+        files.run(files.pipeline(lambda spark: spark.readStream.schema("id long").json(str(tmp_path / "another"))))
+    files.assert_nothing_happened()
+
+
+def test_an_old_query_over_files_of_a_pattern_is_continued(files: Move) -> None:
+    def read(spark: SparkSession) -> DataFrame:
+        pattern = f"{files.input}/*.json"
+        return spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(pattern)
+
+    OldQuery(read, files.old.checkpoint, files.old.table).run(files.site.spark, batches=2)
+    files.run(files.pipeline(read))
+    assert_same(files.both(), _all_of(files))
+
+
+def test_an_old_query_over_files_is_none_over_a_delta_table(files: Move, tmp_path: Path) -> None:
+    files.old.run(files.site.spark, batches=1)
+    inputs.append(tmp_path / "a table", _events(1))
+    with pytest.raises(InvalidParameterError, match="reads delta, and the query in .* read files"):
+        files.run(files.pipeline(lambda spark: spark.readStream.format("delta").load(str(tmp_path / "a table"))))
+    files.assert_nothing_happened()
