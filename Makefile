@@ -6,6 +6,9 @@ BIN := .venv/bin
 # What a change must pass while it is being written: no JVM, under a minute.
 FAST_TESTS := tests/unit tests/contract tests/corruption
 
+# Two processes, each with a Spark session of its own: one of them alone leaves half of two cores idle.
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup packages check test demo bench nightly format clean
 
@@ -20,10 +23,10 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTHON) -m pytest $(wildcard $(FAST_TESTS))
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(wildcard $(FAST_TESTS))
 
 test: setup ## Run every test that a change must pass
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE)
 
 nightly: setup ## Run every test there is, with more examples; hours
 	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default

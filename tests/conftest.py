@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,8 @@ settings.load_profile("every_change")
 MARK = "SPARK_JOBS_TESTS"
 """An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
 
+AIRFLOW_TESTS = "tests/airflow/"
+LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
 
 
@@ -56,6 +59,24 @@ def close_jvm() -> None:
     gateway.proc.wait(OUTLIVE_S)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests share a process, where there are several: those of a file, and all that need Airflow, which is dear to set up."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return AIRFLOW_TESTS if nodeid.startswith(AIRFLOW_TESTS) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what one of several test processes has found left behind."""
+    left_behind.extend(getattr(node, "workeroutput", {}).get(LEFT_BEHIND, []))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the session if anything that a test started is still there; ends it all the same."""
@@ -64,7 +85,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for process in alive:
         left_behind.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
         process.kill()
-    if alive and session.exitstatus == pytest.ExitCode.OK:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[LEFT_BEHIND] = left_behind
+    if left_behind and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -15,18 +15,24 @@ def test_that_starts_a_process():
 """
 
 
-def run(pytester: pytest.Pytester, then: str) -> pytest.RunResult:
+@pytest.fixture(params=[[], ["-n", "2"]], ids=["alone", "side by side"])
+def processes(request: pytest.FixtureRequest) -> list[str]:
+    """How many processes run the tests."""
+    return list(request.param)
+
+
+def run(pytester: pytest.Pytester, then: str, processes: list[str]) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST.replace("OUTLIVE_S = 15.0", "OUTLIVE_S = 0.2"))
     pytester.makepyfile(STARTS_A_PROCESS.format(then=then))
-    return pytester.runpytest_subprocess("-p", "no:randomly")
+    return pytester.runpytest_subprocess("-p", "no:randomly", *processes)
 
 
-def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "sys.kept = process")
+def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester, processes: list[str]) -> None:
+    result = run(pytester, "sys.kept = process", processes)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*processes that outlived the tests*", "*sys.stdin.read()*"])
 
 
-def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "process.communicate()")
+def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester, processes: list[str]) -> None:
+    result = run(pytester, "process.communicate()", processes)
     assert result.ret == pytest.ExitCode.OK
