@@ -29,7 +29,6 @@ SPARK_FEATURES = DELTA_RS_FEATURES | {
     "icebergCompatV1",
     "icebergCompatV2",
     "inCommitTimestamp",
-    "inCommitTimestamp-preview",
     "materializePartitionColumns",
     "rowTracking",
     "typeWidening",

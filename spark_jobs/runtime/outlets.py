@@ -1,24 +1,27 @@
 """Where a stage's rows go: the directory they are staged in, the public table they are for, and who will publish them."""
 
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign, UpsertRule
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Publisher, UpsertCut
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, NotFoundError
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.staging import fit
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
 
-_CHANNEL = TableDesign(evolution=SchemaEvolution.ADD_COLUMNS)
-"""A channel is the runtime's own: it takes whatever columns the stage returns."""
+_PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
+"""What Parquet, and so Delta without column mapping, takes for the name of a column."""
 _CONSTRAINT = "delta.constraints."
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 _LOG = logging.getLogger(__name__)
@@ -64,9 +67,11 @@ def prepare_outlet(
     """
     sink = stage.sink
     if sink is None or place is None:
-        return Outlet(prepare_table(session, TablePlace(channel), frame, _CHANNEL, stage.name), None, None)
+        return Outlet(prepare_table(session, TablePlace(channel), frame, _own_design(frame), stage.name), None, None)
     if sink.upsert:
         _check_rule(sink, sink.upsert, frame)
+    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
+        check_publishable(place.path.as_uri(), sink.mode)
     table = prepare_table(session, place, frame, sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
     compared = {
@@ -85,6 +90,26 @@ def prepare_outlet(
     return Outlet(staged_in, public, UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave))
 
 
+def _own_design(frame: DataFrame) -> TableDesign:
+    """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
+    plain = all(_PLAIN_NAME.fullmatch(name) for name in _names(frame.schema))
+    properties = {} if plain else {"delta.columnMapping.mode": "name"}
+    return TableDesign(properties=properties, evolution=SchemaEvolution.ADD_COLUMNS)
+
+
+def _names(kind: DataType) -> Iterator[str]:
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield field.name
+                yield from _names(field.dataType)
+        case ArrayType():
+            yield from _names(kind.elementType)
+        case MapType():
+            yield from _names(kind.keyType)
+            yield from _names(kind.valueType)
+
+
 def _name_auto_compaction(table: StagingTable, sink: Sink) -> None:
     if table.configuration.get(_AUTO_COMPACTION, "false").lower() != "false":
         _LOG.warning(
@@ -97,7 +122,7 @@ def _name_auto_compaction(table: StagingTable, sink: Sink) -> None:
 
 def _event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
     """Where the rows of an upsert sink wait. What the public table forbids is refused here already, except of deletes."""
-    channel_table = prepare_table(session, TablePlace(channel), fitted, _CHANNEL, sink.name)
+    channel_table = prepare_table(session, TablePlace(channel), fitted, _own_design(fitted), sink.name)
     wanted = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
     given = {name.lower() for name in fitted.columns}
     wanted |= {
@@ -117,7 +142,7 @@ def _tombstones(session: SparkSession, rule: UpsertRule, staged_in: StagingTable
     if rule.sequence_by is None or rule.apply_as_deletes is None:
         return None
     remembered = fit(frame, staged_in.schema).select(*(f"`{name}`" for name in (*rule.keys, rule.sequence_by)))
-    return prepare_table(session, TablePlace(path), remembered, TableDesign(), path.name).uri
+    return prepare_table(session, TablePlace(path), remembered, _own_design(remembered), path.name).uri
 
 
 def _check_rule(sink: Sink, rule: UpsertRule, frame: DataFrame) -> None:

@@ -49,7 +49,8 @@ def _write_log(table: Path, refused: Refused) -> None:
     ]
     reader_features = sorted({"catalogManaged"} & set(refused.protocol))
     protocol: dict[str, Any] = {"minReaderVersion": 3 if reader_features else 1, "minWriterVersion": refused.writer_version}
-    protocol["writerFeatures"] = list(refused.protocol)
+    if refused.protocol:
+        protocol["writerFeatures"] = list(refused.protocol)
     if reader_features:
         protocol["readerFeatures"] = reader_features
     metadata = {
@@ -112,7 +113,13 @@ def _totals(site: Site) -> Pipeline:
     [
         ("id LONG, value LONG NOT NULL", "", ["id", "value"], None, "NOT_NULL"),
         ("id LONG, value LONG", "TBLPROPERTIES ('delta.constraints.small' = 'value < 10')", ["id", "value"], 10, "small"),
-        ("id LONG, value LONG, twice LONG GENERATED ALWAYS AS (value * 2)", "", ["id", "value", "value * 3 AS twice"], 1, "twice"),
+        (
+            "id LONG, value LONG, twice LONG GENERATED ALWAYS AS (value * 2)",
+            "",
+            ["id", "value", "value * 3 AS twice"],
+            1,
+            "twice",
+        ),
     ],
     ids=["not null", "check", "generated"],
 )
@@ -136,7 +143,7 @@ def test_a_row_that_the_table_forbids_fails_while_it_is_staged(
     [
         ("'delta.columnMapping.mode' = 'name'", "RENAME COLUMN value TO amount"),
         ("'delta.enableTypeWidening' = 'true'", "ALTER COLUMN value TYPE BIGINT"),
-        ("'owner' = 'us'", "ADD CONSTRAINT small CHECK (value < 10)"),
+        ("'team' = 'us'", "ADD CONSTRAINT small CHECK (value < 10)"),
     ],
     ids=["renamed", "widened", "constrained"],
 )

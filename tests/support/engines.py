@@ -7,7 +7,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from tests.spark.rows import Rows, counted
 from tests.support.table_features import DELTA_RS_READER, DUCKDB_READER

@@ -54,7 +54,7 @@ class Feature:
     deleted: str = "false"
     publisher: Publisher = DELTA_RS
     modes: frozenset[SinkMode] = ALL_MODES
-    everyday: frozenset[SinkMode] = frozenset({SinkMode.APPEND, SinkMode.COMPLETE})
+    everyday: frozenset[SinkMode] = frozenset({SinkMode.APPEND})
     readers: frozenset[str] = READERS
 
     @property
@@ -91,7 +91,9 @@ FEATURES = (
         frozenset({"checkConstraints"}),
         properties={"delta.constraints.small": "value < 1000"},
     ),
-    Feature("`NOT NULL`", frozenset({"invariants"}), columns="id LONG NOT NULL, seq LONG NOT NULL, value INT NOT NULL, name STRING"),
+    Feature(
+        "`NOT NULL`", frozenset({"invariants"}), columns="id LONG NOT NULL, seq LONG NOT NULL, value INT NOT NULL, name STRING"
+    ),
     Feature(
         "generated columns",
         frozenset({"generatedColumns"}),
@@ -104,11 +106,20 @@ FEATURES = (
         "column mapping by name",
         frozenset({"columnMapping"}),
         columns="id LONG, seq LONG, value INT, name STRING, `a b` STRING",
-        clauses="PARTITIONED BY (name)",
         properties={"delta.columnMapping.mode": "name"},
         staged=(*STAGED, "region AS `a b`"),
         columns_of_answer=(*STAGED, "`a b`"),
         everyday=ALL_MODES,
+    ),
+    Feature(
+        "column mapping by name, and partitions",
+        frozenset({"columnMapping"}),
+        columns="id LONG, seq LONG, value INT, name STRING, `a b` STRING",
+        clauses="PARTITIONED BY (name, `a b`)",
+        properties={"delta.columnMapping.mode": "name"},
+        staged=(*STAGED, "region AS `a b`"),
+        columns_of_answer=(*STAGED, "`a b`"),
+        readers=frozenset({DELTA_RS_READER}),
     ),
     Feature(
         "column mapping by id",
@@ -154,7 +165,7 @@ FEATURES = (
         "v2 checkpoints",
         frozenset({"v2Checkpoint"}),
         properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"},
-        between=("ALTER TABLE {table} SET TBLPROPERTIES ('owner' = 'us')",),
+        between=("ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'us')",),
     ),
     Feature(
         "row tracking",
@@ -205,17 +216,15 @@ FEATURES = (
         frozenset({"icebergCompatV1", "columnMapping"}),
         properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV1": "true"},
         publisher=SPARK,
-        everyday=frozenset({SinkMode.APPEND}),
     ),
     Feature(
         "Iceberg compatibility, version 2",
         frozenset({"icebergCompatV2", "columnMapping"}),
         properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
         publisher=SPARK,
-        everyday=frozenset({SinkMode.APPEND}),
     ),
     Feature(
-        "a vacuum protocol check, checkpoint protection, materialized partition columns",
+        "features for the log's keeping (vacuum protocol check, checkpoint protection, materialized partition columns)",
         frozenset({"vacuumProtocolCheck", "checkpointProtection", "materializePartitionColumns"}),
         properties={
             "delta.feature.vacuumProtocolCheck": "supported",
@@ -223,19 +232,22 @@ FEATURES = (
             "delta.feature.materializePartitionColumns": "supported",
         },
         publisher=SPARK,
-        everyday=frozenset({SinkMode.APPEND}),
+        readers=frozenset({DUCKDB_READER}),
     ),
     Feature(
-        "features as they were called before they were final",
-        frozenset({"inCommitTimestamp-preview", "typeWidening-preview", "variantType-preview", "variantShredding-preview"}),
+        "`VARIANT` as it was called before it was final",
+        frozenset({"variantType-preview"}),
+        properties={"delta.feature.variantType-preview": "supported"},
+    ),
+    Feature(
+        "other features as they were called before they were final",
+        frozenset({"typeWidening-preview", "variantShredding-preview"}),
         properties={
-            "delta.feature.inCommitTimestamp-preview": "supported",
             "delta.feature.typeWidening-preview": "supported",
-            "delta.feature.variantType-preview": "supported",
             "delta.feature.variantShredding-preview": "supported",
         },
         publisher=SPARK,
-        everyday=frozenset({SinkMode.APPEND}),
+        readers=frozenset({DUCKDB_READER}),
     ),
 )
 
@@ -248,7 +260,7 @@ class Refused:
         title: What the page calls it.
         evidence: What the error names.
         protocol: The writer features of its log; ``configuration`` its properties; ``field_metadata`` of its column ``id``.
-        writer_version: Its protocol's.
+        writer_version: Its protocol's; 7 with table features, else another.
     """
 
     title: str
@@ -260,12 +272,15 @@ class Refused:
 
 
 REFUSED = (
-    Refused("identity columns", "identityColumns", ("identityColumns",), {}, {"delta.identity.start": 1, "delta.identity.step": 1}),
+    Refused(
+        "identity columns", "identityColumns", ("identityColumns",), {}, {"delta.identity.start": 1, "delta.identity.step": 1}
+    ),
     Refused("tables that a catalog manages", "catalogManaged", ("catalogManaged", "inCommitTimestamp")),
     Refused("coordinated commits", "coordinatedCommits-preview", ("coordinatedCommits-preview", "inCommitTimestamp")),
     Refused(
         "`delta.setTransactionRetentionDuration`",
         "delta.setTransactionRetentionDuration",
+        ("appendOnly",),
         configuration={"delta.setTransactionRetentionDuration": "interval 30 days"},
     ),
     Refused("table features that this version does not know", "somethingNew", ("somethingNew",)),
