@@ -84,3 +84,20 @@ def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_st
     assert public(orders) == Counter([(1, "c", 2.5), (4, "d", 4.0), (5, "d", 5.0)])
     assert public(refunds) == Counter([(2, 1.0)])
     assert public(customers, ["customer", "city"]) == Counter([("d", "Kiel")])
+
+
+def test_the_customers_of_the_guide_are_those_of_their_last_changes(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = pipeline_of("write-a-pipeline.md", "customers.py", tmp_path)
+
+    def change(customer: str, city: str, operation: str, hours: int) -> dict[str, Any]:
+        return {"customer": customer, "city": city, "operation": operation, "changed_at": MONDAY + timedelta(hours=hours)}
+
+    changes = [
+        change("ann", "Bern", "move", 2),
+        change("ann", "Basel", "move", 1),
+        change("bob", "Bern", "delete", 2),
+        change("bob", "Bern", "move", 1),
+    ]
+    found = run_pipeline(pipeline, {"changes": changes}, params={"changes": "-", "warehouse": "-"}, spark=spark)
+    assert [(row.customer, row.city) for row in found["customers"]] == [("ann", "Bern")]
+    assert {row.city: row["count"] for row in found["customers_by_city"]} == {"Bern": 3, "Basel": 1}
