@@ -17,6 +17,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.runtime.delta_jars import DeltaJars
 
 JAVA_MIN = 17
 REQUIRED_SETTINGS: Mapping[str, str] = {
@@ -99,16 +100,24 @@ def start_session(
     for key, files in (("spark.jars", jars), ("spark.submit.pyFiles", py_files)):
         if files:
             settings[key] = ",".join(files)
+    delta_jars = DeltaJars(settings, packages)
+    known = delta_jars.setting()
+    if known is not None:
+        settings["spark.jars"] = known
     builder = SparkSession.Builder()
     for key, value in (settings | dict(REQUIRED_SETTINGS)).items():
         builder = builder.config(key, value)
     try:
-        return configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
+        if known is not None:
+            return builder.getOrCreate()
+        session = configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
             remedy="The lines above say why. Delta's jars are fetched once; that needs a package registry or --jars.",
         ) from error
+    delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
+    return session
 
 
 def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:

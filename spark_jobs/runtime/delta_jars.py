@@ -1,0 +1,72 @@
+"""Where Delta's jars are, remembered from the first start on.
+
+Asked for a package, Spark has Ivy resolve it at every start, which takes seconds although nothing is fetched. What it comes to is the same
+for the same versions, so it is written down once. A list that is missing, cannot be written or names a jar that is gone costs those seconds
+again, no more.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_RESOLUTION = (
+    "spark.jars.packages",
+    "spark.jars.excludes",
+    "spark.jars.ivy",
+    "spark.jars.ivySettings",
+    "spark.jars.repositories",
+)
+"""Settings with which Ivy may come to something else; then nothing is remembered."""
+
+
+class DeltaJars:
+    """The list of jars for the installed versions.
+
+    Args:
+        settings: Those of the application, without Delta's.
+        packages: Maven packages that are wanted beside Delta's.
+        cache: The directory of the lists.
+    """
+
+    def __init__(self, settings: Mapping[str, str], packages: Sequence[str], cache: Path | None = None) -> None:
+        self._given = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
+        self._usable = not packages and not any(key in settings for key in _RESOLUTION)
+        name = f"delta-{version('delta-spark')}-spark-{version('pyspark')}.jars"
+        self._list = (cache or _user_cache()) / name
+
+    def setting(self) -> str | None:
+        """``spark.jars`` with the user's own jars and Delta's; None where Spark has to ask Ivy."""
+        if not self._usable:
+            return None
+        try:
+            jars = self._list.read_text().splitlines()
+        except (OSError, UnicodeDecodeError):
+            return None
+        if not jars or not all(Path(jar).is_file() for jar in jars):
+            return None
+        return ",".join([*self._given, *jars])
+
+    def remember(self, setting: str) -> None:
+        """Takes in what ``spark.jars`` was after a start that has asked Ivy."""
+        own = {_path(jar) for jar in self._given}
+        jars = [path for path in map(_path, setting.split(",")) if path and path not in own]
+        if not self._usable or not any(Path(jar).name.startswith("io.delta_delta-spark") for jar in jars):
+            return
+        unfinished = self._list.with_name(f".{self._list.name}.{os.getpid()}")
+        with suppress(OSError):
+            self._list.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text("".join(f"{jar}\n" for jar in jars))
+            unfinished.replace(self._list)
+
+
+def _user_cache() -> Path:
+    with suppress(RuntimeError):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-jobs"
+    return Path("/nonexistent")  # a user without a home: nothing is remembered
+
+
+def _path(jar: str) -> str:
+    return unquote(urlsplit(jar).path)
