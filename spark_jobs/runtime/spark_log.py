@@ -80,6 +80,10 @@ class SparkLog:
         """Whether a batch was planned and not committed."""
         return self.last_offsets() > self.last_commit()
 
+    def has_state(self) -> bool:
+        """Whether the query keeps state: Spark makes its directory with the first batch of a stateful operator, and never without one."""
+        return bool(self.files.names(f"{self.directory}/state"))
+
     def offsets(self, batch: BatchId) -> OffsetEntry:
         """The planned batch.
 

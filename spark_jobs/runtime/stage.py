@@ -116,14 +116,17 @@ class StageRun:
     def drain(self) -> None:
         """Moves the watermark to the end of time, so that every window, join and timer is flushed. Idempotent.
 
+        A stage that keeps no state is drained as it is: a batch without rows would let nothing go, and its consumers have watermarks
+        of their own.
+
         Raises:
             RejectedError: Timers keep setting timers.
             InterruptedRunError: The stage's query failed.
         """
         for _ in range(DRAIN_BATCHES_MAX):
             last = self.spark_log.last_commit()
-            if last == NO_BATCH:
-                return  # no input ever: nothing to flush, and no entry to plan the batch from
+            if last == NO_BATCH or not self.spark_log.has_state():
+                return  # nothing to flush; without any input there is no entry to plan the batch from either
             entry = self.spark_log.offsets(last)
             if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
                 return

@@ -40,6 +40,12 @@ def test_a_query_that_never_ran_has_no_batch(log: SparkLog) -> None:
     assert (log.last_offsets(), log.last_commit(), log.pending(), log.query_id()) == (NO_BATCH, NO_BATCH, False, None)
 
 
+def test_a_query_has_state_once_spark_has_written_some(tmp_path: Path, log: SparkLog) -> None:
+    assert not log.has_state()
+    (tmp_path / "checkpoint/state/0/0").mkdir(parents=True)
+    assert log.has_state()
+
+
 def test_a_planned_batch_is_pending_until_it_is_committed(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "{}")
     assert log.pending()
