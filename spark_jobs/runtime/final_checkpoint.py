@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.storage.files import Files
+
+_STAGES_AT_ONCE = 16
 
 
 @dataclass
@@ -157,11 +160,18 @@ class FinalCheckpoint:
         )
 
     def _persist(self, stages: Sequence[StageRun]) -> None:
-        """Makes durable what Spark has written beside the staged files: it leaves that to the operating system."""
-        for stage in stages:
-            root = Path(self.work.url.removeprefix("file://"))
-            found = (path for path in (root / stage.spark_log.directory).rglob("[!.]*") if path.is_file())
-            self.work.sync(*(str(path.relative_to(root)) for path in found))
+        """Makes durable what Spark has written beside the staged files: it leaves that to the operating system.
+
+        At once for several stages, because a disk makes many files durable in little more than the time of one.
+        """
+        with ThreadPoolExecutor(_STAGES_AT_ONCE) as pool:
+            for synced in [pool.submit(self._persist_stage, stage) for stage in stages]:
+                synced.result()
+
+    def _persist_stage(self, stage: StageRun) -> None:
+        root = Path(self.work.url.removeprefix("file://"))
+        found = (path for path in (root / stage.spark_log.directory).rglob("[!.]*") if path.is_file())
+        self.work.sync(*(str(path.relative_to(root)) for path in found))
 
     def _record(self, store: CheckpointStore, manifest: Manifest, began_at: datetime) -> None:
         store.record(
