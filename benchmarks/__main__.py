@@ -1,83 +1,87 @@
-"""``python -m benchmarks``: measures every figure, shows it, and keeps the numbers in ``benchmarks/results``."""
+"""``python -m benchmarks``: measures every figure, shows it, and keeps the numbers in ``benchmarks/results``.
+
+``--render FILE`` measures nothing: it makes the tables and the plot of ``docs/benchmarks.md`` from the numbers of a run.
+"""
 
 import argparse
-import json
 import os
-import platform
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import fixed_cost, staged_sink
+from benchmarks import final_checkpoint, fixed_cost, publication, staged_sink, upsert, watermark_state
 from benchmarks.figures import Figure
+from benchmarks.plot import draw
+from benchmarks.report import Report, about
 from benchmarks.site import SETTINGS, Site
 
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOCS / "benchmarks" / "ratios.svg"
+PARTS = {
+    part.__name__.rpartition(".")[2]: part
+    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state)
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, under two minutes")
-    quick = bool(parser.parse_args().quick)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    load_before = os.getloadavg()
-    figures: list[Figure] = []
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as directory, console.status("starting Spark") as status:
-
-        def tell(what: str) -> None:
-            status.update(what) if console.is_terminal else console.print(f"  {what}", highlight=False)
-
-        site = Site(Path(directory))
-        for part in (staged_sink, fixed_cost):
-            figures.extend(part.figures(site, quick=quick, tell=tell))
-        site.spark.stop()
-    show(console, figures)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, under three minutes")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this part alone; may be repeated")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="make the page's tables and plot from the numbers of a run")
+    options = parser.parse_args()
+    if options.render:
+        render(options.render)
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    path = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    for report in measure(options.only or list(PARTS), quick=options.quick, console=console):
+        report.write(path)
+    report.show(console)
+    loads = report.about["loads"]
     console.print(
-        f"Load of this machine before: {load_before[0]:.1f}, after: {os.getloadavg()[0]:.1f}; above the number of its "
-        f"cores ({os.cpu_count()}) the times say little, the ratios more. Numbers: {keep(figures, quick)}"
+        "A ratio above 1: ours is better. "
+        f"Load of this machine: {min(loads):.1f} to {max(loads):.1f}; above the number of its cores ({os.cpu_count()}) the times say "
+        f"little, the ratios more. Numbers: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}"
     )
     return 0
 
 
-def show(console: Console, figures: Sequence[Figure]) -> None:
-    """The table for people: medians, and how far the turns lie apart."""
-    table = Table(title="The staged sink and the runtime, against Spark with Delta's own streaming sink", title_justify="left")
-    for heading in ("what", "measure", "ours", "plain", "ratio"):
-        table.add_column(heading, justify="left" if heading in ("what", "measure") else "right")
-    for figure in figures:
-        table.add_row(figure.name, figure.measure, spread(figure.ours), spread(figure.plain), f"{figure.ratio:.2f}")
-    console.print(table)
+def measure(names: list[str], *, quick: bool, console: Console) -> Iterator[Report]:
+    """Measures the parts of these names, in one session; after each the report so far."""
+    figures: list[Figure] = []
+    began_s, loads = time.monotonic(), [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as directory, console.status("starting Spark") as status:
+
+        def tell(what: str) -> None:
+            line = f"{time.monotonic() - began_s:4.0f} s  {what}"
+            status.update(line) if console.is_terminal else console.print(f"  {line}", highlight=False)
+
+        site = Site(Path(directory))
+        for name in names:
+            part: Iterator[Figure] = PARTS[name].figures(site, quick=quick, tell=tell)
+            figures.extend(part)
+            loads.append(os.getloadavg()[0])
+            kinds = list(dict.fromkeys(figure.kind for figure in figures))
+            in_order = sorted(figures, key=lambda figure: kinds.index(figure.kind))
+            yield Report(about(SETTINGS, quick=quick, loads=loads), in_order)
+        site.spark.stop()
 
 
-def spread(values: Sequence[float]) -> str:
-    """The median, the least and the most."""
-    digits = 0 if median(values) >= 100 else 2
-    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
-
-
-def keep(figures: Sequence[Figure], quick: bool) -> Path:
-    """Writes everything that was measured, and where."""
-    now = datetime.now(UTC)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
-    about = {
-        "measured_at": now.isoformat(),
-        "quick": quick,
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("pyspark", "delta-spark", "deltalake")},
-        "settings": dict(SETTINGS),
-    }
-    path.write_text(json.dumps(about | {"figures": [figure.to_json() for figure in figures]}, indent=1) + "\n")
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+def render(source: Path) -> None:
+    """Makes the tables and the plot of the page from ``source``, and keeps it beside the plot."""
+    if source.resolve() != KEPT.resolve():
+        KEPT.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, KEPT)
+    report = Report.read(KEPT)
+    PAGE.write_text(report.markdown(PAGE.read_text()))
+    draw(report, KEPT, PLOT)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,41 @@
-"""A figure: the same work done our way and plainly, in turn, so that a busy machine disturbs both."""
+"""A figure: the same work done in two ways, in turn, so that a busy machine disturbs both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from statistics import median
 from typing import Any
+
+Way = Callable[[], float]
+"""Does the work once and tells what it measured."""
+Tell = Callable[[str], None]
+"""Shows people what is going on."""
+
+
+class Better(StrEnum):
+    """Which numbers are the better ones."""
+
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What several figures have in common.
+
+    Args:
+        name: A word or two; the heading of their table.
+        measure: What the numbers are, with their unit.
+        better: Which are the better ones.
+        ours: What our way is.
+        plain: What it is compared with.
+    """
+
+    name: str
+    measure: str
+    better: Better
+    ours: str
+    plain: str
 
 
 @dataclass(frozen=True)
@@ -11,42 +43,71 @@ class Figure:
     """One comparison.
 
     Args:
+        kind: What is measured and compared.
         name: What was done.
-        measure: What the numbers are, with their unit.
         ours: One number for each turn.
-        plain: The same for Spark and Delta alone.
+        plain: The same for the other way.
+        goal: The ratio that is wanted at least; None where the figure only tells what something costs.
     """
 
+    kind: Kind
     name: str
-    measure: str
     ours: Sequence[float]
     plain: Sequence[float]
+    goal: float | None = None
 
     @property
     def ratio(self) -> float:
-        """How many times the plain way's median ours is."""
-        return median(self.ours) / median(self.plain)
+        """How many times as good as the other way ours is, by the medians: above 1 ours is better, whichever numbers are."""
+        return self._ratio(median(self.ours), median(self.plain))
+
+    @property
+    def ratios(self) -> list[float]:
+        """The same for each turn."""
+        return [self._ratio(*turn) for turn in zip(self.ours, self.plain, strict=True)]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None where there is none."""
+        return None if self.goal is None else self.ratio >= self.goal
+
+    def _ratio(self, ours: float, plain: float) -> float:
+        return ours / plain if self.kind.better is Better.MORE else plain / ours
 
     def to_json(self) -> dict[str, Any]:
         """Everything that was measured, with what follows from it."""
         return asdict(self) | {"ours_median": median(self.ours), "plain_median": median(self.plain), "ratio": self.ratio}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Figure":
+        """What :meth:`to_json` has made."""
+        kind = Kind(**data["kind"] | {"better": Better(data["kind"]["better"])})
+        return cls(kind, data["name"], data["ours"], data["plain"], data["goal"])
 
-def measured_in_turn(
-    name: str,
-    measure: str,
-    *,
-    ours: Callable[[], float],
-    plain: Callable[[], float],
-    turns: int,
-    tell: Callable[[str], None],
-) -> Figure:
-    """Measures both ways ``turns`` times, each time ours first; one more turn before is thrown away: it warms the JVM up."""
-    found: dict[str, list[float]] = {"ours": [], "plain": []}
-    for turn in range(turns + 1):
-        for what, way in (("ours", ours), ("plain", plain)):
-            tell(f"{name}, {what}: {f'turn {turn} of {turns}' if turn else 'warming up'}")
+
+def in_turn(what: str, ways: Mapping[str, Way], turns: int, tell: Tell, *, warm: bool = True) -> dict[str, list[float]]:
+    """Measures every way ``turns`` times, one after the other in each turn.
+
+    Args:
+        what: Shown with the turns.
+        ways: In the order in which they take their turns.
+        turns: How many count.
+        tell: Told what is going on.
+        warm: One more turn before is thrown away: it warms the JVM up.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(0 if warm else 1, turns + 1):
+        for name, way in ways.items():
+            tell(f"{what}, {name}: {f'turn {turn} of {turns}' if turn else 'warming up'}")
             value = way()
             if turn:
-                found[what].append(value)
-    return Figure(name, measure, found["ours"], found["plain"])
+                found[name].append(value)
+    return found
+
+
+def measured_in_turn(
+    kind: Kind, name: str, *, ours: Way, plain: Way, turns: int, tell: Tell, goal: float | None = None
+) -> Figure:
+    """One figure, warm, ours first in each turn."""
+    found = in_turn(f"{kind.name}: {name}", {"ours": ours, "plain": plain}, turns, tell)
+    return Figure(kind, name, found["ours"], found["plain"], goal)

@@ -3,11 +3,12 @@
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Publish
 from spark_jobs.runtime.session import start_session
+from spark_jobs.storage.open import open_files
 
 SETTINGS: Mapping[str, str] = {
     "spark.master": "local[2]",
@@ -25,6 +29,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 """The same for both ways: the plain one runs in a session that differs in nothing else."""
+COLD_SETTINGS: Mapping[str, str] = {key: value for key, value in SETTINGS.items() if not key.endswith("ProgressUpdates")}
+"""Those of a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,14 @@ class Outcome:
 
     run_s: float
     """From the call to its return."""
-    batch_ms: float
-    """Spark's ``triggerExecution`` of a batch that had rows, the median."""
+    rows_per_s: float
+    """Of a batch that had rows, by Spark's ``triggerExecution``, the median."""
+    state_rows: int
+    """The most rows that the state of all operators held after a batch."""
+    state_bytes: int
+    """The same in memory, as Spark counts it."""
+    checkpoint_s: float = 0.0
+    """The final checkpoint, from the cut to its manifest; 0 where there is none."""
 
 
 class Site:
@@ -55,13 +67,13 @@ class Site:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._numbers = count()
         self.spark: SparkSession = start_session("benchmarks", {**SETTINGS, "spark.sql.warehouse.dir": str(directory / "hive")})
 
     def input(self, name: str, files: int, rows_per_file: int) -> Input:
-        """Writes a table with that many files: a key, a number, a text and a time."""
-        path = self._directory / name
+        """Writes a table with that many files: a key, a number, a text and a time; a second between two rows, in order."""
+        path = self.directory / name
         rows = files * rows_per_file
         frame = self.spark.range(0, rows, numPartitions=files).select(
             "id",
@@ -75,45 +87,72 @@ class Site:
 
     def ours(self, source: Input, stages: int = 1) -> Outcome:
         """A pipeline of ``stages`` stages in a row, from nothing to its published tables."""
-        directory = self._new()
-        pipeline = chain(source, directory, stages)
+        directory = self.new()
+        outcome = self.run(chain(source, directory, stages), directory)
+        self._check(directory, source, stages)
+        return outcome
+
+    def run(self, pipeline: Pipeline, directory: Path, publish: Publish | None = None) -> Outcome:
+        """A run of any pipeline, with its home in ``directory``; what it has left stays there."""
         began_s = time.monotonic()
-        pipeline.run(spark=self.spark, home=directory / "home")
+        pipeline.run(spark=self.spark, home=directory / "home", publish=publish)
         run_s = time.monotonic() - began_s
         log = (directory / "home" / "attempts" / "1.log").read_text().splitlines()
         batches = [entry["progress"] for line in log if "progress" in (entry := json.loads(line))]
-        return self._outcome(directory, source, run_s, batches, stages)
+        files = open_files(str(directory / "home"))
+        history = CheckpointStore(files).history()[-1]
+        return outcome(run_s, batches, sum(step.duration_s for step in history.steps))
 
     def plain(self, source: Input, stages: int = 1) -> Outcome:
         """As many queries, one after the other, each with Delta's own streaming sink."""
-        directory = self._new()
+        directory = self.new()
         session, read, batches = self.spark.newSession(), str(source.path), []
         began_s = time.monotonic()
         for number in range(stages):
             table = str(directory / f"stage_{number}")
-            query = _plain_query(session, read, table, f"{directory}/checkpoint_{number}")
+            query = plain_query(session, read, table, f"{directory}/checkpoint_{number}")
             query.awaitTermination()
             batches += [json.loads(progress.json) for progress in query.recentProgress]
             read = table
-        return self._outcome(directory, source, time.monotonic() - began_s, batches, stages)
+        run_s = time.monotonic() - began_s
+        self._check(directory, source, stages)
+        return outcome(run_s, batches)
 
-    def _new(self) -> Path:
-        directory = self._directory / f"run-{next(self._numbers)}"
+    def new(self) -> Path:
+        """An empty directory for a run."""
+        directory = self.directory / f"run-{next(self._numbers)}"
         directory.mkdir()
         return directory
 
-    def _outcome(self, directory: Path, source: Input, run_s: float, batches: list[dict[str, Any]], stages: int) -> Outcome:
+    def rows(self, table: Path) -> int:
+        """How many rows a Delta table has."""
+        return self.spark.read.format("delta").load(str(table)).count()
+
+    def _check(self, directory: Path, source: Input, stages: int) -> None:
+        """Removes a run that has given the right rows."""
         for number in range(stages):
-            rows = self.spark.read.format("delta").load(str(directory / f"stage_{number}")).count()
+            rows = self.rows(directory / f"stage_{number}")
             if rows != source.rows:
                 raise AssertionError(f"stage {number} in {directory} has {rows} rows instead of {source.rows}")
         shutil.rmtree(directory)
-        return Outcome(run_s, median(batch["durationMs"]["triggerExecution"] for batch in batches if batch["numInputRows"]))
 
 
-def chain(source: Input, directory: Path, stages: int) -> Pipeline:
+def outcome(run_s: float, batches: Sequence[Mapping[str, Any]], checkpoint_s: float = 0.0) -> Outcome:
+    """What a run took, from what Spark reported of its batches."""
+    return Outcome(
+        run_s=run_s,
+        rows_per_s=median(
+            batch["numInputRows"] / batch["durationMs"]["triggerExecution"] * 1_000 for batch in batches if batch["numInputRows"]
+        ),
+        state_rows=max(sum(operator["numRowsTotal"] for operator in batch["stateOperators"]) for batch in batches),
+        state_bytes=max(sum(operator["memoryUsedBytes"] for operator in batch["stateOperators"]) for batch in batches),
+        checkpoint_s=checkpoint_s,
+    )
+
+
+def chain(source: Input, directory: Path, stages: int, conf: Mapping[str, str] = MappingProxyType({})) -> Pipeline:
     """A pipeline whose stages each do what :func:`work` does with the rows of the one before."""
-    pipeline = Pipeline("benchmark")
+    pipeline = Pipeline("benchmark", conf=conf)
 
     @pipeline.source(bounded=True)
     def rows(spark: SparkSession) -> DataFrame:
@@ -133,7 +172,8 @@ def work(frame: DataFrame) -> DataFrame:
     return frame.where("value >= 0").withColumn("value", F.col("value") * 2)
 
 
-def _plain_query(session: SparkSession, read: str, table: str, checkpoint: str) -> StreamingQuery:
+def plain_query(session: SparkSession, read: str, table: str, checkpoint: str) -> StreamingQuery:
+    """What a stage is compared with: the same work, written by Delta's own streaming sink."""
     stream = session.readStream.format("delta").option("maxFilesPerTrigger", 1).load(read)
     return (
         work(stream).writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True).start(table)

@@ -50,6 +50,8 @@ class Step(Enum):
     """A sink's actions of a checkpoint are durable."""
     MANIFEST_CREATE = "manifest.create"
     """The checkpoint is complete."""
+    BURY_KEYS = "bury.keys"
+    """The keys that a publication deletes are remembered; a part of ``PUBLISH_SINK``, before anything is public."""
     PUBLISH_SINK = "publish.sink"
     """One Delta transaction makes a checkpoint's rows of one sink public."""
     RESPONSE_CREATE = "response.create"

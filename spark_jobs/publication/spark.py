@@ -14,6 +14,7 @@ from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut, UpsertCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.scratch_table import scratch_table
@@ -107,7 +108,8 @@ class SparkTransaction:
         tombstones = None
         if rule.tombstones is not None:
             path = _path(rule.tombstones)
-            upsert.bury(DeltaTable.forPath(self._session, path))
+            with step(Step.BURY_KEYS):
+                upsert.bury(DeltaTable.forPath(self._session, path))
             tombstones = self._session.read.format("delta").load(path)
         if not open_table(table).differs_only_in_rows(self.table):
             raise ConflictError(

@@ -145,3 +145,9 @@ def test_any_number_of_stages_takes_one_checkpoint_and_one_delta_transaction_a_t
     for sink in SINKS:
         assert len(public(ran.site.tables / sink, version=0)) == 0
         assert_same(public(ran.site.tables / sink, version=1), public(ran.site.tables / sink))
+
+
+def test_only_a_stage_with_state_takes_a_drain_batch(ran: Ran) -> None:
+    cuts = ran.site.manifest().stages
+    assert {name for name, cut in cuts.items() if cut.drain_batches == 0} == {"renamed", "positive", "gains", "self_union"}
+    assert {cut.drained for cut in cuts.values()} == {True}

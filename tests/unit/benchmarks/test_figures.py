@@ -1,16 +1,28 @@
-import json
-from pathlib import Path
-
 import pytest
 
-from benchmarks import __main__ as bench
-from benchmarks.figures import Figure, measured_in_turn
+from benchmarks.figures import Better, Figure, Kind, in_turn, measured_in_turn
 
-FIGURE = Figure("a run", "s a run", ours=[3.0, 1.0, 2.0], plain=[4.0, 4.0, 40.0])
+RUN = Kind("runs", "seconds a run", Better.LESS, "ours", "plain")
+RATE = Kind("sink", "rows a second", Better.MORE, "ours", "plain")
 
 
-def test_a_ratio_is_that_of_the_medians() -> None:
-    assert FIGURE.ratio == 0.5
+@pytest.mark.parametrize(("kind", "ratio"), [(RATE, 0.5), (RUN, 2.0)])
+def test_a_ratio_is_that_of_the_medians_and_above_one_where_ours_is_better(kind: Kind, ratio: float) -> None:
+    assert Figure(kind, "a run", ours=[3.0, 1.0, 2.0], plain=[4.0, 4.0, 40.0]).ratio == ratio
+
+
+def test_each_turn_has_a_ratio_of_its_own() -> None:
+    assert Figure(RUN, "a run", ours=[1.0, 2.0], plain=[4.0, 1.0]).ratios == [4.0, 0.5]
+
+
+@pytest.mark.parametrize(("goal", "met"), [(None, None), (2.0, True), (2.1, False)])
+def test_a_goal_is_met_from_the_ratio_on(goal: float | None, met: bool | None) -> None:
+    assert Figure(RUN, "a run", ours=[1.0], plain=[2.0], goal=goal).met is met
+
+
+def test_a_figure_can_be_kept() -> None:
+    figure = Figure(RATE, "a run", ours=[1.0], plain=[2.0], goal=1.2)
+    assert Figure.from_json(figure.to_json()) == figure
 
 
 def test_both_ways_take_turns_and_the_first_turn_does_not_count() -> None:
@@ -21,20 +33,16 @@ def test_both_ways_take_turns_and_the_first_turn_does_not_count() -> None:
         return value + len(order)
 
     figure = measured_in_turn(
-        "a run", "s", ours=lambda: way("ours", 0), plain=lambda: way("plain", 100), turns=2, tell=lambda what: None
+        RUN, "a run", ours=lambda: way("ours", 0), plain=lambda: way("plain", 100), turns=2, tell=lambda what: None, goal=1.0
     )
     assert order == ["ours", "plain"] * 3
-    assert (figure.ours, figure.plain) == ([3, 5], [104, 106])
+    assert (figure.ours, figure.plain, figure.goal) == ([3, 5], [104, 106], 1.0)
 
 
-def test_what_was_measured_is_kept_with_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
-    kept = json.loads(bench.keep([FIGURE], quick=True).read_text())
-    assert kept["quick"] is True
-    assert kept["versions"].keys() == {"pyspark", "delta-spark", "deltalake"}
-    assert kept["figures"] == [FIGURE.to_json()]
-
-
-def test_the_table_shows_the_median_and_how_far_the_turns_lie_apart() -> None:
-    assert bench.spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
-    assert bench.spread([1_320.4, 1_282.0, 1_356.0]) == "1,320 (1,282 to 1,356)"
+def test_every_turn_counts_where_nothing_is_warmed_up() -> None:
+    told: list[str] = []
+    assert in_turn("cold", {"ours": lambda: 1.0, "plain": lambda: 2.0}, 2, told.append, warm=False) == {
+        "ours": [1.0, 1.0],
+        "plain": [2.0, 2.0],
+    }
+    assert told[0] == "cold, ours: turn 1 of 2"
