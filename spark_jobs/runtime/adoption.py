@@ -19,13 +19,14 @@ from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import RoundDocument
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import FileSourceLog
 from spark_jobs.runtime.build import call_stage
 from spark_jobs.runtime.inputs import source_frame, static_frame
-from spark_jobs.runtime.old_query import files_read, kind_of, last_offsets, refused
+from spark_jobs.runtime.old_query import batches_since, files_read, kind_of, last_offsets, refused
 from spark_jobs.runtime.private_log import StagedBatch
 from spark_jobs.runtime.session import offset_log_header, qualified_path
 from spark_jobs.runtime.spark_log import OFFSETS_VERSION, OffsetEntry
@@ -117,6 +118,24 @@ def adopt_offsets(stage: StageRun, round_document: RoundDocument) -> None:
         if stage.log.read(batch) is None:
             stage.log.append(StagedBatch(batch, offsets_sha256="", rows=0, late_rows=0, newest_event_ms={}, adds=()))
         log.commit(batch)
+
+
+def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
+    """Refuses a checkpoint of rows that an old query, which was not stopped, has written as well.
+
+    Raises:
+        RejectedError: An old query has gone on since its offsets were adopted.
+    """
+    for name, offsets in adopted.items():
+        if batches := batches_since(offsets):
+            raise RejectedError(
+                f"The query in {offsets.checkpoint} has gone on by {batches} {'batch' if batches == 1 else 'batches'} since source "
+                f"'{name}' adopted its offsets, so that rows would be written twice.",
+                safe="Nothing was published.",
+                remedy="Stop the old query, let it end, and begin anew: --fresh with --adopt-offsets.",
+                source=name,
+                batches=batches,
+            )
 
 
 class _Frames:

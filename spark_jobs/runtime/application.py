@@ -14,8 +14,10 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from spark_jobs import __version__
+from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
@@ -48,7 +50,7 @@ from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.adoption import adopt_offsets, check_stages, old_offsets
+from spark_jobs.runtime.adoption import adopt_offsets, check_stages, old_offsets, refuse_moved
 from spark_jobs.runtime.build import RoundSite, build_stage
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
@@ -147,7 +149,7 @@ class Application:
         with ExitStack() as stack:
             spark = self.start_spark()
             stack.callback(self._jvm_lock(spark).release)
-            places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
+            places = self._places(spark)
             if adopted:
                 check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
             attempt = self._begin_attempt(request, decision, facts)
@@ -168,6 +170,13 @@ class Application:
             _LOG.info("checkpoint %d is complete", manifest.checkpoint)
             self._sweep(stages, manifest)
             return _success(request, manifest, results)
+
+    def _places(self, spark: SparkSession) -> dict[SinkName, TablePlace]:
+        """Where the sinks' tables are; two names may be those of one table."""
+        places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
+        found = {self.graph.sinks[sink]: TableAddress(str(place.path.resolve()), named=False) for sink, place in places.items()}
+        check_distinct(found)
+        return places
 
     def _sweep(self, stages: list[StageRun], manifest: Manifest) -> None:
         """Deletes what nothing names. The run is over by then: what cannot be deleted now is by the next run."""
@@ -274,6 +283,7 @@ class Application:
         heartbeat.state(RunState.COMPLETING)
         inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
         reached = published_checkpoints(parent) if parent else {}
+        refuse_moved(round_document.adopted)
         final = FinalCheckpoint(self.home, site.work, self.pipeline, attempt, round_document, parent, inputs, reached)
         return final.take(stages), stages
 

@@ -53,6 +53,12 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
     return adopted
 
 
+def batches_since(adopted: AdoptedOffsets) -> int:
+    """How many batches the query has planned since; 0 where its directory is gone."""
+    planned = _last(open_files(adopted.checkpoint), "offsets")
+    return 0 if planned is None else max(planned - adopted.batch, 0)
+
+
 def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
     """What kind of source has written an offset.
 

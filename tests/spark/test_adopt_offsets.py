@@ -154,6 +154,20 @@ def test_what_an_old_query_over_files_has_not_read_is_read_once(files: Move) -> 
     assert public(files.site.tables / "copy").total() == 30
 
 
+def test_an_old_query_that_goes_on_meanwhile_lets_no_checkpoint_complete(delta: Move) -> None:
+    delta.old.run(delta.site.spark, batches=1)
+
+    def copy(rows: DataFrame) -> DataFrame:
+        delta.old.run(delta.site.spark)
+        return rows
+
+    with pytest.raises(RejectedError, match="has gone on by"):
+        delta.run(delta.pipeline(copy=copy))
+    assert delta.site.checkpoints() == []
+    assert public_count(delta.site.tables / "copy") == 0
+    assert_same(public(delta.old.table), _all_of(delta))
+
+
 def test_files_are_told_apart_after_the_old_log_was_compacted(files: Move) -> None:
     for seed in range(10, 18):
         _deliver(files.input, seed)

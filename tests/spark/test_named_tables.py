@@ -1,12 +1,14 @@
 """Tables that are addressed by their names in Spark's catalog."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from spark_jobs.runtime.session import table_location
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same
@@ -43,6 +45,23 @@ def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: s
     whole = site.spark.read.format("delta").load(str(site.home.parent / "events"))
     assert_same(answer(site.spark.read.table(f"{schema}.events")), answer(whole.select("key", "id")))
     assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("other", ["spark_catalog.named.events", "path", "inside"])
+def test_two_sinks_with_one_table_are_refused_however_they_name_it(site: Site, schema: str, other: str) -> None:
+    site.spark.sql(f"CREATE TABLE {schema}.events (key STRING, id LONG) USING delta")
+    inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id", "key"]], 1)
+    path = table_location(site.spark, f"{schema}.events").removeprefix("file:")  # type: ignore[union-attr]
+    pipeline = _pipeline(site, f"{schema}.events")
+    options: dict[str, Any] = {"path": {"path": path}, "inside": {"path": f"{path}/inside"}}.get(other, {"table": other})
+
+    @pipeline.stage(sink=DeltaSink(**options))
+    def again(events: DataFrame) -> DataFrame:
+        return events
+
+    with pytest.raises(InvalidPipelineError, match="sink 'copy'"):
+        site.run(pipeline)
+    assert not (site.home / "attempts").exists()
 
 
 def test_a_table_that_this_catalog_would_forget_is_not_made(site: Site, schema: str) -> None:

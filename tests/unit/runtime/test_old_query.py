@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.old_query import files_read, kind_of, last_offsets
+from spark_jobs.runtime.old_query import batches_since, files_read, kind_of, last_offsets
 from tests.support.memory_files import MemoryFiles
 
 ROWS = InputName("rows")
@@ -52,6 +53,19 @@ def test_the_last_offsets_are_the_sources_line_alone(query: Path) -> None:
     found = last_offsets(ROWS, str(query))
     assert (found.checkpoint, found.query, found.batch) == (query.as_uri(), "q", 10)
     assert json.loads(found.offset) == DELTA | {"index": 10}
+
+
+def test_a_query_that_goes_on_is_noticed_as_soon_as_it_has_planned_a_batch(query: Path) -> None:
+    found = last_offsets(ROWS, str(query))
+    assert batches_since(found) == 0
+    planned(query, 11, DELTA)
+    assert batches_since(found) == 1
+
+
+def test_a_directory_that_is_gone_has_no_later_batches(query: Path) -> None:
+    found = last_offsets(ROWS, str(query))
+    rmtree(query)
+    assert batches_since(found) == 0
 
 
 def test_a_query_without_a_known_id_may_be_adopted(query: Path) -> None:
