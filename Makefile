@@ -31,7 +31,7 @@ test: setup ## Run every test that a change must pass
 nightly: setup ## Run every test there is, with more examples; hours
 	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
 
-bench: setup ## Measure, and compare with Spark and Delta alone; QUICK=1: under three minutes
+bench: setup ## Measure, and compare with Spark and Delta alone; QUICK=1: five minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
 
 format: packages ## Format, and mend what ruff can mend

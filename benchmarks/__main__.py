@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import final_checkpoint, fixed_cost, publication, staged_sink, upsert, watermark_state
+from benchmarks import final_checkpoint, fixed_cost, growth, publication, staged_sink, upsert, watermark_state
 from benchmarks.figures import Figure
 from benchmarks.plot import draw
 from benchmarks.report import Report, about
@@ -26,13 +26,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOCS / "benchmarks" / "ratios.svg"
 PARTS = {
     part.__name__.rpartition(".")[2]: part
-    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state)
+    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth)
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, under three minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, five minutes")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part alone; may be repeated")
     parser.add_argument("--render", type=Path, metavar="FILE", help="make the page's tables and plot from the numbers of a run")
     options = parser.parse_args()

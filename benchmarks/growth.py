@@ -11,9 +11,10 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +23,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.figures import Better, Figure, Kind, Tell
+from benchmarks.site import Site
+from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed, trim
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
@@ -34,6 +38,13 @@ KINDS = {
     "consumed": {"begun": True, "checkpoints": True},
     "no checkpoint": {"begun": True, "checkpoints": False},
     "held back": {"begun": False, "checkpoints": False},
+}
+GROWTH = Kind("growth", "a thousand batches of a private log with a consumer", Better.LESS, "an old log", "a new log")
+_SHOWN: Mapping[str, Callable[["Thousand"], float]] = {
+    "files": lambda thousand: thousand.files,
+    "MB": lambda thousand: thousand.size_bytes / 1e6,
+    "MB of the process": lambda thousand: thousand.resident_bytes / 1e6,
+    "ms a batch, the median": lambda thousand: thousand.batch_ms,
 }
 _METADATA = {
     "id": "table",
@@ -99,9 +110,6 @@ def log_alone(name: str, directory: Path, batches: int, *, begun: bool, checkpoi
 
 def with_spark(directory: Path, batches: int) -> Iterator[Thousand]:
     """Real batches: a stage of one row a batch, and a stage that consumes it."""
-    from benchmarks.site import Site
-    from spark_jobs import DeltaSink, Pipeline
-
     site = Site(directory)
     process = psutil.Process()
     source = site.input("rows", batches, 1)
@@ -151,6 +159,18 @@ def _thousand(name: str, directory: Path, batches: int, process: psutil.Process,
         slowest_ms=max(taken_ms),
         mean_ms=sum(taken_ms) / len(taken_ms),
     )
+
+
+def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
+    """The last thousands of many batches against the first of a new log: with a consumer, and a checkpoint every 10,000 batches."""
+    batches, turns = (2 if quick else 10) * CHECKPOINT_EVERY, 1 if quick else 3
+    old = log_alone("old", site.new(), batches, **KINDS["consumed"])
+    for thousand in islice(old, batches // THOUSAND - turns):
+        tell(f"{GROWTH.name}: {thousand.batches:,} batches")
+    new = log_alone("new", site.new(), batches, **KINDS["consumed"])
+    found = [(next(old), next(new)) for _ in range(turns)]
+    for name, of in _SHOWN.items():
+        yield Figure(GROWTH, f"{name}, after {batches:,} batches", [of(a) for a, _ in found], [of(b) for _, b in found])
 
 
 def measured(

@@ -1,6 +1,7 @@
 """The plot of a report: how many times as good as the other way ours is."""
 
 import hashlib
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib as mpl
@@ -27,7 +28,7 @@ def draw(report: Report, source: Path, target: Path) -> None:
         axes = canvas.subplots()
         labels: list[tuple[float, str]] = []
         y = 0.0
-        for colour, (kind, figures) in zip(_COLOURS, report.kinds(), strict=False):
+        for colour, (kind, figures) in zip(cycle(_COLOURS), report.kinds(), strict=False):
             axes.text(
                 -0.02, y, kind.name, transform=axes.get_yaxis_transform(), ha="right", va="center", weight="bold", color=colour
             )

@@ -8,47 +8,36 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote, unquote
 
-from benchmarks.figures import Better, Figure, Kind, Tell, Way, measured_in_turn
+from benchmarks.figures import Better, Figure, Kind, Tell, measured_in_turn
 from benchmarks.site import Site, chain
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher
-from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.publisher import publish
-from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
 
-PUBLICATION = Kind("publication", "seconds a publication", Better.LESS, "without a JVM", "by Spark")
-_SINK = SinkName("stage_0")
+PUBLICATION = Kind("publication", "seconds a publication", Better.LESS, "ours, without a JVM", "a bare commit by Spark")
+_SINK, _APP = SinkName("stage_0"), AppId("benchmark")
 
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
-    """Checkpoints of so many files, each made public by either publisher, with everything that is checked before and read back after.
+    """Checkpoints of so many files: our whole publication, with all that is checked before it and read back after.
 
-    Spark's has a session that is there: what it takes to start one is not in it.
+    Against a Delta transaction of the same actions by Spark, in a session that is warm and knows the table, with nothing checked.
     """
-    publishers = Publishers(lambda: site.spark)
     for files in (1, 10, 1_000) if quick else (1, 10, 100, 1_000, 10_000):
-        ways = {publisher: Staged(site, files, publisher) for publisher in (Publisher.DELTA_RS, Publisher.SPARK)}
-
-        def way(staged: Staged) -> Way:
-            def run() -> float:
-                number = staged.checkpoint()
-                began_s = time.monotonic()
-                publish(staged.home, number, publishers=publishers)
-                return time.monotonic() - began_s
-
-            return run
-
+        ours, plain = Staged(site, files), Staged(site, files)
         yield measured_in_turn(
             PUBLICATION,
             f"{files:,} file{'s' if files > 1 else ''}",
-            ours=way(ways[Publisher.DELTA_RS]),
-            plain=way(ways[Publisher.SPARK]),
+            ours=ours.published_s,
+            plain=plain.committed_s,
             turns=2 if quick else 3,
             tell=tell,
             goal=10.0 if files == 10 else 1.0,
         )
-        for staged in ways.values():
+        for staged in (ours, plain):
             staged.check()
             staged.remove()
 
@@ -59,14 +48,13 @@ class Staged:
     Args:
         site: Runs the pipeline, once.
         files: How many files a checkpoint adds.
-        publisher: Who makes them public.
     """
 
-    def __init__(self, site: Site, files: int, publisher: Publisher) -> None:
-        self._site, self._files, self._publisher = site, files, publisher
+    def __init__(self, site: Site, files: int) -> None:
+        self._site, self._files = site, files
         self._directory = site.new()
-        self._links = count()
-        source = site.input(f"staged-{files}-{publisher}", 1, 1)
+        self._links, self._commits = count(), count(1)
+        source = site.input(f"input-of-{self._directory.name}", 1, 1)
         site.run(chain(source, self._directory, 1), self._directory, Publish.EXTERNAL)
         self.home = open_files(str(self._directory / "home"))
         self.table = self._directory / _SINK
@@ -75,7 +63,22 @@ class Staged:
         self._add: dict[str, Any] = self._store.read_actions(self._head.sinks[_SINK])[0]["add"]
         publish(self.home, self._head.checkpoint)
 
-    def stage(self) -> list[dict[str, Any]]:
+    def published_s(self) -> float:
+        """Completes a checkpoint and publishes it."""
+        number = self._checkpoint()
+        began_s = time.monotonic()
+        publish(self.home, number)
+        return time.monotonic() - began_s
+
+    def committed_s(self) -> float:
+        """Commits the same by Spark, as a line of checkpoints that nobody has."""
+        actions, version = self._stage(), CheckpointId(next(self._commits))
+        began_s = time.monotonic()
+        transaction = DeltaJvm(self._site.spark).transaction(str(self.table), _APP)
+        transaction.commit(actions, version, {}, replace=False)
+        return time.monotonic() - began_s
+
+    def _stage(self) -> list[dict[str, Any]]:
         """New files in the table's directory, and their ``add`` actions."""
         original = unquote(self._add["path"])
         names = [f"{next(self._links)}-{original}" for _ in range(self._files)]
@@ -83,14 +86,14 @@ class Staged:
             os.link(self.table / original, self.table / name)
         return [self._add | {"path": quote(name)} for name in names]
 
-    def checkpoint(self) -> CheckpointId:
+    def _checkpoint(self) -> CheckpointId:
         """Stages files and completes the next checkpoint with them, as the runtime does."""
         number, cut = self._store.next_id(self._head.checkpoint), self._head.sinks[_SINK]
-        actions = self._store.write_actions(number, _SINK, [{"add": add, "batch": 0} for add in self.stage()])
+        actions = self._store.write_actions(number, _SINK, [{"add": add, "batch": 0} for add in self._stage()])
         changes = {
             "checkpoint": number,
             "parent": self._head.checkpoint,
-            "sinks": {_SINK: cut.model_copy(update={"actions": actions, "publisher": self._publisher})},
+            "sinks": {_SINK: cut.model_copy(update={"actions": actions})},
         }
         self._head = self._head.model_copy(update=changes)
         self._store.complete(self._head)

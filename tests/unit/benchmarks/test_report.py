@@ -17,6 +17,7 @@ FIGURES = [
     Figure(SINK, "large", ours=[99.0], plain=[100.0], goal=1.0),
     Figure(RUNS, "1 stage", ours=[2.0], plain=[1.0]),
 ]
+MANY = [Figure(Kind(f"kind {n}", "seconds", Better.LESS, "ours", "theirs"), f"figure {n}", [1.0], [1.0]) for n in range(20)]
 PAGE = """# Figures
 
 <!-- figures: measured on -->
@@ -89,6 +90,14 @@ def test_one_report_gives_one_drawing(tmp_path: Path, report: Report) -> None:
     assert drawing == (tmp_path / "b.svg").read_text()
     assert all(figure.name in drawing for figure in FIGURES)
     assert fingerprint(tmp_path / "run.json") in drawing
+
+
+def test_a_drawing_shows_every_figure_however_many_kinds_there_are(tmp_path: Path) -> None:
+    report = Report(about({"spark.master": "local[2]"}, quick=True, loads=[0.5]), MANY)
+    report.write(tmp_path / "run.json")
+    draw(report, tmp_path / "run.json", tmp_path / "many.svg")
+    drawing = (tmp_path / "many.svg").read_text()
+    assert all(figure.name in drawing and figure.kind.name in drawing for figure in MANY)
 
 
 def test_rendering_keeps_the_numbers_beside_the_plot(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
