@@ -341,7 +341,10 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
     evidence = {"table": uri, "cause": f"{type(error).__name__}: {error}"}
     if isinstance(error, CommitFailedError) and not number:
         return ConflictError(
-            f"Somebody else has changed table {uri} since it was looked at: {error}", safe="Nothing was committed.", **evidence
+            f"Somebody else has changed table {uri} since it was looked at: {error}",
+            safe="Nothing was committed.",
+            remedy="Repeat: the table is looked at anew.",
+            **evidence,
         )
     if isinstance(error, TableNotFoundError | FileNotFoundError):
         return NotFoundError(
@@ -363,6 +366,9 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
         )
     if isinstance(error, DeltaProtocolError | SchemaMismatchError):
         return UnsupportedTableError(
-            f"Table {uri} is not one that delta-rs understands: {error}", safe="Nothing was written.", **evidence
+            f"Table {uri} is not one that delta-rs understands: {error}",
+            safe="Nothing was written.",
+            remedy="Drop the table feature that is named, or use another table.",
+            **evidence,
         )
     return StorageError(f"Table {uri} cannot be read: {error}", remedy="Check the table's log and repeat.", **evidence)

@@ -50,7 +50,10 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
         manifest = store.head() if checkpoint is None else store.manifest(checkpoint)
     except NotFoundError as error:
         raise RejectedError(
-            f"There is no complete checkpoint {checkpoint}.", safe="Nothing was written.", checkpoint=checkpoint
+            f"There is no complete checkpoint {checkpoint}.",
+            safe="Nothing was written.",
+            remedy="Choose one that spark-jobs checkpoints lists, or leave the number out for the newest.",
+            checkpoint=checkpoint,
         ) from error
     if manifest is None:
         raise RejectedError("The home has no complete checkpoint.", safe="Nothing was written.", remedy="Run the pipeline first.")
@@ -76,6 +79,7 @@ def sink_cut(manifest: Manifest, sink: SinkName) -> SinkCut:
             f"Pipeline {manifest.pipeline_name} has no sink {sink} in checkpoint {manifest.checkpoint}.",
             exists=f"It has {', '.join(manifest.sinks) or 'none'}.",
             safe="Nothing was written.",
+            remedy="Correct the sink's name, or ask for a checkpoint that has it.",
             sink=sink,
             checkpoint=manifest.checkpoint,
         )
@@ -263,7 +267,10 @@ def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, a
     now = open_table(cut.table).transaction_version(cut.app)
     if now != reached:  # what was public in between may have been compacted and vacuumed since
         raise ConflictError(
-            f"Sink {sink}: somebody else has published up to checkpoint {now}.", safe="Nothing was written.", sink=sink
+            f"Sink {sink}: somebody else has published up to checkpoint {now}.",
+            safe="Nothing was written.",
+            remedy="Repeat: what is public already is left alone.",
+            sink=sink,
         )
     raise NotFoundError(
         f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",

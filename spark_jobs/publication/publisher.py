@@ -200,7 +200,10 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     reached = transaction.table.transaction_version(cut.app)
     if reached != pending.after:
         raise ConflictError(
-            f"Sink {sink}: somebody else has published up to checkpoint {reached}.", safe="Nothing was written.", sink=sink
+            f"Sink {sink}: somebody else has published up to checkpoint {reached}.",
+            safe="Nothing was written.",
+            remedy="Repeat: what is public already is left alone.",
+            sink=sink,
         )
     refuse_changed(transaction.table, sink, pending.manifests)
     info = {

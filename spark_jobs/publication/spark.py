@@ -113,7 +113,10 @@ class SparkTransaction:
             tombstones = self._session.read.format("delta").load(path)
         if not open_table(table).differs_only_in_rows(self.table):
             raise ConflictError(
-                f"Somebody else has changed table {table} since it was looked at.", safe="Nothing was merged.", table=table
+                f"Somebody else has changed table {table} since it was looked at.",
+                safe="Nothing was merged.",
+                remedy="Repeat: the table is looked at anew.",
+                table=table,
             )
         upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
 
@@ -137,6 +140,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
         raise ConflictError(
             f"Somebody else has changed table {uri} since it was looked at: {str(error).splitlines()[0]}",
             safe="Nothing was committed.",
+            remedy="Repeat: the table is looked at anew.",
             table=uri,
         ) from error
     except AnalysisException as error:
@@ -144,6 +148,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
             f"Table {uri} does not take the staged rows: {str(error).splitlines()[0]}",
             exists="The rows stay staged.",
             safe="Nothing was committed.",
+            remedy="Undo what has changed in the table and publish again, or start with --fresh.",
             table=uri,
         ) from error
     except (PySparkException, Py4JError) as error:

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructT
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign, UpsertRule
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import Publisher, UpsertCut
+from spark_jobs.protocol.documents import Publisher, SinkMode, UpsertCut
 from spark_jobs.protocol.errors import InvalidPipelineError, NotFoundError
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.staging import fit
@@ -82,7 +82,7 @@ def prepare_outlet(
     }
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, compared)
     if sink.upsert is None:
-        _name_auto_compaction(table, sink)
+        name_auto_compaction(table, sink)
         return Outlet(table, public, None)
     staged_in = _event_channel(session, table, fit(frame, table.schema), channel, sink)
     grave = _tombstones(session, sink.upsert, staged_in, frame, tombstones)
@@ -110,14 +110,17 @@ def _names(kind: DataType) -> Iterator[str]:
             yield from _names(kind.valueType)
 
 
-def _name_auto_compaction(table: StagingTable, sink: Sink) -> None:
-    if table.configuration.get(_AUTO_COMPACTION, "false").lower() != "false":
-        _LOG.warning(
-            "sink %s: table %s has %s, which a publication does not run: declare target_file_size=, or run OPTIMIZE",
-            sink.name,
-            table.path,
-            _AUTO_COMPACTION,
-        )
+def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
+    """Tells the driver's log that a publication compacts nothing, and what does; not where the sink packs its files already."""
+    if table.configuration.get(_AUTO_COMPACTION, "false").lower() == "false" or sink.target_file_size_bytes is not None:
+        return
+    _LOG.warning(
+        "sink %s: table %s has %s, which a publication does not run: %s",
+        sink.name,
+        table.path,
+        _AUTO_COMPACTION,
+        "declare target_file_size=, or run OPTIMIZE" if sink.mode is SinkMode.APPEND else "run OPTIMIZE",
+    )
 
 
 def _event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:

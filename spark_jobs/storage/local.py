@@ -48,6 +48,7 @@ _KINDS: dict[int, type[StreamPipelineError]] = (
 _REMEDIES: dict[type[StreamPipelineError], str] = {
     StorageFullError: "Free space or raise the quota, then repeat.",
     AccessDeniedError: "Give this user the right to write there, on a file system that has hard links.",
+    NotFoundError: "Check the path; if the home has lost the file, restore it from a copy.",
     InvalidParameterError: "Use a shorter path.",
     MissingRequirementError: "Use a file system with hard links and durable directories.",
     StorageError: "Repeat; if it goes on, check the disk or the mount.",
@@ -297,7 +298,7 @@ def _translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]
         raise kind(
             f"{target}: {error.strerror or error}.",
             safe="No file is half-written, and the call may be repeated.",
-            remedy=_REMEDIES.get(kind, ""),
+            remedy=_REMEDIES[kind],
             path=target,
             errno=error.errno,
         ) from error

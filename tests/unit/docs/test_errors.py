@@ -28,6 +28,27 @@ def sentences() -> Iterator[str]:
 
 
 SAID = set(sentences())
+KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, StreamPipelineError)}
+
+
+def constructions() -> Iterator[tuple[str, ast.Call]]:
+    """Every place where the product makes an error of its own: of a class by its name, or of a ``kind`` that is a variable."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+                KINDS | {"kind"} if node.keywords else KINDS
+            ):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_every_error_says_what_to_do() -> None:
+    made = list(constructions())
+    remedies = {where: next((k.value for k in call.keywords if k.arg == "remedy"), None) for where, call in made}
+    lacking = [
+        where for where, remedy in remedies.items() if remedy is None or (isinstance(remedy, ast.Constant) and not remedy.value)
+    ]
+    assert len(made) > 80
+    assert lacking == []
 
 
 @pytest.mark.parametrize("sentence", QUOTED)
