@@ -57,8 +57,8 @@ class DeltaSink:
         comment: The table's description, where it is made.
         publish: When rows become public: ``"final"`` (the default): with the final checkpoint; ``"every_checkpoint"``;
             ``"external"``: when somebody calls ``spark-jobs publish``.
-        target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes. By default they
-            are published as the batches wrote them.
+        target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes; for
+            ``"append"``. By default they are published as the batches wrote them.
     """
 
     path: str | os.PathLike[str] | None = None
