@@ -56,6 +56,8 @@ class Step(Enum):
     """One Delta transaction makes a checkpoint's rows of one sink public."""
     RESPONSE_CREATE = "response.create"
     """The start request is answered for ever."""
+    INHERIT_KEYS = "inherit.keys"
+    """A new incarnation remembers the keys that an abandoned one has deleted in public; before that one is closed."""
     INCARNATION_CLOSE = "incarnation.close"
     """No pending publication of an abandoned incarnation can land in a sink any more."""
     SWEEP = "sweep"

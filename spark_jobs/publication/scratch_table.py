@@ -38,15 +38,16 @@ def scratch_table(
     directory = Path(tempfile.mkdtemp(prefix="staged-rows-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     described = {**metadata, "id": str(uuid4())}
+    column = "" if label is None else column_of(label, metadata)
     actions: list[dict[str, Any]] = [
         {"commitInfo": {"timestamp": 0, "operation": "READ STAGED", "operationParameters": {}}},
         {"protocol": protocol},
-        {"metaData": described if label is None else _labelled(described, column_of(label))},
+        {"metaData": _labelled(described, column) if column else described},
     ]
     for line in lines:
         add = {**line["add"], "path": f"{uri}/{line['add']['path']}"}
         if label is not None:
-            add["partitionValues"] = {**add["partitionValues"], column_of(label): str(line[label])}
+            add["partitionValues"] = {**add["partitionValues"], column: str(line[label])}
         actions.append({"add": add})
     log = directory / _LOG
     log.parent.mkdir()
@@ -54,9 +55,17 @@ def scratch_table(
     return directory
 
 
-def column_of(label: str) -> str:
-    """The column that a scratch table has for a label."""
-    return f"__{label}"
+def column_of(label: str, metadata: Mapping[str, Any]) -> str:
+    """The column that a scratch table has for a label: one that the table with ``metadata`` does not have."""
+    return unused(f"__{label}", (field["name"] for field in json.loads(metadata["schemaString"])["fields"]))
+
+
+def unused(name: str, columns: Iterable[str]) -> str:
+    """``name``, or another one like it where a column has it: rows of change data capture often have a ``__deleted`` of their own."""
+    taken = {column.casefold() for column in columns}
+    while name.casefold() in taken:
+        name = f"_{name}"
+    return name
 
 
 def _labelled(metadata: dict[str, Any], column: str) -> dict[str, Any]:

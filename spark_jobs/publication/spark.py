@@ -17,7 +17,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction
 from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.scratch_table import scratch_table
+from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.publication.upsert import Upsert, read_events
 
@@ -104,7 +104,7 @@ class SparkTransaction:
     def _merge(self, table: str, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
         directory = scratch_table(rule.staged_in, metadata, protocol, lines, label="batch")
-        upsert = Upsert(rule, read_events(self._session, str(directory)), replace)
+        upsert = Upsert(rule, read_events(self._session, str(directory)), column_of("batch", metadata), replace)
         tombstones = None
         if rule.tombstones is not None:
             path = _path(rule.tombstones)

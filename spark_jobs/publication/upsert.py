@@ -19,11 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from spark_jobs.protocol.documents import UpsertCut
-from spark_jobs.publication.scratch_table import column_of
+from spark_jobs.publication.scratch_table import unused
+from spark_jobs.publication.sql_names import quoted
 
-BATCH = column_of("batch")
-"""The column that holds the batch of a row."""
-_DELETED = "__deleted"
 _STAGED, _TABLE = "staged", "published"
 
 
@@ -33,28 +31,36 @@ class Upsert:
 
     Args:
         rule: As the manifest records it.
-        events: All staged rows, with the column :data:`BATCH`.
+        events: All staged rows.
+        batch: The column of ``events`` that holds the batch of a row; none of the stage's.
         replace: Whether the rows that the table has go.
     """
 
     rule: UpsertCut
     events: DataFrame
+    batch: str
     replace: bool
 
     @property
     def columns(self) -> list[str]:
         """The staged columns, without those that only this module knows."""
-        return [name for name in self.events.columns if name != BATCH]
+        return [name for name in self.events.columns if name != self.batch]
+
+    @property
+    def _deleted(self) -> str:
+        """The column that says whether a winning row deletes its key."""
+        return self._unused("__deleted")
 
     def winners(self) -> DataFrame:
         """The winning row of each key, marked as deleted or not."""
         condition = self.rule.apply_as_deletes
         deleted = F.coalesce(F.expr(condition), F.lit(False)) if condition else F.lit(False)
-        marked = self.events.withColumn(_DELETED, deleted)
-        whole = F.struct(*(_quoted(name) for name in [*self.columns, _DELETED]))
-        order = F.struct(_quoted(self.rule.sequence_by or BATCH), F.col(_DELETED), *map(_quoted, self._ties()))
+        winner = self._unused("winner")
+        marked = self.events.withColumn(self._deleted, deleted)
+        whole = F.struct(*(_quoted(name) for name in [*self.columns, self._deleted]))
+        order = F.struct(_quoted(self.rule.sequence_by or self.batch), F.col(self._deleted), *map(_quoted, self._ties()))
         keys = [_quoted(key) for key in self.rule.keys]
-        return marked.groupBy(*keys).agg(F.max_by(whole, order).alias("winner")).select("winner.*")
+        return marked.groupBy(*keys).agg(F.max_by(whole, order).alias(winner)).select(f"{winner}.*")
 
     def bury(self, tombstones: DeltaTable) -> None:
         """Remembers the deleted keys, each with its highest ``sequence_by``."""
@@ -73,7 +79,7 @@ class Upsert:
         if tombstones is not None:
             rows = self._risen(rows, tombstones)
         values = _values(self.columns)
-        deleted, newer = _of(_STAGED, _DELETED), self._beats_table()
+        deleted, newer = _of(_STAGED, self._deleted), self._beats_table()
         merge = table.alias(_TABLE).merge(rows.alias(_STAGED), self._same_key())
         merge = merge.whenMatchedDelete(deleted & newer).whenMatchedUpdate(~deleted & newer, set=values)
         merge = merge.whenNotMatchedInsert(~deleted, values=values)
@@ -83,21 +89,22 @@ class Upsert:
         """Per key the last delete: not only where it wins, because a row between two deletes may come later still."""
         sequence, keys = self._sequence(), [_quoted(key) for key in self.rule.keys]
         found = self.events.where(F.coalesce(F.expr(self.rule.apply_as_deletes or "false"), F.lit(False)))
-        last = F.max(F.struct(_quoted(sequence)))
-        return found.groupBy(*keys).agg(last.alias("last")).select(*keys, F.col("last").getField(sequence).alias(sequence))
+        last = self._unused("last")
+        latest = F.max(F.struct(_quoted(sequence))).alias(last)
+        return found.groupBy(*keys).agg(latest).select(*keys, F.col(last).getField(sequence).alias(sequence))
 
     def _risen(self, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
         """Without the rows whose key was deleted at the same time or later."""
         sequence = self._sequence()
         buried = ~_after(F.struct(_of(_STAGED, sequence)), F.struct(_of(_TABLE, sequence)))
-        matching = self._same_key() & ~_of(_STAGED, _DELETED) & buried
+        matching = self._same_key() & ~_of(_STAGED, self._deleted) & buried
         return rows.alias(_STAGED).join(tombstones.alias(_TABLE), matching, "left_anti")
 
     def _beats_table(self) -> Column:
         if self.rule.sequence_by is None or self.replace:
             return F.lit(True)
         ties = self._ties()
-        staged = F.struct(_of(_STAGED, self.rule.sequence_by), _of(_STAGED, _DELETED), *(_of(_STAGED, name) for name in ties))
+        staged = F.struct(*(_of(_STAGED, name) for name in (self.rule.sequence_by, self._deleted, *ties)))
         published = F.struct(_of(_TABLE, self.rule.sequence_by), F.lit(False), *(_of(_TABLE, name) for name in ties))
         return _after(staged, published)
 
@@ -107,9 +114,12 @@ class Upsert:
 
     def _ties(self) -> list[str]:
         """The columns that settle a tie, in an order of their own: that of a table may change."""
-        settled = {name.casefold() for name in (*self.rule.keys, self.rule.sequence_by or BATCH)}
-        fields = (field for field in self.events.schema.fields if field.name != BATCH)
-        return sorted(f.name for f in fields if f.name.casefold() not in settled and _has_order(f.dataType))
+        settled = {name.casefold() for name in (*self.rule.keys, self.rule.sequence_by or self.batch)}
+        fields = (field for field in self.events.schema.fields if field.name != self.batch)
+        return sorted(f.name for f in fields if f.name.casefold() not in settled and has_order(f.dataType))
+
+    def _unused(self, name: str) -> str:
+        return unused(name, self.events.columns)
 
     def _sequence(self) -> str:
         if self.rule.sequence_by is None:
@@ -128,16 +138,16 @@ def repeated_keys(frame: DataFrame, keys: Sequence[str]) -> int:
 
 
 def _quoted(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+    return F.col(quoted(name))
 
 
 def _of(side: str, name: str) -> Column:
-    return F.col(f"{side}.`{name.replace('`', '``')}`")
+    return F.col(f"{side}.{quoted(name)}")
 
 
 def _values(columns: Sequence[str]) -> dict[str, str | Column]:
     """What a MERGE writes: each column as it was staged."""
-    return {f"`{name.replace('`', '``')}`": _of(_STAGED, name) for name in columns}
+    return {quoted(name): _of(_STAGED, name) for name in columns}
 
 
 def _after(later: Column, earlier: Column) -> Column:
@@ -145,9 +155,10 @@ def _after(later: Column, earlier: Column) -> Column:
     return later > earlier
 
 
-def _has_order(kind: DataType) -> bool:
+def has_order(kind: DataType) -> bool:
+    """Whether the values of a type can be compared, and so be a key or settle which row wins."""
     if isinstance(kind, MapType | VariantType):
         return False
     if isinstance(kind, StructType):
-        return all(_has_order(field.dataType) for field in kind.fields)
-    return _has_order(kind.elementType) if isinstance(kind, ArrayType) else True
+        return all(has_order(field.dataType) for field in kind.fields)
+    return has_order(kind.elementType) if isinstance(kind, ArrayType) else True

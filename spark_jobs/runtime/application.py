@@ -64,6 +64,7 @@ from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.table_places import TablePlace, locate
+from spark_jobs.runtime.tombstones import TOMBSTONES, Tombstones
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
@@ -160,7 +161,8 @@ class Application:
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
             publishers = Publishers(lambda: spark)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
-            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers)
+            tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones)
             round_document = self._round(request, decision, attempt, adopted)
             manifest, stages = self._run_round(
                 self._site(spark, attempt, round_document, places, heartbeat), attempt, round_document
@@ -262,7 +264,7 @@ class Application:
             work=self.home.below(attempt.work_directory.path),
             places=places,
             channels=local_path(self.home, f"channels/{attempt.incarnation}"),
-            tombstones=local_path(self.home, "tombstones"),
+            tombstones=local_path(self.home, f"{TOMBSTONES}/{attempt.incarnation}"),
             params=self.parameters.values,
             heartbeat=heartbeat,
             open_directory=self.open_directory,

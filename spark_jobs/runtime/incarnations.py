@@ -1,18 +1,29 @@
 """Closing abandoned incarnations: nothing of them can be published any more (design, section 10)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import AttemptDocument, OnRewind, SinkMode
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, PipelineUuid, SinkName, app_id
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.tombstones import Tombstones
 from spark_jobs.storage.files import Files
+
+
+@dataclass(frozen=True)
+class _OpenLine:
+    """What an abandoned incarnation could still publish into one sink."""
+
+    incarnation: IncarnationId
+    line: SinkLine
+    reached: CheckpointId | None
 
 
 def close_abandoned(
@@ -21,8 +32,11 @@ def close_abandoned(
     live: AttemptDocument,
     sinks: Mapping[SinkName, tuple[str, SinkMode]],
     publishers: Publishers,
+    tombstones: Tombstones,
 ) -> None:
     """Closes every incarnation but that of ``live`` in every table it could still publish into; idempotent.
+
+    What they have deleted in public stays deleted: ``live`` inherits it.
 
     Args:
         home: The home.
@@ -30,44 +44,67 @@ def close_abandoned(
         live: The live attempt.
         sinks: The sinks' tables and modes as this start names them; those of earlier manifests are closed too.
         publishers: Who makes the Delta transactions.
+        tombstones: Of the live incarnation.
 
     Raises:
         RejectedError: Something was published after it was decided to abandon it, and the start said to refuse that.
     """
-    for line in _lines(home, pipeline, live, sinks):
-        reached = open_table(line.table).transaction_version(line.app)
-        if reached != CLOSED:
-            _close(home, line, reached, live, publishers)
+    for lines in _open_lines(home, pipeline, live, sinks):
+        newest = _newest_state(lines, tombstones)
+        tombstones.inherit(newest.line, newest.incarnation, newest.reached)
+        others = [each for each in lines if each is not newest]
+        for each in [*others, newest]:  # once it is closed, a later attempt could not tell what it had reached
+            _close(home, each.line, each.reached, live, publishers)
+
+
+def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
+    """Whose tombstones are those of the table as it is: of who has published into it last.
+
+    An incarnation publishes only once those before it are closed. While it has not published, it has what it has inherited.
+    """
+    published = [each for each in lines if each.reached is not None]
+    known = [each for each in lines if tombstones.remembered_by(each.incarnation, each.line.sink)]
+    return (published or known or lines)[-1]
+
+
+def _open_lines(
+    home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
+) -> list[list[_OpenLine]]:
+    """By sink and table, oldest incarnation first; tables that are not there are left out: one made later has another id."""
+    attempts, store = Attempts(home), CheckpointStore(home)
+    abandoned = dict.fromkeys(attempts.read(number).incarnation for number in attempts.numbers())
+    abandoned.pop(live.incarnation, None)
+    if not abandoned:
+        return []
+    manifests = [store.manifest(number) for number in store.ids()]
+    found: dict[tuple[SinkName, str], list[_OpenLine]] = {}
+    for incarnation in abandoned:
+        for line in sorted(_lines(incarnation, manifests, pipeline, sinks)):
+            with suppress(NotFoundError):
+                reached = open_table(line.table).transaction_version(line.app)
+                if reached != CLOSED:
+                    found.setdefault((line.sink, line.table), []).append(_OpenLine(incarnation, line, reached))
+    return [found[which] for which in sorted(found)]
 
 
 def _lines(
-    home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
-) -> list[SinkLine]:
-    """What the abandoned incarnations could publish; tables that are not there are left out: one made later has another id."""
-    attempts, store = Attempts(home), CheckpointStore(home)
-    abandoned = {attempts.read(number).incarnation for number in attempts.numbers()} - {live.incarnation}
-    if not abandoned:
-        return []
+    incarnation: IncarnationId,
+    manifests: Sequence[Manifest],
+    pipeline: PipelineUuid,
+    sinks: Mapping[SinkName, tuple[str, SinkMode]],
+) -> Iterable[SinkLine]:
+    """What one incarnation could publish."""
     found = {
-        (cut.table, cut.app): SinkLine(sink, cut.table, cut.app, cut.publisher)
-        for manifest in map(store.manifest, store.ids())
-        if manifest.incarnation in abandoned
+        (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher)
+        for manifest in manifests
+        if manifest.incarnation == incarnation
         for sink, cut in manifest.sinks.items()
     }
     for sink, (table, mode) in sinks.items():
-        for incarnation in abandoned:
+        with suppress(NotFoundError):
             app = app_id(pipeline, incarnation, sink)
-            with suppress(NotFoundError):
-                found.setdefault((table, app), SinkLine(sink, table, app, choose_publisher(open_table(table), mode)))
-    return sorted(line for line in found.values() if _exists(line.table))
-
-
-def _exists(table: str) -> bool:
-    try:
-        open_table(table)
-    except NotFoundError:
-        return False
-    return True
+            found.setdefault((sink, table), SinkLine(sink, table, app, choose_publisher(open_table(table), mode)))
+    return found.values()
 
 
 def _close(home: Files, line: SinkLine, reached: CheckpointId | None, live: AttemptDocument, publishers: Publishers) -> None:

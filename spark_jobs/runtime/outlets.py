@@ -1,28 +1,25 @@
 """Where a stage's rows go: the directory they are staged in, the public table they are for, and who will publish them."""
 
 import logging
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
-from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign, UpsertRule
+from spark_jobs.api.sink import Sink, UpsertRule
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Publisher, SinkMode, UpsertCut
-from spark_jobs.protocol.errors import InvalidPipelineError, NotFoundError
+from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.publication.delta_rs import check_publishable
+from spark_jobs.publication.sql_names import quoted
+from spark_jobs.runtime.channels import event_channel, own_design
 from spark_jobs.runtime.staging import fit
 from spark_jobs.runtime.table_places import TablePlace
-from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
+from spark_jobs.runtime.tables import StagingTable, prepare_table
+from spark_jobs.runtime.tombstones import prepare_tombstones
+from spark_jobs.runtime.upsert_rules import check_rule
 
-_PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
-"""What Parquet, and so Delta without column mapping, takes for the name of a column."""
-_CONSTRAINT = "delta.constraints."
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 _LOG = logging.getLogger(__name__)
 
@@ -63,13 +60,13 @@ def prepare_outlet(
 
     Raises:
         UnsupportedTableError: The rows do not fit the sink's table, or nobody could publish into it.
-        InvalidPipelineError: The upsert rule names columns that the stage does not return.
+        InvalidPipelineError: The upsert rule does not fit what the stage returns.
     """
     sink = stage.sink
     if sink is None or place is None:
-        return Outlet(prepare_table(session, TablePlace(channel), frame, _own_design(frame), stage.name), None, None)
+        return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None)
     if sink.upsert:
-        _check_rule(sink, sink.upsert, frame)
+        check_rule(sink, sink.upsert, frame)
     with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
         check_publishable(place.path.as_uri(), sink.mode)
     table = prepare_table(session, place, frame, sink.design, sink.name)
@@ -84,30 +81,10 @@ def prepare_outlet(
     if sink.upsert is None:
         name_auto_compaction(table, sink)
         return Outlet(table, public, None)
-    staged_in = _event_channel(session, table, fit(frame, table.schema), channel, sink)
+    staged_in = event_channel(session, table, fit(frame, table.schema), channel, sink)
     grave = _tombstones(session, sink.upsert, staged_in, frame, tombstones)
     rule = sink.upsert
     return Outlet(staged_in, public, UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave))
-
-
-def _own_design(frame: DataFrame) -> TableDesign:
-    """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
-    plain = all(_PLAIN_NAME.fullmatch(name) for name in _names(frame.schema))
-    properties = {} if plain else {"delta.columnMapping.mode": "name"}
-    return TableDesign(properties=properties, evolution=SchemaEvolution.ADD_COLUMNS)
-
-
-def _names(kind: DataType) -> Iterator[str]:
-    match kind:
-        case StructType():
-            for field in kind.fields:
-                yield field.name
-                yield from _names(field.dataType)
-        case ArrayType():
-            yield from _names(kind.elementType)
-        case MapType():
-            yield from _names(kind.keyType)
-            yield from _names(kind.valueType)
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
@@ -123,55 +100,8 @@ def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
     )
 
 
-def _event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
-    """Where the rows of an upsert sink wait. What the public table forbids is refused here already, except of deletes."""
-    channel_table = prepare_table(session, TablePlace(channel), fitted, _own_design(fitted), sink.name)
-    wanted = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
-    given = {name.lower() for name in fitted.columns}
-    wanted |= {
-        f"not_null_{number}": f"`{field.name}` IS NOT NULL"
-        for number, field in enumerate(public.schema.fields)
-        if not field.nullable and field.name.lower() in given
-    }
-    deletes = sink.upsert.apply_as_deletes if sink.upsert else None
-    for name, condition in wanted.items():
-        if f"{_CONSTRAINT}{name}".lower() not in {key.lower() for key in channel_table.configuration}:
-            unless = f"coalesce(({deletes}), false) OR " if deletes else ""
-            session.sql(f"ALTER TABLE delta.`{channel}` ADD CONSTRAINT `{name}` CHECK ({unless}({condition}))")
-    return read_table(session, channel)
-
-
 def _tombstones(session: SparkSession, rule: UpsertRule, staged_in: StagingTable, frame: DataFrame, path: Path) -> str | None:
     if rule.sequence_by is None or rule.apply_as_deletes is None:
         return None
-    remembered = fit(frame, staged_in.schema).select(*(f"`{name}`" for name in (*rule.keys, rule.sequence_by)))
-    return prepare_table(session, TablePlace(path), remembered, _own_design(remembered), path.name).uri
-
-
-def _check_rule(sink: Sink, rule: UpsertRule, frame: DataFrame) -> None:
-    known = {name.lower() for name in frame.columns}
-    named = {"keys": rule.keys, "sequence_by": () if rule.sequence_by is None else (rule.sequence_by,)}
-    for option, columns in named.items():
-        if missing := [column for column in columns if column.lower() not in known]:
-            raise InvalidPipelineError(
-                f"Sink '{sink.name}' has {option} {', '.join(missing)}, which its stage does not return.",
-                exists=f"The stage returns {', '.join(frame.columns)}.",
-                safe="Nothing was written.",
-                remedy=f"Correct {option}, or return the column.",
-                sink=sink.name,
-                missing=missing,
-            )
-    if rule.apply_as_deletes is None:
-        return
-    try:
-        kind = frame.selectExpr(rule.apply_as_deletes).schema.fields[0].dataType
-        problem = None if isinstance(kind, BooleanType) else f"is a {kind.simpleString()}, not a condition"
-    except AnalysisException as error:
-        problem = f"cannot be understood: {str(error).splitlines()[0]}"
-    if problem:
-        raise InvalidPipelineError(
-            f"Sink '{sink.name}': apply_as_deletes={rule.apply_as_deletes!r} {problem}.",
-            safe="Nothing was written.",
-            remedy="Write a SQL condition on the stage's columns, such as \"op = 'DELETE'\".",
-            sink=sink.name,
-        )
+    remembered = fit(frame, staged_in.schema).select(*(quoted(name) for name in (*rule.keys, rule.sequence_by)))
+    return prepare_tombstones(session, remembered, path).uri

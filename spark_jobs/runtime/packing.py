@@ -43,7 +43,7 @@ def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: B
         return list(lines)
     table, session = stage.table, stage.frame.sparkSession
     directory = scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN)
-    number = F.col(column_of(_BIN))
+    number = F.col(column_of(_BIN, table.metadata))
     rows = session.read.format("delta").load(str(directory)).repartitionById(len(bins), number.cast("int")).drop(number)
     with step(Step.PACK_FILES):
         adds = DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")

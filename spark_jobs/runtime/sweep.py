@@ -15,6 +15,7 @@ from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
+from spark_jobs.runtime.tombstones import TOMBSTONES
 from spark_jobs.storage.files import Files
 
 
@@ -70,13 +71,14 @@ def sweep(stages: Iterable[StageRun], named_elsewhere: Mapping[StageName, Set[st
 
 
 def sweep_abandoned(home: Files, attempts: Sequence[AttemptDocument]) -> None:
-    """Deletes work directories and channels of incarnations that the newest attempt does not continue; idempotent.
+    """Deletes what incarnations that the newest attempt does not continue have in the home for themselves alone; idempotent.
 
-    What their manifests name stays: it may be public.
+    They are closed, and what is left of their deleted keys was inherited. What their manifests name stays: it may be public.
     """
     live = attempts[-1].incarnation
     abandoned = {attempt.incarnation: attempt.work_directory.id for attempt in attempts if attempt.incarnation != live}
-    paths = [f"work/{directory}" for directory in abandoned.values()] + [f"channels/{incarnation}" for incarnation in abandoned]
+    paths = [f"work/{directory}" for directory in abandoned.values()]
+    paths += [f"{kind}/{incarnation}" for incarnation in abandoned for kind in ("channels", TOMBSTONES)]
     present = [path for path in paths if home.names(path)]
     if present:
         with step(Step.SWEEP):

@@ -15,6 +15,7 @@ from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.sql_names import delta_at
 from spark_jobs.runtime.staging import fit
 from spark_jobs.runtime.table_places import TablePlace
 
@@ -87,7 +88,7 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
         _check_columns_exist(frame, option, getattr(design, option), name)
     with step(Step.TABLE_CREATE):
         builder = DeltaTable.createIfNotExists(session).addColumns(_plain(frame.schema))
-        builder = builder.tableName(place.name) if place.name else builder.location(str(place.path))
+        builder = builder.tableName(place.name or delta_at(place.path))  # location() takes no backtick
         if design.partition_by:
             builder = builder.partitionedBy(*design.partition_by)
         if design.cluster_by:
@@ -110,7 +111,7 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
 def _add_columns(session: SparkSession, table: StagingTable, columns: Sequence[StructField], name: str) -> None:
     try:
         with step(Step.TABLE_ALTER):
-            session.sql(f"ALTER TABLE delta.`{table.path}` ADD COLUMNS ({StructType(list(columns)).toDDL()})")
+            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({StructType(list(columns)).toDDL()})")
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"Table {table.path} cannot have the columns {', '.join(column.name for column in columns)} of sink '{name}': "
@@ -150,7 +151,7 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
             existing,
         )
     if design.cluster_by:
-        clustered = list(session.sql(f"DESCRIBE DETAIL delta.`{table.path}`").first()["clusteringColumns"])  # type: ignore[index]
+        clustered = list(session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()["clusteringColumns"])  # type: ignore[index]
         if [c.lower() for c in design.cluster_by] != [c.lower() for c in clustered]:
             raise _not_as_designed(
                 table,

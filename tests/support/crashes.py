@@ -20,7 +20,9 @@ from tests.support.systems import Crashed, CrashSystem
 HOUSEKEEPING = frozenset({Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT, Step.LOG_TRIM})
 """Steps of a small run that come after its manifest. Who finds the manifest answers at once, and leaves them to the next attempt that
 makes one."""
-NOT_IN_A_SMALL_RUN = frozenset({Step.TABLE_ALTER, Step.LOG_WIDEN, Step.PACK_FILES, Step.COMMIT_BATCH, Step.BURY_KEYS})
+NOT_IN_A_SMALL_RUN = frozenset(
+    {Step.TABLE_ALTER, Step.LOG_WIDEN, Step.PACK_FILES, Step.COMMIT_BATCH, Step.BURY_KEYS, Step.INHERIT_KEYS}
+)
 """Steps that the small pipeline has no cause for."""
 
 

@@ -1,0 +1,121 @@
+"""A fresh start goes on with the deletes that were public, and with none that never were."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish
+from spark_jobs.protocol.steps import Step
+from tests.support.crashes import Point, run_into
+from tests.support.run_site import RunSite
+from tests.support.small_pipeline import Params
+
+pytestmark = pytest.mark.spark
+
+customers_pipeline = Pipeline("customers", params=Params, on_end="suspend")
+Change = tuple[str, int, str]
+
+
+@customers_pipeline.source(bounded=True)
+def changes(spark: Any, params: Params) -> Any:
+    return spark.readStream.format("delta").load(params.events)
+
+
+@customers_pipeline.stage(
+    sink=DeltaSink("{warehouse}/customers", mode="upsert", keys=["id"], sequence_by="seq", apply_as_deletes="op = 'delete'")
+)
+def customers(changes: Any) -> Any:
+    return changes.where("true")
+
+
+@pytest.fixture
+def customers_site(site: RunSite, tmp_path: Path) -> RunSite:
+    return RunSite(site.directory, tmp_path / "changes", customers_pipeline)
+
+
+def deliver(site: RunSite, *changes: Change, mode: Any = "append") -> None:
+    ids, sequence, operations = zip(*changes, strict=True)
+    table = pa.table({"id": list(ids), "seq": list(sequence), "op": list(operations)})
+    write_deltalake(site.events, table, mode=mode)
+
+
+def mend(site: RunSite, *changes: Change) -> None:
+    """Begins the input anew."""
+    site.events.rename(site.events.with_name(f"before {len(list(site.events.parent.iterdir()))}"))
+    deliver(site, *changes)
+
+
+def public(site: RunSite) -> list[tuple[str, int]]:
+    rows = DeltaTable(site.table("customers")).to_pyarrow_table().to_pylist()
+    return sorted((row["id"], row["seq"]) for row in rows)
+
+
+def run_day(site: RunSite, run: str, *changes: Change, **options: Any) -> None:
+    deliver(site, *changes)
+    site.run(run, on_end=OnEnd.SUSPEND, **options)
+
+
+def die_between_the_burial_and_its_publication(site: RunSite, run: str, *changes: Change, **options: Any) -> None:
+    deliver(site, *changes)
+    died = run_into(site, lambda passed: passed.name == (Step.BURY_KEYS, False), run, on_end=OnEnd.SUSPEND, **options)
+    assert died is not None
+
+
+@pytest.mark.parametrize("on_rewind", list(OnRewind))
+def test_a_delete_that_never_became_public_buries_nothing_of_a_fresh_start(customers_site: RunSite, on_rewind: OnRewind) -> None:
+    die_between_the_burial_and_its_publication(customers_site, "first", ("a", 9, "delete"))
+    mend(customers_site, ("a", 1, "insert"))
+    customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=on_rewind)
+    assert public(customers_site) == [("a", 1)]
+
+
+def test_what_was_deleted_in_public_stays_deleted_for_a_fresh_start_that_keeps(customers_site: RunSite) -> None:
+    run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
+    die_between_the_burial_and_its_publication(customers_site, "second", ("a", 9, "delete"), ("c", 9, "delete"))
+    mend(customers_site, ("a", 4, "insert"), ("b", 2, "insert"), ("c", 8, "insert"))
+    customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+    assert public(customers_site) == [("b", 2), ("c", 8)]
+    run_day(customers_site, "late", ("a", 6, "insert"))
+    assert public(customers_site) == [("a", 6), ("b", 2), ("c", 8)], "the delete at 9 was never public"
+
+
+def test_deletes_outlive_incarnations_that_publish_nothing(customers_site: RunSite) -> None:
+    run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
+    rewinds = [OnRewind.REPLACE, OnRewind.KEEP]
+    for number, on_rewind in enumerate(rewinds):
+        run = f"abandoned {number}"
+        customers_site.run(run, publish=Publish.EXTERNAL, on_end=OnEnd.SUSPEND, fresh=True, on_rewind=on_rewind)
+    mend(customers_site, ("a", 4, "insert"))
+    customers_site.run("kept", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+    assert public(customers_site) == [("b", 1)]
+    customers_site.run("replaced", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.REPLACE)
+    assert public(customers_site) == [("a", 4)]
+
+
+def test_only_the_live_incarnations_deletes_are_left_in_the_home(customers_site: RunSite) -> None:
+    run_day(customers_site, "first", ("a", 5, "delete"))
+    customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+    assert len(list((customers_site.home / "tombstones").iterdir())) == 1
+
+
+FRESH = [(step, before) for step in (Step.INHERIT_KEYS, Step.INCARNATION_CLOSE) for before in (True, False)]
+
+
+def test_a_fresh_start_that_dies_where_it_inherits_loses_no_delete(customers_site: RunSite) -> None:
+    run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
+    die_between_the_burial_and_its_publication(customers_site, "second", ("b", 9, "delete"))
+    mend(customers_site, ("a", 4, "insert"), ("b", 8, "insert"))
+    for wanted in FRESH:
+
+        def is_wanted(passed: Point, wanted: tuple[Step, bool] = wanted) -> bool:
+            return passed.name == wanted
+
+        died = run_into(customers_site, is_wanted, "fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+        assert died is not None
+        assert died.name == wanted
+    customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+    assert public(customers_site) == [("b", 8)]

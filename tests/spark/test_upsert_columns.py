@@ -1,0 +1,123 @@
+"""What an upsert sink takes for its columns, keys and constraints; what it cannot is refused before anything is written."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, public
+
+pytestmark = pytest.mark.spark
+
+
+def _pipeline(site: Site, *columns: str, **sink: Any) -> Pipeline:
+    """Upserts ``columns`` of the changes, which are SQL expressions."""
+    pipeline = Pipeline("customers", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def changes(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.home.parent / "changes"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "customers"), mode="upsert", **{"keys": ["id"]} | sink))
+    def customers(changes: DataFrame) -> DataFrame:
+        return changes.selectExpr(*columns)
+
+    return pipeline
+
+
+def _deliver(site: Site, *changes: tuple[int, int, str]) -> None:
+    rows = pd.DataFrame(changes, columns=["id", "seq", "op"])
+    inputs.append(site.home.parent / "changes", rows)
+
+
+MAPPED = {"table_properties": {"delta.columnMapping.mode": "name"}}
+
+
+@pytest.mark.parametrize("key", ["id AS `a b`", "named_struct('a b', id) AS id"], ids=["name", "name in a struct"])
+def test_keys_that_parquet_does_not_take_for_names_are_compared_by_their_values(site: Site, key: str) -> None:
+    pipeline = _pipeline(site, key, "seq", keys=["a b" if "AS `" in key else "id"], **MAPPED)
+    _deliver(site, (1, 1, "insert"), (2, 2, "insert"), (3, 3, "insert"))
+    site.run(pipeline)
+    table = site.spark.read.format("delta").load(str(site.tables / "customers"))
+    assert answer(table.select("seq")) == {(1,): 1, (2,): 1, (3,): 1}
+    _deliver(site, (4, 4, "insert"), (4, 5, "insert"))
+    with pytest.raises(InvalidPipelineError, match="has 1 keys"):
+        site.run(pipeline)
+
+
+def test_a_constraint_on_a_column_that_the_stage_does_not_return_is_left_to_the_merge(site: Site) -> None:
+    table = f"delta.`{site.tables / 'customers'}`"
+    site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG, note STRING) USING delta")
+    site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (note IS NULL OR note <> '')")
+    site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT `a ``b` CHECK (seq < 10)")
+    _deliver(site, (1, 1, "insert"))
+    site.run(_pipeline(site, "id", "seq"))
+    assert public(site.tables / "customers", ["id", "seq", "note"]) == {(1, 1, None): 1}
+    _deliver(site, (1, 10, "insert"))
+    with pytest.raises(Exception, match="CHECK constraint a `b"):
+        site.run(_pipeline(site, "id", "seq"))
+    assert len(site.checkpoints()) == 1
+
+
+def test_a_condition_that_no_constraint_can_hold_is_refused_by_name(site: Site) -> None:
+    table = f"delta.`{site.tables / 'customers'}`"
+    site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG) USING delta")
+    site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (seq < 10)")
+    _deliver(site, (1, 1, "insert"))
+    pipeline = _pipeline(site, "id", "seq", apply_as_deletes="seq < 0 -- gone")
+    with pytest.raises(UnsupportedTableError, match="constraint small") as error:
+        site.run(pipeline)
+    assert "apply_as_deletes" in error.value.remedy
+    assert site.checkpoints() == []
+
+
+def test_a_path_with_a_backtick_is_a_path_like_any_other(site: Site) -> None:
+    tables = Site(site.spark, site.home.parent / "it`s")
+    (tables.home.parent).mkdir()
+    declared = {
+        "apply_as_deletes": "op = 'delete'",
+        "sequence_by": "seq",
+        "cluster_by": ["id"],
+        "schema_evolution": "add_columns",
+    }
+    inputs.append(tables.home.parent / "changes", pd.DataFrame({"id": [1, 2], "seq": [1, 1], "op": ["insert", "delete"]}))
+    tables.run(_pipeline(tables, "id", "seq", "op", **declared))
+    tables.run(_pipeline(tables, "id", "seq", "op", "1 AS more", **declared), fresh=True, on_rewind="keep")
+    assert public(tables.tables / "customers", ["id", "more"]) == {(1, None): 1}
+
+
+def test_columns_may_have_any_name_that_change_data_capture_gives_them(site: Site) -> None:
+    names = ["__deleted", "__batch", "last", "winner"]
+    columns = ["op = 'delete' AS `__deleted`", "seq AS `__BATCH`", "id AS last", "id AS winner"]
+    pipeline = _pipeline(site, *columns, keys=["last", "winner"], sequence_by="__BATCH", apply_as_deletes="__deleted")
+    for change in [(1, 1, "insert"), (1, 9, "delete"), (2, 1, "insert"), (1, 5, "insert")]:
+        _deliver(site, change)
+        site.run(pipeline)
+    assert public(site.tables / "customers", [*names[:1], "__BATCH", *names[2:]]) == {(False, 1, 2, 2): 1}
+
+
+UNORDERED = ["map(id, id)", "array(map(id, id))", "named_struct('m', map(id, id))", "parse_json(op)"]
+
+
+@pytest.mark.parametrize("expression", UNORDERED)
+@pytest.mark.parametrize("option", ["keys", "sequence_by"])
+def test_keys_and_sequences_that_cannot_be_compared_are_refused(site: Site, option: str, expression: str) -> None:
+    _deliver(site, (1, 1, "insert"))
+    sink: dict[str, Any] = {"keys": ["odd"]} if option == "keys" else {"sequence_by": "odd"}
+    with pytest.raises(InvalidPipelineError, match="cannot be compared") as error:
+        site.run(_pipeline(site, "id", f"{expression} AS odd", **sink))
+    assert option in error.value.remedy
+    assert not site.tables.exists()
+
+
+@pytest.mark.parametrize("condition", ["count(*) > 1", "exists (SELECT 1 WHERE false)", "rand() < 0.5"])
+def test_a_condition_that_a_row_does_not_meet_by_itself_is_refused(site: Site, condition: str) -> None:
+    _deliver(site, (1, 1, "insert"))
+    with pytest.raises(InvalidPipelineError, match="apply_as_deletes"):
+        site.run(_pipeline(site, "id", "seq", apply_as_deletes=condition))
+    assert not site.tables.exists()
