@@ -1,15 +1,18 @@
 """A sink with target_file_size publishes few files; rows, consumers and partitions are as without it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.publication.delta_jvm import DeltaJvm
 from tests.spark import inputs
 from tests.spark.conftest import Site
-from tests.spark.rows import answer, assert_same, public
+from tests.spark.rows import answer, assert_same, public, public_count
 
 pytestmark = pytest.mark.spark
 
@@ -65,3 +68,22 @@ def test_rounds_go_on_and_what_was_packed_is_swept_a_round_later(site: Site) -> 
     assert_same(public(site.tables / "copy"), whole)
     assert _files(site.tables / "packed") == 4
     assert waste[2] == waste[3] <= 2 * BATCHES + 2
+
+
+class _LosesARow(DeltaJvm):
+    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+        return super().write_files(frame.limit(frame.count() - 1), path, prefix)
+
+
+def test_packed_files_with_fewer_rows_complete_no_checkpoint(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs.write_versions(site.home.parent / "events", inputs.events(600)[["id", "ts", "region"]], BATCHES)
+    whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.runtime.packing.DeltaJvm", _LosesARow)
+        with pytest.raises(InterruptedRunError, match=f"made {whole.total() - 1} rows of {whole.total()}"):
+            site.run(_pipeline(site))
+    assert site.checkpoints() == []
+    assert [public_count(site.tables / name) for name in ("packed", "copy")] == [0, 0]
+    site.run(_pipeline(site))
+    assert_same(public(site.tables / "packed"), whole)
+    assert_same(public(site.tables / "copy"), whole)

@@ -1,14 +1,17 @@
 """Every kind of table holds the rows that it should after two rounds, whoever publishes and whoever reads."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +21,9 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import SinkMode
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same
+from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
+from tests.support.run_site import SMALL
 from tests.support.table_features import FEATURES, READERS, Feature
 
 pytestmark = pytest.mark.spark
@@ -36,13 +41,18 @@ SCHEMA = pa.schema(
         "name": pa.string(),
     }
 )
-ROUNDS = 2
+BATCHES = ((0, 1), (2,))
+"""The batches of each round: a publication of several, and one onto rows."""
+ROUNDS = len(BATCHES)
 BATCH_ROWS = 20
+EVERY_TABLE = frozenset({"appendOnly", "invariants"})
+"""The table features of a table that is made without any, by the oldest protocol that Delta makes tables with."""
+BY_KEY = {feature.key: feature for feature in FEATURES}
 
 
 def _batch(number: int) -> pa.Table:
-    """Twenty rows of twenty keys; the second round has half of the keys of the first again."""
-    first = number * BATCH_ROWS - (number // 2) * BATCH_ROWS
+    """Twenty rows of twenty keys; the last one has half of the keys of the one before again."""
+    first = number * BATCH_ROWS - (number // 2) * (BATCH_ROWS // 2)
     rows = []
     for key in range(first, first + BATCH_ROWS):
         kind = key % len(REGIONS)
@@ -67,32 +77,54 @@ class Made:
 
     mode: SinkMode
     site: Site
-    source: Path
     publishers: Mapping[str, Any]
     """By round and sink."""
+    read: dict[str, Rows] = field(default_factory=dict)
+    """What Spark has read already, by sink."""
 
     def path(self, feature: Feature) -> Path:
         return self.site.tables / feature.key
 
     def rows(self, round: int) -> DataFrame:
         """The input of a round."""
-        return self.site.spark.read.format("delta").load(str(self.source)).where(F.col("round") == round)
+        return self.site.spark.createDataFrame(pa.concat_tables(_batch(number) for number in BATCHES[round]))
 
-    def expected(self, feature: Feature) -> Rows:
+    def expected(self, feature: Feature, rounds: int = ROUNDS) -> Rows:
         """Batch SQL over the whole input."""
-        first, second = self.rows(0), self.rows(1)
-        if self.mode is not SinkMode.COMPLETE:
-            first = first.where(f"NOT ({feature.deleted})")
-        rows = first.unionByName(second)
+        columns = feature.answer or feature.staged
+        rows = self.rows(0).selectExpr(*columns)
+        if feature.held and self.mode is not SinkMode.COMPLETE:
+            rows = rows.union(self.site.spark.sql(f"SELECT * FROM VALUES {feature.held}"))
+        if rounds > 1:
+            if self.mode is not SinkMode.COMPLETE:
+                rows = rows.where(f"NOT ({feature.deleted})")
+            rows = rows.union(self.rows(1).selectExpr(*columns))
         if self.mode is not SinkMode.APPEND:
             rows.createOrReplaceTempView("all_rows")
-            rows = rows.sparkSession.sql(
-                "SELECT * FROM all_rows QUALIFY row_number() OVER (PARTITION BY id ORDER BY seq DESC) = 1"
-            )
-        return answer(rows.selectExpr(*(feature.answer or feature.staged)))
+            query = "SELECT * FROM all_rows QUALIFY row_number() OVER (PARTITION BY id ORDER BY seq DESC) = 1"
+            rows = self.site.spark.sql(query)
+        return answer(rows)
+
+    def found(self, feature: Feature) -> Rows:
+        """What Spark reads."""
+        if feature.key not in self.read:
+            table = self.site.spark.read.format("delta").load(str(self.path(feature)))
+            self.read[feature.key] = answer(table.selectExpr(*feature.names))
+        return self.read[feature.key]
+
+    def changes(self, feature: Feature, version: int) -> Rows:
+        """What the change data feed has of a version."""
+        feed = self.site.spark.read.format("delta").option("readChangeFeed", "true")
+        feed = feed.option("startingVersion", version).option("endingVersion", version)
+        return answer(feed.load(str(self.path(feature))).selectExpr("_change_type", *feature.names))
+
+    def row_ids(self, feature: Feature, version: int) -> list[tuple[int, int | None]]:
+        """The keys of a version's rows, and the row ids."""
+        table = self.site.spark.read.format("delta").option("versionAsOf", version).load(str(self.path(feature)))
+        return [(row["id"], row["row_id"]) for row in table.select("id", "_metadata.row_id").collect()]
 
 
-def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Feature], round: int) -> Pipeline:
+def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Feature]) -> Pipeline:
     pipeline = Pipeline(f"{mode.value}_tables", on_end="suspend")
     keys = {"keys": ["id"], "sequence_by": "seq"} if mode is SinkMode.UPSERT else {}
 
@@ -101,14 +133,12 @@ def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Featu
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(source))
 
     def stage_of(feature: Feature) -> Callable[[DataFrame], DataFrame]:
-        staged = feature.staged if round == 0 or feature.staged_later is None else feature.staged_later
-
         def stage(rows: DataFrame) -> DataFrame:
             if mode is SinkMode.COMPLETE:
                 columns = [name for name in rows.columns if name != "id"]
                 columns.sort(key=lambda name: name != "seq")
                 rows = rows.groupBy("id").agg(F.max(F.struct(*columns)).alias("last")).select("id", "last.*")
-            return rows.selectExpr(*staged)
+            return rows.selectExpr(*feature.staged)
 
         return stage
 
@@ -121,72 +151,175 @@ def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Featu
 def _make(mode: SinkMode, spark: SparkSession, root: Path, features: Sequence[Feature]) -> Made:
     site, source = Site(spark, root), root / "source"
     for feature in features:
+        table = f"delta.`{site.tables / feature.key}`"
         if feature.sink is None:
-            spark.sql(feature.create(f"delta.`{site.tables / feature.key}`"))
+            spark.sql(feature.create(table))
+        if feature.held:
+            spark.sql(f"INSERT INTO {table} VALUES {feature.held}")
+        for statement in feature.before:
+            spark.sql(statement.format(table=table))
     publishers: dict[str, Any] = {}
     for round in range(ROUNDS):
-        for number in (2 * round, 2 * round + 1):
-            rows = _batch(number)
-            write_deltalake(str(source), rows.append_column("round", pa.array([round] * len(rows), pa.int32())), mode="append")
+        for number in BATCHES[round]:
+            write_deltalake(str(source), _batch(number), mode="append")
         if round:
             for feature in features:
                 for statement in feature.between:
                     spark.sql(statement.format(table=f"delta.`{site.tables / feature.key}`"))
-        site.run(_pipeline(mode, site, source, features, round))
+        site.run(_pipeline(mode, site, source, features))
         publishers |= {f"{round} {name}": cut.publisher for name, cut in site.manifest().sinks.items()}
-    return Made(mode, site, source, publishers)
+    return Made(mode, site, publishers)
 
 
 def _features(mode: SinkMode, *, everyday: bool) -> list[Feature]:
     return [feature for feature in FEATURES if mode in feature.modes and (mode in feature.everyday) is everyday]
 
 
+Make = Callable[[SinkMode, Feature], Made]
+
+
 @pytest.fixture(scope="module")
-def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[SinkMode, bool], Made]:
+def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Makes the tables of a mode once: those of every day, or the others."""
+    session = spark.newSession()
+    for key, value in SMALL.items():
+        session.conf.set(key, value)
 
     @cache
     def made(mode: SinkMode, everyday: bool) -> Made:
-        return _make(mode, spark, tmp_path_factory.mktemp(mode.value), _features(mode, everyday=everyday))
+        return _make(mode, session, tmp_path_factory.mktemp(mode.value), _features(mode, everyday=everyday))
 
-    return made
-
-
-CASES = [
-    pytest.param(mode, feature, id=f"{mode.value}-{feature.key}", marks=[] if mode in feature.everyday else pytest.mark.nightly)
-    for mode in SinkMode
-    for feature in FEATURES
-    if mode in feature.modes
-]
+    return lambda mode, feature: made(mode, mode in feature.everyday)
 
 
-@pytest.mark.parametrize(("mode", "feature"), CASES)
-def test_the_table_holds_the_rows_of_the_batch_answer(
-    mode: SinkMode, feature: Feature, make: Callable[[SinkMode, bool], Made]
-) -> None:
-    made = make(mode, mode in feature.everyday)
-    found = made.site.spark.read.format("delta").load(str(made.path(feature)))
-    assert_same(answer(found.selectExpr(*feature.names)), made.expected(feature))
+def _cases(features: Sequence[Feature]) -> list[Any]:
+    """Each feature in each mode that it can be had in."""
+    return [
+        pytest.param(
+            mode, feature, id=f"{mode.value}-{feature.key}", marks=[] if mode in feature.everyday else pytest.mark.nightly
+        )
+        for mode in SinkMode
+        for feature in features
+        if mode in feature.modes
+    ]
 
 
-@pytest.mark.parametrize(("mode", "feature"), CASES)
-def test_the_manifest_says_who_publishes(mode: SinkMode, feature: Feature, make: Callable[[SinkMode, bool], Made]) -> None:
-    made = make(mode, mode in feature.everyday)
+def _only(key: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("mode", "feature"), _cases([BY_KEY[key]]))
+
+
+every_table = pytest.mark.parametrize(("mode", "feature"), _cases(FEATURES))
+
+
+@every_table
+def test_the_table_holds_the_rows_of_the_batch_answer(mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
+    assert_same(made.found(feature), made.expected(feature))
+
+
+@every_table
+def test_the_manifest_says_who_publishes(mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
     found = {made.publishers[f"{round} {feature.key}"] for round in range(ROUNDS)}
     assert found == {feature.published_by(made.mode)}
 
 
-@pytest.mark.parametrize(("mode", "feature"), CASES)
+@every_table
 @pytest.mark.parametrize("reader", sorted(READERS))
-def test_other_engines_read_the_same_rows_where_they_can(
-    reader: str, mode: SinkMode, feature: Feature, make: Callable[[SinkMode, bool], Made]
-) -> None:
-    made = make(mode, mode in feature.everyday)
-    names = [name.strip("`") for name in feature.elsewhere or feature.names]
-    found = made.site.spark.read.format("delta").load(str(made.path(feature))).selectExpr(*feature.names)
-    rows = answer(found.select(*(f"`{name}`" for name in names)))
+def test_other_engines_read_the_same_rows_where_they_can(reader: str, mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
+    asked = feature.elsewhere or feature.names
+    places = [feature.names.index(name) for name in asked]
+    rows: Rows = Rows()
+    for row, count in made.found(feature).items():
+        rows[tuple(row[place] for place in places)] += count
+    names = [name.strip("`") for name in asked]
     if reader not in feature.readers:
         with pytest.raises((ReaderError, AssertionError)):
             assert_same(ENGINES[reader](made.path(feature), names), rows)
         return
     assert_same(ENGINES[reader](made.path(feature), names), rows)
+
+
+@every_table
+def test_the_table_has_just_the_features_that_it_is_named_for(mode: SinkMode, feature: Feature, make: Make) -> None:
+    table = make(mode, feature).path(feature)
+    assert delta_logs.features(table) == EVERY_TABLE | feature.protocol
+    configuration = delta_logs.newest(table, "metaData")["configuration"]
+    set_by_us = {key: value for key, value in feature.properties.items() if not key.startswith("delta.feature.")}
+    assert configuration | set_by_us == configuration
+    assert len(delta_logs.publications(table)) == ROUNDS
+
+
+@_only("not_null")
+def test_columns_are_declared_not_null(mode: SinkMode, feature: Feature, make: Make) -> None:
+    schema = json.loads(delta_logs.newest(make(mode, feature).path(feature), "metaData")["schemaString"])
+    assert [field["name"] for field in schema["fields"] if not field["nullable"]] == ["id", "seq", "value"]
+
+
+@_only("deletion_vectors")
+def test_the_second_round_is_published_onto_files_with_deletion_vectors(mode: SinkMode, feature: Feature, make: Make) -> None:
+    table = make(mode, feature).path(feature)
+    second = delta_logs.publications(table)[1]
+    assert any("deletionVector" in file for file in delta_logs.files(table, second - 1))
+
+
+@_only("v2_checkpoints")
+def test_the_second_round_is_published_onto_a_v2_checkpoint(mode: SinkMode, feature: Feature, make: Make) -> None:
+    table = make(mode, feature).path(feature)
+    second = delta_logs.publications(table)[1]
+    assert [version for version in delta_logs.v2_checkpoints(table) if 0 < version < second]
+
+
+@_only("type_widening")
+def test_rows_are_published_beside_a_file_of_the_narrow_type(mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
+    first = delta_logs.publications(made.path(feature))[0]
+    (narrow,) = delta_logs.files(made.path(feature), first - 1)
+    assert pq.read_schema(made.path(feature) / narrow["path"]).field("value").type == pa.int16()
+
+
+@_only("change_data_feed")
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_a_publication_is_one_version_of_the_change_data_feed(mode: SinkMode, feature: Feature, round: int, make: Make) -> None:
+    made = make(mode, feature)
+    version = delta_logs.publications(made.path(feature))[round]
+    assert_same(made.changes(feature, version), _changes(made, feature, round))
+
+
+def _changes(made: Made, feature: Feature, round: int) -> Rows:
+    """What a round changes, by the batch answers before and after it."""
+    before, after = made.expected(feature, round) if round else Rows(), made.expected(feature, round + 1)
+    if made.mode is SinkMode.COMPLETE:
+        return _typed("delete", before) + _typed("insert", after)
+    gone, new = before - after, after - before
+    known = {row[0] for row in before}
+    updated = Rows({row: count for row, count in new.items() if made.mode is SinkMode.UPSERT and row[0] in known})
+    return _typed("update_preimage", gone) + _typed("update_postimage", updated) + _typed("insert", new - updated)
+
+
+def _typed(change: str, rows: Rows) -> Rows:
+    return Rows({(change, *row): count for row, count in rows.items()})
+
+
+@_only("row_tracking")
+def test_every_row_has_an_id_of_its_own_that_an_upsert_keeps(mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
+    before, after = (made.row_ids(feature, version) for version in delta_logs.publications(made.path(feature)))
+    for rows in (before, after):
+        ids = [row_id for _, row_id in rows]
+        assert None not in ids
+        assert len(set(ids)) == len(rows) > 0
+    if mode is SinkMode.APPEND:
+        assert set(after) > set(before)
+    if mode is SinkMode.UPSERT:
+        assert dict(after).items() >= dict(before).items()
+        assert len(after) > len(before)
+
+
+@_only("in_commit_timestamps")
+def test_every_commit_has_a_timestamp_later_than_the_one_before(mode: SinkMode, feature: Feature, make: Make) -> None:
+    commits = delta_logs.commits(make(mode, feature).path(feature))
+    assert len(commits) > ROUNDS
+    times = [commit[0]["commitInfo"]["inCommitTimestamp"] for commit in commits]
+    assert all(earlier < later for earlier, later in pairwise(times))

@@ -1,15 +1,19 @@
-"""Tables that are there already: their columns' order and types count; and what a partition value or a path can be."""
+"""Tables that are there already: their columns' order and types count, and so does how their sinks declare them; what a table is
+made with; and what a partition value or a path can be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
+from spark_jobs.protocol.errors import UnsupportedTableError
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public
+from tests.support import delta_logs
 
 pytestmark = pytest.mark.spark
 
@@ -86,3 +90,88 @@ def test_a_table_whose_name_spark_and_delta_rs_read_differently_is_refused(site:
     with pytest.raises(RejectedError):
         site.run(_pipeline(events, ["id"], DeltaSink(str(site.tables / name))))
     assert not site.tables.exists()
+
+
+FEED = "delta.enableChangeDataFeed"
+
+
+def _existing(site: Site, clauses: str) -> Path:
+    path = site.tables / "existing"
+    site.spark.sql(f"CREATE TABLE delta.`{path}` (id LONG, region STRING, day DATE) USING delta {clauses}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sink", "clauses", "found"),
+    [
+        ({"partition_by": ["region"]}, "", r"is partitioned by \[\]"),
+        ({"partition_by": ["region"]}, "PARTITIONED BY (day)", r"is partitioned by \['day'\]"),
+        ({"cluster_by": ["region"]}, "", r"is clustered by \[\]"),
+        ({"cluster_by": ["region"]}, "CLUSTER BY (id)", r"is clustered by \['id'\]"),
+        ({"cluster_by": ["region", "id"]}, "CLUSTER BY (id, region)", r"is clustered by \['id', 'region'\]"),
+        ({"table_properties": {FEED: "true"}}, "", f"has {FEED}=None"),
+        ({"table_properties": {FEED: "true"}}, f"TBLPROPERTIES ('{FEED}' = 'false')", f"has {FEED}='false'"),
+        ({"table_properties": {"team": "us"}}, "TBLPROPERTIES ('team' = 'them')", "has team='them'"),
+        ({"table_properties": {"delta.feature.deletionVectors": "supported"}}, "", r"deletionVectors=None"),
+    ],
+    ids=[
+        "not partitioned",
+        "partitioned otherwise",
+        "not clustered",
+        "clustered otherwise",
+        "clustered in another order",
+        "property missing",
+        "property is another",
+        "own property is another",
+        "feature missing",
+    ],
+)
+def test_a_table_that_is_not_as_its_sink_declares_is_refused_before_anything_is_written(
+    site: Site, events: Path, sink: dict[str, Any], clauses: str, found: str
+) -> None:
+    path = _existing(site, clauses)
+    with pytest.raises(UnsupportedTableError, match=found):
+        site.run(_pipeline(events, ["id", "region", "day"], DeltaSink(str(path), **sink)))
+    assert len(delta_logs.commits(path)) == 1
+    assert not list(path.rglob("*.parquet"))
+    assert site.checkpoints() == []
+
+
+@pytest.mark.parametrize(
+    ("sink", "clauses"),
+    [
+        ({"partition_by": ["REGION", "day"]}, "PARTITIONED BY (region, day)"),
+        ({"cluster_by": ["REGION", "id"]}, "CLUSTER BY (region, id)"),
+        ({"table_properties": {FEED.upper(): "TRUE", "team": "us"}}, f"TBLPROPERTIES ('{FEED}' = 'true', 'team' = 'us')"),
+        (
+            {"table_properties": {"delta.feature.deletionVectors": "supported"}},
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        ),
+        ({"comment": "as it is declared"}, "COMMENT 'as it was'"),
+    ],
+    ids=["partitioned", "clustered", "properties", "feature", "another comment"],
+)
+def test_a_table_that_is_as_its_sink_declares_is_taken(site: Site, events: Path, sink: dict[str, Any], clauses: str) -> None:
+    path = _existing(site, clauses)
+    site.run(_pipeline(events, ["id", "region", "day"], DeltaSink(str(path), **sink)))
+    rows = answer(site.spark.read.format("delta").load(str(events)).select("id", "region", "day"))
+    assert_same(answer(site.spark.read.format("delta").load(str(path))), rows)
+    detail = site.spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    assert detail is not None
+    assert detail["description"] == ("as it was" if "comment" in sink else None)
+
+
+@pytest.mark.parametrize("layout", ["partition_by", "cluster_by"])
+def test_a_table_that_is_made_is_as_its_sink_declares(site: Site, events: Path, layout: str) -> None:
+    path = site.tables / "made"
+    sink = DeltaSink(str(path), comment="who's 'there'?", table_properties={FEED: "true"}, **{layout: ["region", "day"]})  # type: ignore[arg-type]
+    for _ in range(2):
+        site.run(_pipeline(events, ["id", "region", "day"], sink))
+    detail = site.spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    assert detail is not None
+    assert detail["description"] == "who's 'there'?"
+    assert detail["properties"][FEED] == "true"
+    columns = {"partition_by": "partitionColumns", "cluster_by": "clusteringColumns"}
+    assert {name: detail[column] for name, column in columns.items()} == {"partition_by": [], "cluster_by": []} | {
+        layout: ["region", "day"]
+    }

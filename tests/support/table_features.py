@@ -22,16 +22,18 @@ class Feature:
 
     Args:
         title: What the page calls it.
-        protocol: The table features that it has in Delta's protocol.
+        protocol: The table features that it has in Delta's protocol, besides those that every new table has.
         columns: The table's, as SQL declares them.
         clauses: What follows in its CREATE TABLE.
         properties: Its TBLPROPERTIES.
         sink: Options of the sink, which makes the table; None: it is made by SQL.
-        staged: What the stage returns, as expressions over the input; ``staged_later``, if it differs in the second round.
+        held: The rows that are inserted before the first round, as SQL lists them.
+        before: SQL between them and the first round; ``{table}`` stands for the table.
+        staged: What the stage returns, as expressions over the input.
         answer: The rows of the table as expressions over the input; by default what is staged.
         columns_of_answer: How they are read; by default by their names.
         elsewhere: The columns that engines other than Spark are asked for; by default all.
-        between: SQL between the two rounds; ``{table}`` stands for the table.
+        between: SQL between the two rounds, as ``before``.
         deleted: Which rows a statement of ``between`` deletes.
         publisher: Who publishes an append or a replacement; an upsert is always Spark's.
         modes: Which modes can be had; the others are refused.
@@ -45,8 +47,9 @@ class Feature:
     clauses: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     sink: Mapping[str, Any] | None = None
+    held: str | None = None
+    before: tuple[str, ...] = ()
     staged: tuple[str, ...] = STAGED
-    staged_later: tuple[str, ...] | None = None
     answer: tuple[str, ...] | None = None
     columns_of_answer: tuple[str, ...] | None = None
     elsewhere: tuple[str, ...] | None = None
@@ -190,7 +193,10 @@ FEATURES = (
     Feature(
         "type widening",
         frozenset({"typeWidening"}),
+        columns="id LONG, seq LONG, value SMALLINT, name STRING",
         properties={"delta.enableTypeWidening": "true"},
+        held="(-1, 0, -7, 'narrow'), (25, 0, 32767, 'narrow')",
+        before=("ALTER TABLE {table} ALTER COLUMN value TYPE INT",),
         publisher=SPARK,
         readers=frozenset({DUCKDB_READER}),
     ),

@@ -1,0 +1,67 @@
+"""A driver whose Spark keeps its catalog: ``python -m tests.support.metastore_driver DIRECTORY TABLE``.
+
+Runs a pipeline from the Delta table ``events`` of the directory into the table of that name, and prints as JSON what the run
+answered and what the catalog says afterwards.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.runtime.session import start_session
+from tests.support.run_site import APPLICATION, SMALL
+
+
+def metastore_session(directory: Path) -> SparkSession:
+    """A session with a Hive metastore in an embedded database, which the next process finds again."""
+    database = f"jdbc:derby:;databaseName={directory / 'metastore'};create=true"
+    java = f"{APPLICATION['spark.driver.extraJavaOptions']} -Dderby.stream.error.file={directory / 'derby.log'}"
+    settings = {
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(directory / "warehouse of the catalog"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": database,
+    }
+    return start_session("metastore", APPLICATION | SMALL | settings)
+
+
+def pipeline_into(table: str, events: Path) -> Pipeline:
+    """Copies the events into the table of this name."""
+    pipeline = Pipeline("named", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(events))
+
+    @pipeline.stage(sink=DeltaSink(table=table, comment="made by its name"))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows
+
+    return pipeline
+
+
+def main(directory: Path, table: str) -> None:
+    """One run."""
+    spark = metastore_session(directory)
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {table.rpartition('.')[0]}")
+    existed = spark.catalog.tableExists(table)
+    answer = pipeline_into(table, directory / "events").run(spark=spark, home=directory / "home")
+    detail = spark.sql(f"DESCRIBE DETAIL {table}").first()
+    assert detail is not None
+    (sink,) = (answer.sinks or {}).values()
+    found = {
+        "existed": existed,
+        "published into": sink.table,
+        "location": detail["location"],
+        "description": detail["description"],
+        "ids": sorted(row["id"] for row in spark.table(table).collect()),
+    }
+    spark.stop()
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
