@@ -16,7 +16,7 @@ from tests.support import metastore_driver
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 180.0
+TIMEOUT_S = 600.0
 
 
 def _run(directory: Path, table: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ def metastore_session(directory: Path) -> SparkSession:
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(directory / "warehouse of the catalog"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": database,
+        "spark.hadoop.hive.exec.scratchdir": str(directory / "scratch"),
+        "spark.hadoop.hive.exec.local.scratchdir": str(directory / "scratch"),
     }
     return start_session("metastore", APPLICATION | SMALL | settings)
 
