@@ -127,6 +127,16 @@ def has_timers(frame: DataFrame) -> bool:
     return any(str(node.getClass().getSimpleName()).startswith("TransformWithState") for node in _walk(_analyzed(frame)))
 
 
+def has_subqueries(frame: DataFrame) -> bool:
+    """Whether an expression of the frame reads another one."""
+    return not _analyzed(frame).subqueriesAll().isEmpty()
+
+
+def is_deterministic(frame: DataFrame) -> bool:
+    """Whether the frame's last operator says the same of the same rows each time."""
+    return bool(_analyzed(frame).deterministic())
+
+
 def feeds_another_operator(frame: DataFrame) -> bool:
     """Whether an operator gets rows that another one lets go only when the watermark moves."""
     stateful = [node for node in _walk(_analyzed(frame)) if _is_stateful(node)]

@@ -88,7 +88,9 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
         _check_columns_exist(frame, option, getattr(design, option), name)
     with step(Step.TABLE_CREATE):
         builder = DeltaTable.createIfNotExists(session).addColumns(_plain(frame.schema))
-        builder = builder.tableName(place.name or delta_at(place.path))  # location() takes no backtick
+        builder = builder.tableName(place.name or delta_at(place.path))
+        if not place.name:  # by itself it takes no backtick
+            builder = builder.location(str(place.path))
         if design.partition_by:
             builder = builder.partitionedBy(*design.partition_by)
         if design.cluster_by:

@@ -1,7 +1,5 @@
 """Rules of upsert sinks that do not fit what their stages return: they are refused before anything is written."""
 
-from typing import Any
-
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType
@@ -9,6 +7,7 @@ from pyspark.sql.types import BooleanType
 from spark_jobs.api.sink import Sink, UpsertRule
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.publication.upsert import has_order
+from spark_jobs.runtime import plan
 
 _SAFE = "Nothing was written."
 
@@ -55,11 +54,11 @@ def _problem(condition: str, frame: DataFrame) -> str | None:
     rows = frame.sparkSession.createDataFrame([], frame.schema)
     try:
         kind = rows.selectExpr(condition).schema.fields[0].dataType
-        analyzed: Any = rows.where(condition)._jdf.queryExecution().analyzed()  # refuses aggregates and the like
+        chosen = rows.where(condition)  # refuses aggregates and the like
     except AnalysisException as error:
         return f"cannot be understood: {str(error).splitlines()[0]}"
     if not isinstance(kind, BooleanType):
         return f"is a {kind.simpleString()}, not a condition"
-    if not analyzed.subqueriesAll().isEmpty():
+    if plan.has_subqueries(chosen):
         return "has a subquery"
-    return None if analyzed.deterministic() else "may say otherwise the next time"
+    return None if plan.is_deterministic(chosen) else "may say otherwise the next time"
