@@ -16,6 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError, UnsupportedTableError
+from tests.support.sink_kinds import Rows
 from tests.support.staged_pipeline import SCHEMA, Row
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class Outcome(Enum):
 
 
 RIGHT, REPLACED, UNSUPPORTED, GONE = Outcome.RIGHT, Outcome.REPLACED, Outcome.UNSUPPORTED, Outcome.GONE
-Rows = list[Row]
 
 
 @dataclass(frozen=True)

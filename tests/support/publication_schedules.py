@@ -1,8 +1,6 @@
 """A publication of two checkpoints, and one thing that another writer does at a chosen moment of it."""
 
-import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,13 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.protocol.documents import Publish, Publisher, SinkMode, UpsertCut
+from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AppId
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers, Transaction
-from tests.support.foreign_writers import ACTIONS, STRANGER, Action, Rows
+from tests.support.foreign_writers import ACTIONS, Action
+from tests.support.sink_kinds import Graves, Kind, Reference, Rows, cut_of, graves_in, rows_in
 from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline, path_of
 from tests.support.systems import quick
 
@@ -29,6 +28,16 @@ PUBLISHED: Rows = [(1, "a"), (2, "a"), (3, "b")]
 OF_ANOTHER: Row = (50, "a")
 """Was in the table before, so that there is something to compact and to keep."""
 PENDING: list[Rows] = [[(1, "c"), (4, "c")], [(5, "b"), (4, "d")]]
+PENDING_CHANGES: list[Rows] = [
+    [(1, "c"), (2, "d!"), (3, "c"), (4, "c"), (4, "b"), (100, "b!")],
+    [(5, "b"), (4, "d"), (2, "b"), (1, "b"), (3, "x!"), (6, "e!"), (50, "a!")],
+]
+"""For an upsert with a rule: late rows, two of one key at once, deletes of rows that are ours, another's, and nowhere."""
+
+
+def pending(kind: Kind) -> list[Rows]:
+    """The rows of the two checkpoints."""
+    return PENDING_CHANGES if kind is Kind.SEQUENCED else PENDING
 
 
 class Moment(Enum):
@@ -37,6 +46,7 @@ class Moment(Enum):
     BEFORE = "before"
     CHECKED = "between check and opening"
     FIRST = "between opening and the first transaction"
+    BURIED = "between the first transaction's tombstones and its rows"
     SECOND = "between opening and the second transaction"
     AFTER = "after the last transaction"
 
@@ -46,24 +56,33 @@ class Case:
     """One schedule."""
 
     publisher: Publisher
-    mode: SinkMode
+    kind: Kind
     action: Action
     by_spark: bool
     moment: Moment
 
     def __str__(self) -> str:
         writer = "Spark" if self.by_spark else "delta-rs"
-        return f"{self.publisher.value}, {self.mode.value}: {writer} {self.action.name}, {self.moment.value}"
+        return f"{self.publisher.value}, {self.kind.value}: {writer} {self.action.name}, {self.moment.value}"
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether somebody can do it, and there is such a moment."""
+        if not (self.action.by_spark if self.by_spark else self.action.by_delta_rs):
+            return False
+        if self.moment is Moment.BURIED:
+            return self.kind is Kind.SEQUENCED
+        return self.moment is not Moment.SECOND or len(self.transactions) > 1
 
     @property
     def transactions(self) -> list[Rows]:
         """The rows of each transaction that is to be made."""
-        return PENDING[-1:] if self.mode is SinkMode.COMPLETE else PENDING
+        return pending(self.kind)[-1:] if self.kind is Kind.COMPLETE else pending(self.kind)
 
     @property
     def error(self) -> type[StreamPipelineError] | None:
         """What the publication is refused with."""
-        outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.mode)
+        outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.kind.mode)
         return outcome.error
 
     @property
@@ -74,30 +93,34 @@ class Case:
         return self._made_before
 
     @property
-    def rows(self) -> Rows:
-        """What a reader sees in the end: the transactions one after the other, the other writer's where it was."""
-        rows = [*PUBLISHED, OF_ANOTHER]
+    def expected(self) -> Reference:
+        """What there is in the end: the transactions one after the other, the other writer's where it was."""
+        reference = Reference(self.kind, [*PUBLISHED, OF_ANOTHER])
         for made in range(self.landed + 1):
             if made == self._made_before:
-                rows = self.action.effect(rows)
+                reference.rows = self.action.effect(reference.rows)
             if made < self.landed:
-                rows = _published(rows, self.transactions[made], self.mode)
-        return sorted(rows, key=str)
+                reference.publish(self.transactions[made])
+        return reference
+
+    @property
+    def remembers_more(self) -> bool:
+        """Whether the tombstones are those of one transaction more than is made: they are written first, and harm nobody."""
+        return self.landed < len(self.transactions) and self.moment in (Moment.FIRST, Moment.BURIED, Moment.SECOND)
 
     @property
     def _made_before(self) -> int:
         return {Moment.SECOND: 1, Moment.AFTER: len(self.transactions)}.get(self.moment, 0)
 
 
-def cases(publisher: Publisher, modes: Iterable[SinkMode], *, by_spark: bool) -> Iterator[Case]:
+def cases(publisher: Publisher, kinds: Iterable[Kind], *, by_spark: bool) -> Iterator[Case]:
     """Every schedule that makes sense."""
-    for mode in modes:
+    for kind in kinds:
         for action in ACTIONS:
             for moment in Moment:
-                if action.by_spark if by_spark else action.by_delta_rs:
-                    case = Case(publisher, mode, action, by_spark, moment)
-                    if moment is not Moment.SECOND or len(case.transactions) > 1:
-                        yield case
+                case = Case(publisher, kind, action, by_spark, moment)
+                if case.makes_sense:
+                    yield case
 
 
 def sampled(every: Iterable[Case], stride: int) -> list[Any]:
@@ -131,6 +154,8 @@ class Interruption(Publishers):
             self.at(Moment.SECOND if self._made else Moment.FIRST)
 
     def after(self, step: Step) -> None:
+        if step is Step.BURY_KEYS:
+            self.at(Moment.BURIED)
         if step is Step.PUBLISH_SINK:
             self._made += 1
             if self._made == len(self._case.transactions):
@@ -148,20 +173,10 @@ def published_into(directory: Path, *, partitioned: bool = True) -> StagedPipeli
     return pipeline
 
 
-def cut_of(pipeline: StagedPipeline, publisher: Publisher, mode: SinkMode) -> dict[str, Any]:
-    """What a sink's cut has by its mode and publisher; makes the directory that the rows of an upsert are staged in."""
-    cut: dict[str, Any] = {"publisher": publisher, "mode": mode, "replace": mode is SinkMode.COMPLETE}
-    if mode is SinkMode.UPSERT:
-        channel = (pipeline.directory / "channel").as_uri()
-        DeltaTable.create(channel, SCHEMA)
-        cut["upsert"] = UpsertCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=channel, tombstones=None)
-    return cut
-
-
-def stage_pending(pipeline: StagedPipeline, publisher: Publisher, mode: SinkMode) -> dict[str, Any]:
+def stage_pending(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mapping[str, Any]:
     """Completes two checkpoints; returns what their cuts have that others do not."""
-    cut = cut_of(pipeline, publisher, mode)
-    for rows in PENDING:
+    cut = cut_of(pipeline, publisher, kind)
+    for rows in pending(kind):
         pipeline.checkpoint({HOURLY: rows}, publish=Publish.EVERY_CHECKPOINT, cut=cut)
     return cut
 
@@ -172,7 +187,7 @@ def assert_right_or_refused(case: Case, directory: Path, spark: "SparkSession | 
     table = path_of(pipeline.tables[HOURLY])
     if case.action.mapped and spark:
         spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    stage_pending(pipeline, case.publisher, case.mode)
+    cut = stage_pending(pipeline, case.publisher, case.kind)
     interruption = Interruption(case, table, spark)
     interruption.at(Moment.BEFORE)
     for _ in range(2):
@@ -180,7 +195,8 @@ def assert_right_or_refused(case: Case, directory: Path, spark: "SparkSession | 
             _publish(pipeline, interruption, case.error)
         if not table.exists():
             continue
-        assert rows_of(table, spark if case.action.by_delta_rs is None else None) == case.rows
+        assert rows_of(table, spark if case.action.by_delta_rs is None else None) == sorted(case.expected.rows, key=str)
+        _assert_remembered(case, graves_in(cut))
         if case.action.late.error is None:
             pending = [2, 3][-len(case.transactions) :]
             assert pipeline.commits(HOURLY) == [1, *pending[: case.landed]]
@@ -197,43 +213,15 @@ def _publish(pipeline: StagedPipeline, publishers: Publishers, error: type[Strea
     assert type(refused.value) is error
 
 
+def _assert_remembered(case: Case, found: Graves) -> None:
+    reference = case.expected
+    if case.kind is Kind.SEQUENCED and case.remembers_more:
+        reference.bury(case.transactions[case.landed])
+    assert found == reference.graves
+
+
 def rows_of(table: Path, spark: "SparkSession | None") -> Rows:
-    """The first two columns of all rows, sorted; None where there is no second."""
-    found = DeltaTable(str(table)).to_pyarrow_table() if spark is None else spark.read.format("delta").load(str(table)).toArrow()
-    days = found.column(1).to_pylist() if found.num_columns > 1 else [None] * found.num_rows
-    return sorted(zip(found.column(0).to_pylist(), days, strict=True), key=str)
-
-
-def _published(rows: Rows, added: Rows, mode: SinkMode) -> Rows:
-    if mode is SinkMode.COMPLETE:
-        return added
-    keys = {number for number, _ in added} if mode is SinkMode.UPSERT else set()
-    return [row for row in rows if row[0] not in keys] + added
-
-
-def replace_newest_commit(pipeline: StagedPipeline, row: Row) -> None:
-    """What a writer may do that finds no file of its version, and renames its own to it when there is one.
-
-    So does Spark on a local file system, see docs/reference/concurrent-writers.md.
-    """
-    newest = max((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))
-    info = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {}}}
-    actions = [info, *({"add": line["add"]} for line in pipeline.stage(HOURLY, [row]))]
-    other = newest.with_suffix(".other")
-    other.write_text("".join(json.dumps(action) + "\n" for action in actions))
-    os.replace(other, newest)
-
-
-class ReplacesCommit:
-    """Puts another writer's commit in the place of the first publication's, right after it was made."""
-
-    def __init__(self, pipeline: StagedPipeline) -> None:
-        self._pipeline, self._left = pipeline, 1
-
-    def before(self, step: Step) -> None:
-        pass
-
-    def after(self, step: Step) -> None:
-        if step is Step.PUBLISH_SINK and self._left:
-            self._left = 0
-            replace_newest_commit(self._pipeline, STRANGER)
+    """The rows of a table, sorted: read by Spark where there is a session."""
+    return rows_in(
+        DeltaTable(str(table)).to_pyarrow_table() if spark is None else spark.read.format("delta").load(str(table)).toArrow()
+    )

@@ -1,0 +1,91 @@
+"""Publications whose commit another writer's takes the place of: what the publisher makes of it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.documents import Publish, Publisher
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
+from tests.support.foreign_writers import STRANGER
+from tests.support.publication_schedules import OF_ANOTHER, PUBLISHED, pending, published_into, stage_pending
+from tests.support.sink_kinds import Kind, Reference, graves_in
+from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, path_of
+
+
+def assert_made_again_at_once(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
+    """The first publication's commit is replaced right after it was made."""
+    pipeline = published_into(directory)
+    cut = stage_pending(pipeline, publisher, kind)
+    with observed_by(_ReplacesCommit(pipeline)):
+        results = publish(pipeline.files, publishers=publishers)
+    assert results[HOURLY].version is not None
+    expected = _expected(kind, 2, stranger_after=0)
+    assert pipeline.rows(HOURLY) == sorted(expected.rows, key=str)
+    assert graves_in(cut) == expected.graves
+    assert pipeline.commits(HOURLY) == [1, 2, 3]
+
+
+def assert_found_out_later(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
+    """The last one's is, when nobody publishes: the next checkpoint is refused, and the lost one can be published again."""
+    pipeline = published_into(directory)
+    cut = stage_pending(pipeline, publisher, kind)
+    publish(pipeline.files, publishers=publishers)
+    _replace_newest_commit(pipeline, STRANGER)
+    known = CheckpointId(3)
+    pipeline.checkpoint({HOURLY: [(9, "a")]}, publish=Publish.EVERY_CHECKPOINT, known_published=known, cut=cut)
+    with pytest.raises(RejectedError, match="had 3 when 4 was made"):
+        publish(pipeline.files, publishers=publishers)
+    assert pipeline.rows(HOURLY) == sorted(_expected(kind, 1, stranger_after=1).rows, key=str)
+    assert pipeline.commits(HOURLY) == [1, 2]
+    publish(pipeline.files, known, publishers=publishers)
+    expected = _expected(kind, 2, stranger_after=1)
+    assert pipeline.rows(HOURLY) == sorted(expected.rows, key=str)
+    assert graves_in(cut) == expected.graves
+    assert pipeline.commits(HOURLY) == [1, 2, 3]
+
+
+def _expected(kind: Kind, checkpoints: int, *, stranger_after: int) -> Reference:
+    """What there is when so many of the pending checkpoints are public; the other writer's row came after some of them."""
+    reference = Reference(kind, [*PUBLISHED, OF_ANOTHER])
+    for number, rows in enumerate([*pending(kind)[:checkpoints], []]):
+        if number == stranger_after:
+            reference.rows.append(STRANGER)
+        if number < checkpoints:
+            reference.publish(rows)
+    return reference
+
+
+def _replace_newest_commit(pipeline: StagedPipeline, row: Row) -> None:
+    """What a writer may do that finds no file of its version, and renames its own to it when there is one.
+
+    So does Spark on a local file system, see docs/reference/concurrent-writers.md.
+    """
+    newest = max((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))
+    info = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {}}}
+    actions = [info, *({"add": line["add"]} for line in pipeline.stage(HOURLY, [row]))]
+    other = newest.with_suffix(".other")
+    other.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    # Hadoop's own checksum of a file is renamed with it; that of another content would make the file unreadable to Spark.
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    os.replace(other, newest)
+
+
+class _ReplacesCommit:
+    """Puts another writer's commit in the place of the first publication's, right after it was made."""
+
+    def __init__(self, pipeline: StagedPipeline) -> None:
+        self._pipeline, self._left = pipeline, 1
+
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        if step is Step.PUBLISH_SINK and self._left:
+            self._left = 0
+            _replace_newest_commit(self._pipeline, STRANGER)

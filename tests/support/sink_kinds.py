@@ -1,0 +1,115 @@
+"""Kinds of sinks, and what is in a table when checkpoints were published into it one after the other: said in Python, once more.
+
+The rows of an upsert with a rule are deleted where their ``day`` ends in ``!``, and come in the order of their days.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from spark_jobs.protocol.documents import Publisher, SinkMode, UpsertCut
+from tests.support.staged_pipeline import SCHEMA, Row, StagedPipeline, path_of
+
+Rows = list[Row]
+Graves = dict[int, str | None]
+"""The deleted keys, each with the day of its last delete."""
+
+
+class Kind(Enum):
+    """A mode, for an upsert with what it goes by."""
+
+    APPEND = "append"
+    COMPLETE = "complete"
+    UPSERT = "upsert by batch"
+    SEQUENCED = "upsert by rule"
+
+    @property
+    def mode(self) -> SinkMode:
+        """The sink's mode."""
+        return SinkMode.UPSERT if self in (Kind.UPSERT, Kind.SEQUENCED) else SinkMode(self.value)
+
+
+def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mapping[str, Any]:
+    """What a sink's cut has by its kind and publisher; makes the tables that an upsert has of its own."""
+    cut: dict[str, Any] = {"publisher": publisher, "mode": kind.mode, "replace": kind is Kind.COMPLETE}
+    if kind.mode is SinkMode.UPSERT:
+        rule: dict[str, Any] = {"sequence_by": None, "apply_as_deletes": None, "tombstones": None}
+        if kind is Kind.SEQUENCED:
+            rule = {"sequence_by": "day", "apply_as_deletes": "day LIKE '%!'", "tombstones": _made(pipeline, "tombstones")}
+        cut["upsert"] = UpsertCut(keys=("id",), staged_in=_made(pipeline, "channel"), **rule)
+    return MappingProxyType(cut)
+
+
+def _made(pipeline: StagedPipeline, name: str) -> str:
+    uri = (pipeline.directory / name).as_uri()
+    DeltaTable.create(uri, SCHEMA)
+    return uri
+
+
+def graves_in(cut: Mapping[str, Any]) -> Graves:
+    """The deleted keys that a sink remembers."""
+    rule = cut.get("upsert")
+    if rule is None or rule.tombstones is None:
+        return {}
+    found = rows_in(DeltaTable(str(path_of(rule.tombstones))).to_pyarrow_table())
+    assert len(found) == len(dict(found)), f"a key is remembered twice: {found}"
+    return dict(found)
+
+
+def rows_in(table: pa.Table) -> Rows:
+    """The first two columns of all rows, sorted; None where there is no second."""
+    days = table.column(1).to_pylist() if table.num_columns > 1 else [None] * table.num_rows
+    return sorted(zip(table.column(0).to_pylist(), days, strict=True), key=str)
+
+
+@dataclass
+class Reference:
+    """A table, and what its sink remembers, by what has happened so far."""
+
+    kind: Kind
+    rows: Rows = field(default_factory=list)
+    graves: Graves = field(default_factory=dict)
+
+    def publish(self, staged: Rows) -> None:
+        """One transaction of ours."""
+        if self.kind is Kind.COMPLETE:
+            self.rows = list(staged)
+        elif self.kind is Kind.APPEND:
+            self.rows = self.rows + staged
+        elif self.kind is Kind.UPSERT:
+            keys = {number for number, _ in staged}
+            self.rows = [row for row in self.rows if row[0] not in keys] + staged
+        else:
+            self.bury(staged)
+            self._merge(staged)
+
+    def bury(self, staged: Rows) -> None:
+        """The deletes among the staged rows are remembered; that alone changes no row."""
+        for number, day in staged:
+            if _is_delete(day) and (number not in self.graves or _place(day) > _place(self.graves[number])):
+                self.graves[number] = day
+
+    def _merge(self, staged: Rows) -> None:
+        for number in sorted({number for number, _ in staged}):
+            last = max((day for key, day in staged if key == number), key=_place)
+            there = [day for key, day in self.rows if key == number]
+            assert len(there) <= 1
+            if not _is_delete(last) and number in self.graves and _place(last) <= _place(self.graves[number]):
+                continue  # deleted at the same time or later
+            if there and _place(last) <= _place(there[0]):
+                continue
+            self.rows = [row for row in self.rows if row[0] != number] + ([] if _is_delete(last) else [(number, last)])
+
+
+def _is_delete(day: str | None) -> bool:
+    return day is not None and day.endswith("!")
+
+
+def _place(day: str | None) -> tuple[bool, str]:
+    """Where a row comes among those of its key: without a day before all others."""
+    return day is not None, day or ""

@@ -1,0 +1,79 @@
+"""Other writers of a table who use Spark, all in one application."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from delta.exceptions import DeltaConcurrentModificationException
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.support.crowds import NOTE, Writer, noted
+from tests.support.publication_schedules import rows_of
+from tests.support.sink_kinds import Rows
+
+_USER_METADATA = f"spark.databricks.delta.commitInfo.{NOTE}"
+_APPEND_ONLY = "'delta.appendOnly'"
+
+
+class SparkWriter(Writer):
+    """Appends, deletes, updates, merges, compacts, vacuums, restores, clones, adds columns, and forbids changes of rows for a while."""
+
+    refusals = (PySparkException, DeltaConcurrentModificationException)
+
+    def __init__(self, spark: SparkSession, table: Path, draw: random.Random, name: int) -> None:
+        super().__init__(table, draw, name)
+        self._spark = spark.newSession()
+        self.clones: list[Path] = []
+
+    def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
+        return [
+            (self._append, 5),
+            (self._delete, 2),
+            (self._update, 2),
+            (self._restore, 1),
+            (self._clone, 1),
+            (lambda: self._do("OPTIMIZE {table}", "compact"), 2),
+            (lambda: self._do("VACUUM {table}", "vacuum"), 1),
+            (lambda: self._do("VACUUM {table} LITE", "vacuum"), 1),
+            (self._add_column, 1),
+            (lambda: self._do(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({_APPEND_ONLY} = 'true')", "forbid"), 1),
+            (self.undo, 1),
+        ]
+
+    def append(self, number: int) -> None:
+        self._do(f"INSERT INTO {{table}} (id, day) VALUES ({number}, 'x')", "append", id=number)
+
+    def undo(self) -> None:
+        self._do(f"ALTER TABLE {{table}} UNSET TBLPROPERTIES IF EXISTS ({_APPEND_ONLY})", "allow")
+
+    def _do(self, statement: str, did: str, **what: int) -> None:
+        self._spark.conf.set(_USER_METADATA, noted(did, **what))
+        self._spark.sql(statement.format(table=f"delta.`{self._table}`"))
+
+    def _delete(self) -> None:
+        number = self._some_id()
+        self._do(f"DELETE FROM {{table}} WHERE id = {number}", "delete", id=number)
+
+    def _update(self) -> None:
+        number = self._some_id()
+        self._do(f"UPDATE {{table}} SET day = 'u' WHERE id = {number}", "update", id=number)
+
+    def _restore(self) -> None:
+        version = self._some_version()
+        self._do(f"RESTORE TABLE {{table}} TO VERSION AS OF {version}", "restore", version=version)
+
+    def _clone(self) -> None:
+        clone = self._table.with_name(f"clone {self._name} {len(self.clones)}")
+        self._do(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE {{table}}", "clone")
+        self.clones.append(clone)
+
+    def _add_column(self) -> None:
+        number = len(self._spark.read.format("delta").load(str(self._table)).columns)
+        self._do(f"ALTER TABLE {{table}} ADD COLUMNS (note_{number} STRING)", "add a column")
+
+
+def assert_clones_are_versions(writers: Sequence[SparkWriter], spark: SparkSession, versions: list[Rows]) -> None:
+    """Each clone has the rows of one version of the table."""
+    for clone in (clone for writer in writers for clone in writer.clones):
+        assert rows_of(clone, spark) in versions
