@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _NO_TRANSACTION = -1
 _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+_WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
 
 class DeltaJvm:
@@ -61,7 +62,12 @@ class DeltaJvm:
         return [json.loads(action.json())["add"] for action in self.convert.asJava(actions)]
 
     def transaction(self, path: str, app: AppId) -> "JvmTransaction":
-        """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now."""
+        """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now.
+
+        Further commits of this session write no ``.crc`` file: readers take the versions of app ids from it, and it would still
+        say that a publication is there when another writer has replaced its commit.
+        """
+        self._session.sessionState().conf().setConfString(_WRITE_CHECKSUM, "false")
         return JvmTransaction(self, path, app)
 
 
