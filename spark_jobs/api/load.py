@@ -152,7 +152,9 @@ def _import_failure(location: PipelineLocation, error: BaseException) -> Invalid
     if isinstance(error, SystemExit):
         return _refused(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
     problem = f"importing it failed{at}: {type(error).__name__}: {error}."
-    return _refused(location.text, problem, "Correct that; a pipeline's module only declares, functions do the work.", line=line)
+    return _refused(
+        location.text, problem, "Correct it there; importing the module declares the pipeline, and nothing else.", line=line
+    )
 
 
 def _line_of(location: PipelineLocation, error: BaseException) -> int | None:

@@ -143,7 +143,10 @@ def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool
         shown.append(words.facts(*((name, str(value)) for name, value in answer.parameters.items())))
     if answer.outlook:
         shown.append(Text(answer.outlook.explanation, style="cyan"))
-    return [*shown, Text(f"Pipeline {answer.pipeline} is valid.", style="bold green")]
+    return [
+        *shown,
+        Text(f"Pipeline {answer.pipeline} is valid as it is declared; a start checks columns and types.", style="bold green"),
+    ]
 
 
 def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:

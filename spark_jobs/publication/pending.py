@@ -56,7 +56,11 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
             checkpoint=checkpoint,
         ) from error
     if manifest is None:
-        raise RejectedError("The home has no complete checkpoint.", safe="Nothing was written.", remedy="Run the pipeline first.")
+        raise RejectedError(
+            "The home has no complete checkpoint.",
+            safe="Nothing was written.",
+            remedy="Run the pipeline to its end first; spark-jobs status shows whether it runs.",
+        )
     return manifest
 
 

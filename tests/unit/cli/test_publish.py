@@ -48,7 +48,7 @@ def test_an_unknown_sink_or_checkpoint_is_refused(drained: UsedHome) -> None:
 def test_a_home_without_a_checkpoint_has_nothing_to_publish(interrupted: UsedHome) -> None:
     refused = spark_jobs("publish", "--home", interrupted.url)
     assert refused.exit_code == 2
-    assert "Run the pipeline first" in refused.stderr
+    assert "Run the pipeline to its end first" in refused.stderr
 
 
 def test_a_staged_file_that_is_gone_is_an_error_that_a_repetition_does_not_mend(drained: UsedHome) -> None:

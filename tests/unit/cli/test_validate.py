@@ -22,7 +22,7 @@ def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
     assert depth["flights,"] < depth["events"] < depth["hourly"] < depth["daily"]
     assert "hourly (above)" in shown.stdout
     assert "by day, publish=final, new" in shown.stdout
-    assert "Pipeline flights is valid." in shown.stdout
+    assert "Pipeline flights is valid as it is declared" in shown.stdout
 
 
 def test_nothing_is_written(unused: UsedHome) -> None:
