@@ -337,18 +337,6 @@ ACTIONS = [
         by_spark=("CREATE TABLE {beside} SHALLOW CLONE {table}",),
     ),
     Action(
-        "replaces it by a clone of another table",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
-        effect=_only_stranger,
-        by_spark=(
-            f"CREATE TABLE {{beside}} {_SAME_COLUMNS}",
-            "INSERT INTO {beside} VALUES (100, 'a')",
-            "CREATE OR REPLACE TABLE {table} SHALLOW CLONE {beside}",
-        ),
-    ),
-    Action(
         "CREATE OR REPLACE TABLE",
         append=UNSUPPORTED,
         complete=UNSUPPORTED,
