@@ -72,6 +72,18 @@ def test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_th
     assert_same(answer(found), answer(expected))
 
 
+def test_a_column_that_the_source_has_gained_reaches_the_table(site: Site) -> None:
+    _arrive(site, 1)
+    site.run(_pipeline(site, "*"))
+    source = f"delta.`{site.home.parent / 'events'}`"
+    site.spark.sql(f"ALTER TABLE {source} ADD COLUMNS (extra STRING)")
+    site.spark.sql(f"INSERT INTO {source} SELECT id, key, value, concat('extra ', id) FROM {source} LIMIT 100")
+    site.run(_pipeline(site, "*"))
+    whole = site.spark.read.table(source)
+    assert whole.where("extra IS NOT NULL").count() == 100
+    assert_same(answer(_table(site)), answer(whole))
+
+
 def test_rows_staged_before_the_column_are_published_after_it(site: Site) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "id", "key"), publish="external")
