@@ -7,9 +7,8 @@ resolved place, not what was asked for.
 import os
 from collections.abc import Sequence
 
-from spark_jobs.control.liveness import local_path
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
 

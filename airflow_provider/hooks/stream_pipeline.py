@@ -21,13 +21,13 @@ from airflow_provider.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import claimed_by_another, driver_at_work, local_path
+from spark_jobs.control.liveness import claimed_by_another, driver_at_work
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_create_if_absent
 
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

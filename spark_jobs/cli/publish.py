@@ -17,11 +17,11 @@ from spark_jobs.cli.options import Home, pairs
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.control.liveness import local_path
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.pending import chosen_manifest
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.storage.files import local_path
 
 
 def publish(

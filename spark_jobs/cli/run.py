@@ -26,7 +26,7 @@ from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, quiet_logg
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, local_path, locked, noted
+from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
@@ -37,7 +37,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
 if TYPE_CHECKING:

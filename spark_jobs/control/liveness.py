@@ -15,7 +15,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 
 DRIVER_LOCK = "work/driver.lock"
 """Held by the driver's Python process from its first to its last moment."""
@@ -27,11 +27,6 @@ _mutex = Lock()
 _held_here: dict[Path, str] = {}
 """The locks of this process, with their notes. POSIX gives such a lock to the whole process, and takes it back when any descriptor of
 the file is closed: neither a second thread that asks for it nor one that only looks may open the file."""
-
-
-def local_path(files: Files, path: str) -> Path:
-    """Where a file of a local home is on this host."""
-    return Path(files.url.removeprefix("file://")) / path
 
 
 @contextmanager

@@ -252,6 +252,26 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
                 )
 
 
+def refuse_overtaken(sink: SinkName, reached: CheckpointId | None, expected: CheckpointId | None) -> None:
+    """Refuses a publication that somebody else was faster with.
+
+    Args:
+        sink: The sink.
+        reached: The version that the table has for the sink's app id.
+        expected: The one that the publication goes on from.
+
+    Raises:
+        ConflictError: They differ.
+    """
+    if reached != expected:
+        raise ConflictError(
+            f"Sink {sink}: somebody else has published up to checkpoint {reached}.",
+            safe="Nothing was written.",
+            remedy="Repeat: what is public already is left alone.",
+            sink=sink,
+        )
+
+
 def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, adds: Sequence[Mapping[str, Any]]) -> None:
     """Refuses staged files that are not there any more.
 
@@ -268,14 +288,8 @@ def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, a
     missing = missing_files(staged_in(cut), adds)
     if not missing:
         return
-    now = open_table(cut.table).transaction_version(cut.app)
-    if now != reached:  # what was public in between may have been compacted and vacuumed since
-        raise ConflictError(
-            f"Sink {sink}: somebody else has published up to checkpoint {now}.",
-            safe="Nothing was written.",
-            remedy="Repeat: what is public already is left alone.",
-            sink=sink,
-        )
+    # what was public in between may have been compacted and vacuumed since
+    refuse_overtaken(sink, open_table(cut.table).transaction_version(cut.app), reached)
     raise NotFoundError(
         f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",
         safe="None of their rows was published.",

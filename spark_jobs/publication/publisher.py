@@ -18,7 +18,7 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.liveness import holding, local_path
+from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
@@ -34,10 +34,11 @@ from spark_jobs.publication.pending import (
     prepare,
     refuse_changed,
     refuse_missing,
+    refuse_overtaken,
     sink_cut,
 )
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 
 _TRIES = 12
 _TURN_TIMEOUT_S = 600.0
@@ -197,14 +198,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     manifest = pending.manifest
     cut = manifest.sinks[sink]
     transaction = publishers.begin(cut.publisher, cut.table, cut.app)
-    reached = transaction.table.transaction_version(cut.app)
-    if reached != pending.after:
-        raise ConflictError(
-            f"Sink {sink}: somebody else has published up to checkpoint {reached}.",
-            safe="Nothing was written.",
-            remedy="Repeat: what is public already is left alone.",
-            sink=sink,
-        )
+    refuse_overtaken(sink, transaction.table.transaction_version(cut.app), pending.after)
     refuse_changed(transaction.table, sink, pending.manifests)
     info = {
         "pipeline": manifest.pipeline_name,
@@ -220,7 +214,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
 
     def land() -> None:
         # Again, as late as possible: a VACUUM may have run since everything was checked.
-        refuse_missing(cut, sink, reached, [line["add"] for line in pending.lines])
+        refuse_missing(cut, sink, pending.after, [line["add"] for line in pending.lines])
         transaction.publish(cut, pending.lines, version, info, replace=pending.replace)
 
     with step(Step.PUBLISH_SINK):

@@ -21,7 +21,7 @@ from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, local_path, noted
+from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, noted
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
@@ -65,7 +65,7 @@ from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.table_places import TablePlace, locate
 from spark_jobs.runtime.tombstones import TOMBSTONES, Tombstones
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)

@@ -1,28 +1,24 @@
 """Tables of the runtime's own: where rows wait that do not go into a public table's directory as they are."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.sql_names import delta_at, quoted
+from spark_jobs.runtime.schemas import lacking, mapped_names
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
 
-_PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
-"""What Parquet, and so Delta without column mapping, takes for the name of a column."""
 _CONSTRAINT = "delta.constraints."
 
 
 def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
     """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
-    plain = all(_PLAIN_NAME.fullmatch(name) for name in _names(frame.schema))
-    mapped = {} if plain else {"delta.columnMapping.mode": "name"}
+    mapped = {"delta.columnMapping.mode": "name"} if mapped_names(frame.schema) else {}
     return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS)
 
 
@@ -42,11 +38,10 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
         UnsupportedTableError: A constraint of the table cannot be checked on the stage's rows.
     """
     table = prepare_table(session, TablePlace(channel), fitted, own_design(fitted), sink.name)
-    known = {key.lower() for key in table.configuration}
     deletes = sink.upsert.apply_as_deletes if sink.upsert else None
     unless = f"coalesce(({deletes}), false) OR " if deletes else ""
     for name, condition in _constraints(public, fitted).items():
-        if f"{_CONSTRAINT}{name}".lower() in known or not _resolves(session, table, condition):
+        if not lacking([f"{_CONSTRAINT}{name}"], table.configuration) or not _resolves(session, table, condition):
             continue
         try:
             session.sql(f"ALTER TABLE {delta_at(channel)} ADD CONSTRAINT {quoted(name)} CHECK ({unless}({condition}))")
@@ -65,11 +60,11 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
 
 
 def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
-    given = {name.lower() for name in fitted.columns}
+    absent = lacking(public.schema.names, fitted.columns)
     required = {
         f"not_null_{number}": f"{quoted(field.name)} IS NOT NULL"
         for number, field in enumerate(public.schema.fields)
-        if not field.nullable and field.name.lower() in given
+        if not field.nullable and field.name not in absent
     }
     checks = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
     return required | checks
@@ -81,16 +76,3 @@ def _resolves(session: SparkSession, table: StagingTable, condition: str) -> boo
     except AnalysisException:
         return False
     return True
-
-
-def _names(kind: DataType) -> Iterator[str]:
-    match kind:
-        case StructType():
-            for field in kind.fields:
-                yield field.name
-                yield from _names(field.dataType)
-        case ArrayType():
-            yield from _names(kind.elementType)
-        case MapType():
-            yield from _names(kind.keyType)
-            yield from _names(kind.valueType)

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -34,7 +33,7 @@ from spark_jobs.runtime.packing import pack
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, sync_below
 
 _STAGES_AT_ONCE = 16
 
@@ -165,13 +164,8 @@ class FinalCheckpoint:
         At once for several stages, because a disk makes many files durable in little more than the time of one.
         """
         with ThreadPoolExecutor(_STAGES_AT_ONCE) as pool:
-            for synced in [pool.submit(self._persist_stage, stage) for stage in stages]:
+            for synced in [pool.submit(sync_below, self.work, stage.spark_log.directory) for stage in stages]:
                 synced.result()
-
-    def _persist_stage(self, stage: StageRun) -> None:
-        root = Path(self.work.url.removeprefix("file://"))
-        found = (path for path in (root / stage.spark_log.directory).rglob("[!.]*") if path.is_file())
-        self.work.sync(*(str(path.relative_to(root)) for path in found))
 
     def _record(self, store: CheckpointStore, manifest: Manifest, began_at: datetime) -> None:
         store.record(

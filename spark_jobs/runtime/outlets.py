@@ -14,7 +14,7 @@ from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.channels import event_channel, own_design
-from spark_jobs.runtime.staging import fit
+from spark_jobs.runtime.schemas import fit
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table
 from spark_jobs.runtime.tombstones import prepare_tombstones

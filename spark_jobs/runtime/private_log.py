@@ -25,7 +25,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.log_checkpoint import empty_checkpoint
 from spark_jobs.runtime.log_segments import LogSegments, Segment
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 
 STAGE_OPERATION = "STAGE"
 SEGMENT_BATCHES_MAX = 1_000
@@ -67,7 +67,7 @@ class PrivateLog:
     @property
     def path(self) -> str:
         """The directory, for Hadoop's file system of this host."""
-        return self.url.removeprefix("file://")
+        return str(local_path(self._files, self._directory))
 
     def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str], *, widened: bool = False) -> bool:
         """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.

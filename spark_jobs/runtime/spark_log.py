@@ -137,15 +137,19 @@ class SparkLog:
             CorruptDocumentError: Not the next batch: Spark would skip one silently.
         """
         if self.pending() or batch != self.last_commit() + 1:
-            raise CorruptDocumentError(
-                f"Batch {batch} of {self.directory} cannot be planned: planned up to {self.last_offsets()}, "
-                f"committed up to {self.last_commit()}.",
-                safe="Nothing was written; Spark would have skipped a batch.",
-                remedy="Report this; a fresh start (--fresh) goes around it.",
-                path=self.directory,
-            )
+            raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be planned")
         with step(Step.PLAN_BATCH):
             self.files.create(f"{self.directory}/offsets/{batch}", entry.to_bytes())
+
+    def last_batch(self) -> BatchId:
+        """The newest batch, where every planned one is committed.
+
+        Raises:
+            CorruptDocumentError: A batch is planned and was not run: a checkpoint would leave out its rows.
+        """
+        if self.pending():
+            raise self._out_of_turn(f"{self.directory} cannot be cut")
+        return self.last_commit()
 
     def replan(self, batch: BatchId, entry: OffsetEntry) -> None:
         """Replaces the entry of a batch that is planned and not committed."""
@@ -178,4 +182,12 @@ class SparkLog:
     def _last(self, log: str) -> BatchId:
         return BatchId(
             max((int(name) for name in self.files.names(f"{self.directory}/{log}") if name.isdigit()), default=NO_BATCH)
+        )
+
+    def _out_of_turn(self, what: str) -> CorruptDocumentError:
+        return CorruptDocumentError(
+            f"{what}: planned up to {self.last_offsets()}, committed up to {self.last_commit()}.",
+            safe="Nothing was written; a batch would have been skipped.",
+            remedy="Report this; a fresh start (--fresh) goes around it.",
+            path=self.directory,
         )

@@ -156,7 +156,7 @@ class StageRun:
 
     def cut(self, after: BatchId, *, drained: bool) -> StageCut:
         """Where the stage is, and what it staged after batch ``after``."""
-        last = self.spark_log.last_commit()
+        last = self.spark_log.last_batch()
         rows = late_rows = 0
         for staged in self.log.between(after, last):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows

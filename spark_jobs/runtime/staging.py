@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
@@ -20,10 +20,9 @@ from spark_jobs.publication.upsert import repeated_keys
 from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.plan import BatchFacts, batch_facts
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.schemas import as_stored, fit
 from spark_jobs.runtime.spark_log import SparkLog
 from spark_jobs.storage.files import Files
-
-_NAME_IN_FILES = "delta.columnMapping.physicalName"
 
 
 class PastPinError(Exception):
@@ -101,7 +100,7 @@ class StageWriter:
         if not self.unique_keys or not adds:
             return
         paths = [f"{self.table_path}/{unquote(add['path'])}" for add in adds]
-        staged = session.read.schema(_as_stored(self.schema)).parquet(*paths).toDF(*self.schema.names)
+        staged = session.read.schema(as_stored(self.schema)).parquet(*paths).toDF(*self.schema.names)
         if repeated := repeated_keys(staged, self.unique_keys):
             raise InvalidPipelineError(
                 f"Batch {batch} of stage '{self.stage}' has {repeated} keys ({', '.join(self.unique_keys)}) more than once.",
@@ -156,33 +155,6 @@ class StageWriter:
             expected=earlier.rows,
             found=rows,
         )
-
-
-def fit(frame: DataFrame, schema: StructType) -> DataFrame:
-    """``frame`` with a table's column names, order and types; columns that the frame lacks stay absent.
-
-    Delta's ``writeFiles`` neither casts nor checks types: an integer column staged as text makes a table unreadable.
-    """
-    names = {name.lower() for name in frame.columns}
-    return frame.to(StructType([StructField(f.name, f.dataType, True) for f in schema.fields if f.name.lower() in names]))
-
-
-def _as_stored(schema: StructType) -> StructType:
-    """The columns under the names that they have in a table's files: others than its own with Delta's column mapping."""
-    return StructType(
-        [StructField(field.metadata.get(_NAME_IN_FILES, field.name), _stored(field.dataType), True) for field in schema.fields]
-    )
-
-
-def _stored(kind: DataType) -> DataType:
-    match kind:
-        case StructType():
-            return _as_stored(kind)
-        case ArrayType():
-            return ArrayType(_stored(kind.elementType), True)
-        case MapType():
-            return MapType(_stored(kind.keyType), _stored(kind.valueType), True)
-    return kind
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:

@@ -11,6 +11,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.runtime.session import default_location, table_location
+from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 
 
@@ -63,4 +64,4 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
 
 
 def _directory(path: str) -> Path:
-    return table_directory(Path(open_files(path).url.removeprefix("file://")).as_uri())
+    return table_directory(local_path(open_files(path)).as_uri())

@@ -9,20 +9,22 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.sql_names import delta_at
-from spark_jobs.runtime.staging import fit
+from spark_jobs.runtime.schemas import fit, lacking, mapped_names, nullable, same_names, unknown_fields
 from spark_jobs.runtime.table_places import TablePlace
 
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+_COLUMN_MAPPING = "delta.columnMapping.mode"
+_NONE = StructType()
 _SAFE = "Nothing was written."
 
 
@@ -64,15 +66,15 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
     if version < 0:
         _create(session, place, frame, design, name)
     table = read_table(session, place.path)
+    missing = lacking(frame.columns, table.schema.names) if design.evolution is SchemaEvolution.ADD_COLUMNS else []
+    added = StructType([field for field in nullable(frame.schema).fields if field.name in missing])
+    _check_fits(table, frame, name, added)
     if version >= 0:
         _check_design(session, table, design, name)
-    missing = [
-        field for field in _plain(frame.schema).fields if field.name.lower() not in {n.lower() for n in table.schema.names}
-    ]
-    if missing and design.evolution is SchemaEvolution.ADD_COLUMNS:
-        _check_fits(table, frame, name, ignored=[field.name for field in missing])
-        _add_columns(session, table, missing, name)
-        table = read_table(session, place.path)
+    if not missing:
+        return table
+    _add_columns(session, table, added, name)
+    table = read_table(session, place.path)
     _check_fits(table, frame, name)
     return table
 
@@ -87,7 +89,7 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
     for option in ("partition_by", "cluster_by"):
         _check_columns_exist(frame, option, getattr(design, option), name)
     with step(Step.TABLE_CREATE):
-        builder = DeltaTable.createIfNotExists(session).addColumns(_plain(frame.schema))
+        builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
         builder = builder.tableName(place.name or delta_at(place.path))
         if not place.name:  # by itself it takes no backtick
             builder = builder.location(str(place.path))
@@ -110,13 +112,13 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
             ) from error
 
 
-def _add_columns(session: SparkSession, table: StagingTable, columns: Sequence[StructField], name: str) -> None:
+def _add_columns(session: SparkSession, table: StagingTable, columns: StructType, name: str) -> None:
     try:
         with step(Step.TABLE_ALTER):
-            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({StructType(list(columns)).toDDL()})")
+            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({columns.toDDL()})")
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"Table {table.path} cannot have the columns {', '.join(column.name for column in columns)} of sink '{name}': "
+            f"Table {table.path} cannot have the columns {', '.join(columns.names)} of sink '{name}': "
             f"{str(error).splitlines()[0]}",
             safe=_SAFE,
             remedy="Rename the columns, or add them yourself (ALTER TABLE).",
@@ -126,8 +128,7 @@ def _add_columns(session: SparkSession, table: StagingTable, columns: Sequence[S
 
 
 def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], name: str) -> None:
-    missing = [column for column in columns if column.lower() not in {c.lower() for c in frame.columns}]
-    if missing:
+    if missing := lacking(columns, frame.columns):
         what = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}[option]
         raise UnsupportedTableError(
             f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
@@ -143,7 +144,7 @@ def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], 
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
     """Refuses a table that exists and is not as its sink declares it."""
     existing = list(table.metadata["partitionColumns"])
-    if design.partition_by and [c.lower() for c in design.partition_by] != [c.lower() for c in existing]:
+    if design.partition_by and not same_names(design.partition_by, existing):
         raise _not_as_designed(
             table,
             name,
@@ -154,7 +155,7 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
         )
     if design.cluster_by:
         clustered = list(session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()["clusteringColumns"])  # type: ignore[index]
-        if [c.lower() for c in design.cluster_by] != [c.lower() for c in clustered]:
+        if not same_names(design.cluster_by, clustered):
             raise _not_as_designed(
                 table,
                 name,
@@ -190,15 +191,20 @@ def _not_as_designed(
     )
 
 
-def _check_fits(table: StagingTable, frame: DataFrame, name: str, ignored: Sequence[str] = ()) -> None:
+def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructType = _NONE) -> None:
     facts = {"sink": name, "table": table.uri}
-    given = {column.lower() for column in frame.columns}
-    extra = [column for column in _extra(frame.schema, table.schema) if column not in ignored]
-    required = [
-        f.name
-        for f in table.schema.fields
-        if not f.nullable and _GENERATED not in f.metadata and _DEFAULT not in f.metadata and f.name.lower() not in given
-    ]
+    if table.configuration.get(_COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
+        raise UnsupportedTableError(
+            f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
+            exists=f"The table has no column mapping ({_COLUMN_MAPPING}).",
+            safe=_SAFE,
+            remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
+            **facts,
+        )
+    extra = lacking(unknown_fields(frame.schema, table.schema), added.names)
+    required = lacking(
+        [f.name for f in table.schema.fields if not f.nullable and not {_GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
+    )
     if extra or required:
         problem = (
             f"returns {', '.join(extra)}, which the table does not have" if extra else f"lacks {', '.join(required)} (NOT NULL)"
@@ -221,35 +227,3 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, ignored: Seque
             remedy="Cast the columns in the stage.",
             **facts,
         ) from error
-
-
-def _extra(given: DataType, known: DataType, path: str = "") -> list[str]:
-    """The columns and fields of structs that ``known`` does not have: Spark would drop them silently."""
-    if isinstance(given, StructType) and isinstance(known, StructType):
-        fields = {field.name.lower(): field for field in known.fields}
-        found = []
-        for field in given.fields:
-            inner = f"{path}.{field.name}" if path else field.name
-            other = fields.get(field.name.lower())
-            found += [inner] if other is None else _extra(field.dataType, other.dataType, inner)
-        return found
-    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
-        return _extra(given.elementType, known.elementType, path)
-    if isinstance(given, MapType) and isinstance(known, MapType):
-        return _extra(given.keyType, known.keyType, path) + _extra(given.valueType, known.valueType, path)
-    return []
-
-
-def _plain(schema: StructType) -> StructType:
-    """The columns without Spark's streaming metadata, all nullable."""
-    return StructType([StructField(field.name, _nullable(field.dataType), True) for field in schema.fields])
-
-
-def _nullable(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return _plain(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    return kind

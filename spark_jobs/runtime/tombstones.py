@@ -11,7 +11,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import Sink, UpsertRule
-from spark_jobs.control.liveness import local_path
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import open_table
@@ -19,7 +18,7 @@ from spark_jobs.publication.publisher import SinkLine
 from spark_jobs.runtime.channels import own_design
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path, sync_below
 
 TOMBSTONES = "tombstones"
 """The directory in the home; below it ``<incarnation>/<sink>``."""
@@ -72,9 +71,7 @@ class Tombstones:
         with step(Step.INHERIT_KEYS):
             prepare_tombstones(self.session, public, target)
             public.write.format("delta").mode("overwrite").save(str(target))
-            files = (path for path in target.rglob("[!.]*") if path.is_file())
-            directory = self.home.below(f"{TOMBSTONES}/{self.incarnation}/{line.sink}")
-            directory.sync(*(str(path.relative_to(target)) for path in files))
+            sync_below(self.home, f"{TOMBSTONES}/{self.incarnation}/{line.sink}")
 
     def _rule(self, line: SinkLine) -> UpsertRule | None:
         here = line.sink in self.places and self.places[line.sink].path.as_uri() == line.table

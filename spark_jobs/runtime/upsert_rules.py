@@ -8,6 +8,7 @@ from spark_jobs.api.sink import Sink, UpsertRule
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.publication.upsert import has_order
 from spark_jobs.runtime import plan
+from spark_jobs.runtime.schemas import lacking
 
 _SAFE = "Nothing was written."
 
@@ -20,7 +21,7 @@ def check_rule(sink: Sink, rule: UpsertRule, frame: DataFrame) -> None:
     """
     known = {field.name.lower(): field for field in frame.schema.fields}
     for option, columns in {"keys": rule.keys, "sequence_by": () if rule.sequence_by is None else (rule.sequence_by,)}.items():
-        if missing := [column for column in columns if column.lower() not in known]:
+        if missing := lacking(columns, known):
             raise InvalidPipelineError(
                 f"Sink '{sink.name}' has {option} {', '.join(missing)}, which its stage does not return.",
                 exists=f"The stage returns {', '.join(frame.columns)}.",

@@ -8,6 +8,7 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 4. Paths are relative to the root, with ``/`` between parts; no path leads out of the root.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
@@ -61,6 +62,17 @@ class Files(Protocol):
     def sync(self, *paths: str) -> None:
         """Makes files that somebody else wrote under the root durable, and their names."""
         ...
+
+
+def local_path(files: Files, path: str = "") -> Path:
+    """Where something in a storage of this host is."""
+    return Path(files.url.removeprefix("file://")) / path
+
+
+def sync_below(files: Files, directory: str = "") -> None:
+    """Makes durable what somebody else wrote below a directory in a storage of this host; checksum files that Hadoop adds are not."""
+    root = local_path(files)
+    files.sync(*(str(path.relative_to(root)) for path in (root / directory).rglob("[!.]*") if path.is_file()))
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

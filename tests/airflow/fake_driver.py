@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, local_path
+from spark_jobs.control.liveness import DRIVER_LOCK
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -40,6 +40,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 from tests.support.staged_pipeline import a_manifest
 

@@ -7,13 +7,14 @@ from threading import Event
 
 import pytest
 
-from spark_jobs.control.liveness import holding, local_path
+from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication import publisher
 from spark_jobs.publication.publisher import SinkLine, close_incarnation, publish
 from spark_jobs.publication.transactions import Publishers, Transaction
+from spark_jobs.storage.files import local_path
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
 

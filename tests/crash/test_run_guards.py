@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.protocol.documents import OnEnd
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -26,8 +27,8 @@ from tests.support.small_pipeline import answer
 pytestmark = pytest.mark.spark
 
 
-def crash_at(site: RunSite, step: Step, *, before: bool, occurrence: int = 1) -> None:
-    point = run_into(site, lambda passed: passed.name == (step, before) and passed.occurrence == occurrence)
+def crash_at(site: RunSite, step: Step, *, before: bool, occurrence: int = 1, on_end: OnEnd = OnEnd.DRAIN) -> None:
+    point = run_into(site, lambda passed: passed.name == (step, before) and passed.occurrence == occurrence, on_end=on_end)
     assert point is not None
 
 
@@ -58,10 +59,10 @@ def counted(site: RunSite) -> int:
     return sum(count for _, count in site.public()["daily"])
 
 
-@pytest.fixture
-def hurried(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    """A site where a batch of the first stage is planned and not run, and a stage that would not run it before it is drained."""
-    crash_at(site, Step.STAGE_FILES, before=True, occurrence=2)
+@pytest.fixture(params=[OnEnd.DRAIN])
+def hurried(site: RunSite, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunSite:
+    """A site where a batch of the first stage is planned and not run, and a stage that would not run it."""
+    crash_at(site, Step.STAGE_FILES, before=True, occurrence=2, on_end=request.param)
     run_to_end = StageRun.run_to_end
 
     def hurry(stage: StageRun) -> None:
@@ -72,12 +73,14 @@ def hurried(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     return site
 
 
+@pytest.mark.parametrize("hurried", [OnEnd.SUSPEND], indirect=True)
 def test_nothing_is_planned_while_a_batch_is_pending(hurried: RunSite) -> None:
     with pytest.raises(CorruptDocumentError, match="cannot be planned"):
-        hurried.run()
+        hurried.run(on_end=OnEnd.SUSPEND)
     assert hurried.public() == {"hourly": [], "daily": []}
 
 
+@pytest.mark.parametrize("hurried", [OnEnd.SUSPEND], indirect=True)
 def test_a_plan_above_a_pending_batch_would_lose_that_batch(hurried: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(log: SparkLog, _: int, entry: OffsetEntry) -> None:
         pending = log.offsets(log.last_offsets())
@@ -86,6 +89,20 @@ def test_a_plan_above_a_pending_batch_would_lose_that_batch(hurried: RunSite, mo
             log.files.create(path, pending.with_watermark(entry.watermark_ms).to_bytes())
 
     monkeypatch.setattr(SparkLog, "plan", plan)
+    hurried.run(on_end=OnEnd.SUSPEND)
+    monkeypatch.undo()
+    hurried.run("second")
+    assert counted(hurried) < sum(count for _, count in answer([0])["daily"])
+
+
+def test_nothing_is_cut_while_a_batch_is_pending(hurried: RunSite) -> None:
+    with pytest.raises(CorruptDocumentError, match="cannot be cut"):
+        hurried.run()
+    assert hurried.public() == {"hourly": [], "daily": []}
+
+
+def test_a_cut_below_a_pending_batch_would_lose_that_batch(hurried: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkLog, "last_batch", SparkLog.last_commit)
     hurried.run()
     assert counted(hurried) < sum(count for _, count in answer([0])["daily"])
 

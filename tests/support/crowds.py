@@ -27,6 +27,7 @@ from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import ConflictError, UnsupportedTableError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
+from tests.support.delta_logs import commits
 from tests.support.sink_kinds import Kind, Reference, Rows, cut_of, graves_in, rows_in
 from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline, path_of
 from tests.support.systems import quick
@@ -199,7 +200,7 @@ def race(
     versions = _in_order(table, reference, staged)
     assert graves_in(cut) == reference.graves
     assert pipeline.commits(HOURLY) == ([size.checkpoints] if kind is Kind.COMPLETE else list(staged))
-    notes = [note for note in map(_note_of, _log(table)) if note]
+    notes = [note for note in map(_note_of, commits(table)) if note]
     assert {note["id"] for note in notes if note["did"] == "append"} == set().union(*(other.appended for other in crowd))
     return versions
 
@@ -223,7 +224,7 @@ def _drawn(kind: Kind, number: int, draw: random.Random) -> list[Row]:
 def _in_order(table: Path, reference: Reference, staged: dict[int, list[Row]]) -> list[Rows]:
     """Does everything again in the order of the log, and finds the same rows in every version."""
     versions: list[Rows] = []
-    for version, commit in enumerate(_log(table)):
+    for version, commit in enumerate(commits(table)):
         published = [action["txn"]["version"] for action in commit if "txn" in action]
         note = _note_of(commit)
         if published:
@@ -248,12 +249,6 @@ def _done(note: dict[str, Any], rows: Rows, versions: list[Rows]) -> Rows:
             return versions[note["version"]]
         case _:
             return rows
-
-
-def _log(table: Path) -> list[list[dict[str, Any]]]:
-    files = sorted((table / "_delta_log").glob("*.json"))
-    assert [int(file.stem) for file in files] == list(range(len(files)))
-    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def _note_of(commit: list[dict[str, Any]]) -> dict[str, Any] | None:

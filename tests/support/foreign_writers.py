@@ -343,7 +343,7 @@ ACTIONS = [
         upsert=UNSUPPORTED,
         effect=_none,
         by_delta_rs=_replace_table,
-        by_spark=(f"CREATE OR REPLACE TABLE {{table}} {_SAME_COLUMNS}",),
+        by_spark=(f"CREATE OR REPLACE TABLE {{table}} USING delta PARTITIONED BY (day) AS {_COLUMNS_OF_THE_TABLE} WHERE false",),
     ),
     Action(
         "drops it",

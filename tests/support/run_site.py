@@ -20,7 +20,7 @@ from spark_jobs.runtime.session import start_session
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System
-from tests.support import small_pipeline
+from tests.support import delta_logs, small_pipeline
 from tests.support.short_jvm import SHORT_RUN
 from tests.support.small_pipeline import SINKS, answer
 
@@ -102,7 +102,7 @@ class RunSite:
 
     def publications(self) -> dict[str, int]:
         """How many Delta transactions have published into each table."""
-        return {sink: sum(_is_publication(entry) for entry in _log(self.table(sink))) for sink in SINKS}
+        return {sink: len(delta_logs.publications(self.table(sink))) for sink in SINKS}
 
     def checkpoints(self) -> list[int]:
         return [int(k) for k in CheckpointStore(self.files()).taken()]
@@ -112,7 +112,7 @@ class RunSite:
 
     def orphans(self) -> list[Path]:
         """Parquet files in the tables' directories that neither a table nor a private log names."""
-        named = {path for log in self._logs() for entry in _log(log) for path in _added(entry, log)}
+        named = {path for log in self._logs() for entry in delta_logs.commits(log) for path in _added(entry, log)}
         folded = {name for path in self.home.glob("work/*/stages/*/log/segments/*") for name in _folded(path)}
         staged = [*self.directory.glob("warehouse/**/*.parquet"), *self.home.glob("channels/**/*.parquet")]
         return sorted(path for path in staged if path not in named and path.name not in folded and "_delta_log" not in path.parts)
@@ -133,15 +133,6 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
     table = DeltaTable(path).to_pyarrow_table()
     names = [name for name in ("origin", "day", "events", "until") if name in table.column_names]
     return sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
-
-
-def _log(path: Path) -> list[list[dict[str, Any]]]:
-    commits = sorted((path / "_delta_log").glob("*.json"))
-    return [[json.loads(line) for line in commit.read_text().splitlines()] for commit in commits]
-
-
-def _is_publication(entry: list[dict[str, Any]]) -> bool:
-    return any("txn" in action and action["txn"]["version"] < 2**62 for action in entry)
 
 
 def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:

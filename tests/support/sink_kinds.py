@@ -62,9 +62,11 @@ def graves_in(cut: Mapping[str, Any]) -> Graves:
 
 
 def rows_in(table: pa.Table) -> Rows:
-    """The first two columns of all rows, sorted; None where there is no second."""
-    days = table.column(1).to_pylist() if table.num_columns > 1 else [None] * table.num_rows
-    return sorted(zip(table.column(0).to_pylist(), days, strict=True), key=str)
+    """The ids and days of all rows, sorted; None where there are no days any more. Others than us may have renamed them."""
+    days = next(
+        (table.column(name).to_pylist() for name in ("day", "date") if name in table.column_names), [None] * table.num_rows
+    )
+    return sorted(zip(table.column("id").to_pylist(), days, strict=True), key=str)
 
 
 @dataclass

@@ -103,7 +103,7 @@ class StagedPipeline:
                 columns["day"] = pa.array([name for _, name in some], pa.string())
             pq.write_table(pa.table(columns), directory / relative)
             add = {
-                "path": quote(relative),
+                "path": quote(relative, safe="/="),
                 "partitionValues": {"day": day} if partitioned else {},
                 "size": (directory / relative).stat().st_size,
                 "modificationTime": 1_700_000_000_000,

@@ -8,10 +8,11 @@ import psutil
 import pytest
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import JVM_LOCK, local_path, locked
+from spark_jobs.control.liveness import JVM_LOCK, locked
 from spark_jobs.protocol.errors import ExitCode
 from spark_jobs.protocol.ids import PipelineName, RunId
 from spark_jobs.protocol.steps import Step
+from spark_jobs.storage.files import local_path
 from tests.support.drivers import Doomed, Drivers, Ended, ended
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,11 @@ from typer.testing import CliRunner, Result
 from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding, local_path
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartRequest, StartResponse
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
 from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.files import local_path
 from tests.support.command_line import UsedHome, document, spark_jobs
 
 

@@ -69,9 +69,18 @@ def test_a_planned_drain_keeps_sources_and_unknown_keys(tmp_path: Path, log: Spa
 
 def test_no_batch_is_planned_behind_an_uncommitted_one(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "{}")
-    with pytest.raises(CorruptDocumentError, match="would have skipped a batch"):
+    with pytest.raises(CorruptDocumentError, match="would have been skipped"):
         log.plan(BatchId(1), log.offsets(BatchId(0)))
     assert log.last_offsets() == 0
+
+
+def test_nothing_is_cut_before_an_uncommitted_batch(tmp_path: Path, log: SparkLog) -> None:
+    assert log.last_batch() == NO_BATCH
+    offsets(tmp_path, 0, "{}")
+    with pytest.raises(CorruptDocumentError, match="cannot be cut"):
+        log.last_batch()
+    commits(tmp_path, 0)
+    assert log.last_batch() == 0
 
 
 def test_no_batch_is_planned_with_a_gap(tmp_path: Path, log: SparkLog) -> None:

@@ -1,0 +1,96 @@
+"""Columns of stages beside columns of tables. As in Spark and Delta, two names that differ only in case are one column."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+_NAME_IN_FILES = "delta.columnMapping.physicalName"
+_PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
+"""What Parquet, and so Delta without column mapping, takes for the name of a column."""
+
+
+def lacking(names: Iterable[str], columns: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are none of the columns."""
+    known = {column.lower() for column in columns}
+    return [name for name in names if name.lower() not in known]
+
+
+def same_names(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether they are the same columns in the same order."""
+    return [name.lower() for name in some] == [name.lower() for name in others]
+
+
+def fit(frame: DataFrame, schema: StructType) -> DataFrame:
+    """``frame`` with a table's column names, order and types; columns that the frame lacks stay absent.
+
+    Delta's ``writeFiles`` neither casts nor checks types: an integer column staged as text makes a table unreadable.
+    """
+    absent = set(lacking(schema.names, frame.columns))
+    return frame.to(StructType([StructField(f.name, f.dataType, True) for f in schema.fields if f.name not in absent]))
+
+
+def unknown_fields(given: StructType, known: StructType) -> list[str]:
+    """The columns and fields of structs that ``known`` does not have: Spark would drop them silently."""
+    return list(_unknown(given, known, ""))
+
+
+def mapped_names(schema: StructType) -> list[str]:
+    """The names, of fields of structs too, that a table can have only with Delta's column mapping."""
+    return [name for name in _names(schema) if not _PLAIN_NAME.fullmatch(name)]
+
+
+def nullable(schema: StructType) -> StructType:
+    """The columns without their metadata, such as Spark's watermarks, all nullable."""
+    return _rebuilt(schema, lambda field: field.name)
+
+
+def as_stored(schema: StructType) -> StructType:
+    """The columns under the names that they have in a table's files: others than its own with Delta's column mapping."""
+    return _rebuilt(schema, lambda field: field.metadata.get(_NAME_IN_FILES, field.name))
+
+
+def _rebuilt(schema: StructType, name: Callable[[StructField], str]) -> StructType:
+    def rebuild(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return _rebuilt(kind, name)
+            case ArrayType():
+                return ArrayType(rebuild(kind.elementType), True)
+            case MapType():
+                return MapType(rebuild(kind.keyType), rebuild(kind.valueType), True)
+        return kind
+
+    return StructType([StructField(name(field), rebuild(field.dataType), True) for field in schema.fields])
+
+
+def _unknown(given: DataType, known: DataType, path: str) -> Iterator[str]:
+    match given, known:
+        case StructType(), StructType():
+            fields = {field.name.lower(): field for field in known.fields}
+            for field in given.fields:
+                inner = f"{path}.{field.name}" if path else field.name
+                other = fields.get(field.name.lower())
+                if other is None:
+                    yield inner
+                else:
+                    yield from _unknown(field.dataType, other.dataType, inner)
+        case ArrayType(), ArrayType():
+            yield from _unknown(given.elementType, known.elementType, path)
+        case MapType(), MapType():
+            yield from _unknown(given.keyType, known.keyType, path)
+            yield from _unknown(given.valueType, known.valueType, path)
+
+
+def _names(kind: DataType) -> Iterator[str]:
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield field.name
+                yield from _names(field.dataType)
+        case ArrayType():
+            yield from _names(kind.elementType)
+        case MapType():
+            yield from _names(kind.keyType)
+            yield from _names(kind.valueType)
