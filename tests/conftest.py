@@ -22,6 +22,8 @@ MARK = "SPARK_JOBS_TESTS"
 """An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
 
 AIRFLOW_TESTS = "tests/airflow/"
+DEAR_FIRST = ("tests/system/", "tests/crash/", AIRFLOW_TESTS, "tests/spark/")
+"""Where the tests take longest: what comes last must be short, or one of several processes would have nothing to do."""
 LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
 
@@ -59,6 +61,12 @@ def close_jvm() -> None:
     gateway.proc.wait(OUTLIVE_S)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts dear directories first; within them the order stays."""
+    items.sort(key=lambda item: [*(item.nodeid.startswith(dear) for dear in DEAR_FIRST), True].index(True))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which tests share a process, where there are several: those of a file, and all that need Airflow, which is dear to set up."""
@@ -68,6 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return AIRFLOW_TESTS if nodeid.startswith(AIRFLOW_TESTS) else super()._split_scope(nodeid)
 
+    config.option.loadscopereorder = False  # our order, not by the number of tests in a file
     return Scheduling(config, log)
 
 

@@ -65,7 +65,9 @@ def die_between_the_burial_and_its_publication(site: RunSite, run: str, *changes
     assert died is not None
 
 
-@pytest.mark.parametrize("on_rewind", list(OnRewind))
+@pytest.mark.parametrize(
+    "on_rewind", [OnRewind.REFUSE, *(pytest.param(each, marks=pytest.mark.nightly) for each in (OnRewind.KEEP, OnRewind.REPLACE))]
+)
 def test_a_delete_that_never_became_public_buries_nothing_of_a_fresh_start(customers_site: RunSite, on_rewind: OnRewind) -> None:
     die_between_the_burial_and_its_publication(customers_site, "first", ("a", 9, "delete"))
     mend(customers_site, ("a", 1, "insert"))

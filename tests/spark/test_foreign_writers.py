@@ -51,7 +51,7 @@ def others(spark: SparkSession) -> SparkSession:
     return session
 
 
-@pytest.mark.parametrize("case", sampled([*SPARK_AMONG_SPARK, *SPARK_AMONG_DELTA_RS, *DELTA_RS_AMONG_SPARK], stride=53))
+@pytest.mark.parametrize("case", sampled([*SPARK_AMONG_SPARK, *SPARK_AMONG_DELTA_RS, *DELTA_RS_AMONG_SPARK], stride=79))
 def test_a_foreign_writer_at_any_moment(tmp_path: Path, others: SparkSession, case: Case) -> None:
     assert_right_or_refused(case, tmp_path, others)
 

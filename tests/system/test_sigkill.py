@@ -43,9 +43,10 @@ def kill_in_turn(drivers: Drivers, befores: dict[Step, list[bool]]) -> None:
     drivers.wait_gone()
 
 
-def test_drivers_killed_before_and_after_each_step_lose_and_double_nothing(drivers: Drivers) -> None:
-    befores = {step: [True, False] for step in Step} | {Step.SWEEP: [True]}  # after it, an attempt has its manifest already
-    kill_in_turn(drivers, befores)
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["alternately", "both"])
+def test_drivers_killed_before_and_after_each_step_lose_and_double_nothing(drivers: Drivers, both: bool) -> None:
+    befores = {step: [True, False] if both else [number % 2 == 0] for number, step in enumerate(Step)}
+    kill_in_turn(drivers, befores | {Step.SWEEP: [True]})  # after it, an attempt has its manifest already
     assert_replaced(drivers.site)
 
 
