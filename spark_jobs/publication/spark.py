@@ -102,6 +102,8 @@ class SparkTransaction:
             self._session.conf.set(key, value)
 
     def _merge(self, table: str, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+        for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
+            self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
         directory = scratch_table(rule.staged_in, metadata, protocol, lines, label="batch")
         upsert = Upsert(rule, read_events(self._session, str(directory)), column_of("batch", metadata), replace)

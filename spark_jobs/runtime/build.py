@@ -117,7 +117,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
-        frame=frame,
+        frame=outlet.frame,
         checkpoint_path=f"{site.work.url}/{checkpoint}",
         outlet=outlet,
         directory=site.open_directory(str(outlet.staged_in.path)),

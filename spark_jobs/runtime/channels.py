@@ -1,6 +1,7 @@
 """Tables of the runtime's own: where rows wait that do not go into a public table's directory as they are."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
@@ -9,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.sql_names import delta_at, quoted
-from spark_jobs.runtime.schemas import lacking, mapped_names
+from spark_jobs.runtime.schemas import lacking, mapped_names, text_limit
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
 
 _CONSTRAINT = "delta.constraints."
+_DECIDED = "decided_apply_as_deletes"
 
 
 def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
@@ -39,6 +41,8 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
     """
     table = prepare_table(session, TablePlace(channel), fitted, own_design(fitted), sink.name)
     deletes = sink.upsert.apply_as_deletes if sink.upsert else None
+    if deletes:
+        _fail_where_undecided(session, table, deletes)
     unless = f"coalesce(({deletes}), false) OR " if deletes else ""
     for name, condition in _constraints(public, fitted).items():
         if not lacking([f"{_CONSTRAINT}{name}"], table.configuration) or not _resolves(session, table, condition):
@@ -67,7 +71,24 @@ def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
         if not field.nullable and field.name not in absent
     }
     checks = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
-    return required | checks
+    limits = {
+        f"length_{number}": f"length({quoted(field.name)}) <= {limit.length}"
+        for number, field in enumerate(public.schema.fields)
+        if field.name not in absent and (limit := text_limit(field))
+    }
+    return required | limits | checks
+
+
+def _fail_where_undecided(session: SparkSession, table: StagingTable, deletes: str) -> None:
+    """Lets a row fail its batch where ``apply_as_deletes`` fails on it, such as by a cast: the publication could never go on.
+
+    The condition is evaluated, though what it comes to does not matter. One that no constraint can hold is left to the publication.
+    """
+    if not lacking([f"{_CONSTRAINT}{_DECIDED}"], table.configuration):
+        return
+    with suppress(AnalysisException):
+        check = f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2"
+        session.sql(f"ALTER TABLE {delta_at(table.path)} ADD CONSTRAINT {_DECIDED} CHECK ({check})")
 
 
 def _resolves(session: SparkSession, table: StagingTable, condition: str) -> bool:

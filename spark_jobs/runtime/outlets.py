@@ -14,12 +14,14 @@ from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.channels import event_channel, own_design
-from spark_jobs.runtime.schemas import fit
+from spark_jobs.runtime.schemas import as_held, fit
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table
 from spark_jobs.runtime.tombstones import prepare_tombstones
 from spark_jobs.runtime.upsert_rules import check_rule
 
+_MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+"""The settings that decide what ``apply_as_deletes`` and a table's generated columns and constraints come to."""
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class Outlet:
     """The public table; or a channel, where nothing is public or rows are merged first."""
     public: PublicTable | None
     upsert: UpsertCut | None
+    frame: DataFrame
+    """What is staged."""
 
 
 def prepare_outlet(
@@ -64,7 +68,7 @@ def prepare_outlet(
     """
     sink = stage.sink
     if sink is None or place is None:
-        return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None)
+        return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
     if sink.upsert:
         check_rule(sink, sink.upsert, frame)
     with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
@@ -80,11 +84,14 @@ def prepare_outlet(
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, compared)
     if sink.upsert is None:
         name_auto_compaction(table, sink)
-        return Outlet(table, public, None)
+        return Outlet(table, public, None, frame)
+    frame = as_held(frame, table.schema, table.metadata["partitionColumns"])
     staged_in = event_channel(session, table, fit(frame, table.schema), channel, sink)
     grave = _tombstones(session, sink.upsert, staged_in, frame, tombstones)
     rule = sink.upsert
-    return Outlet(staged_in, public, UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave))
+    settings = {key: str(session.conf.get(key)) for key in _MEANING}
+    cut = UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
+    return Outlet(staged_in, public, cut, frame)
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from spark_jobs.publication.sql_names import quoted
 
 _NAME_IN_FILES = "delta.columnMapping.physicalName"
+_TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+_LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
 _PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 """What Parquet, and so Delta without column mapping, takes for the name of a column."""
 
@@ -29,6 +35,41 @@ def fit(frame: DataFrame, schema: StructType) -> DataFrame:
     """
     absent = set(lacking(schema.names, frame.columns))
     return frame.to(StructType([StructField(f.name, f.dataType, True) for f in schema.fields if f.name not in absent]))
+
+
+def as_held(frame: DataFrame, schema: StructType, partition_by: Iterable[str]) -> DataFrame:
+    """``frame`` with the texts that a table would give back: padded in a ``CHAR``, and null for an empty one in a partition.
+
+    A key that is compared before it is written would otherwise not be found again.
+    """
+    partitions = {name.lower() for name in partition_by}
+    held: dict[str, Column] = {}
+    for field in schema.fields:
+        if field.dataType != StringType():
+            continue
+        column = F.col(quoted(field.name))
+        limit = text_limit(field)
+        if limit and limit.padded:
+            bare = F.rtrim(column)
+            held[field.name.lower()] = F.when(F.length(bare) <= limit.length, F.rpad(bare, limit.length, " ")).otherwise(column)
+        elif field.name.lower() in partitions:
+            held[field.name.lower()] = F.nullif(column, F.lit(""))
+    if not held.keys() & {name.lower() for name in frame.columns}:
+        return frame
+    return frame.select(*(held.get(name.lower(), F.col(quoted(name))).alias(name) for name in frame.columns))
+
+
+class TextLimit(NamedTuple):
+    """How long a column's texts may be; shorter ones are padded or not."""
+
+    length: int
+    padded: bool
+
+
+def text_limit(field: StructField) -> TextLimit | None:
+    """That of a ``CHAR(n)`` or ``VARCHAR(n)``, which Spark's schemas hold as plain text with a note."""
+    found = _LIMITED_TEXT.fullmatch(field.metadata.get(_TEXT_TYPE, ""))
+    return TextLimit(int(found.group(2)), found.group(1) == "char") if found else None
 
 
 def unknown_fields(given: StructType, known: StructType) -> list[str]:

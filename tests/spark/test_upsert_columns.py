@@ -1,13 +1,18 @@
 """What an upsert sink takes for its columns, keys and constraints; what it cannot is refused before anything is written."""
 
+from datetime import date
 from typing import Any
 
 import pandas as pd
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, UnsupportedTableError
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, public
@@ -121,3 +126,54 @@ def test_a_condition_that_a_row_does_not_meet_by_itself_is_refused(site: Site, c
     with pytest.raises(InvalidPipelineError, match="apply_as_deletes"):
         site.run(_pipeline(site, "id", "seq", apply_as_deletes=condition))
     assert not site.tables.exists()
+
+
+def test_a_row_on_which_the_condition_fails_fails_its_batch_and_not_the_publication(site: Site) -> None:
+    pipeline = _pipeline(site, "id", "seq", "op", sequence_by="seq", apply_as_deletes="CAST(op AS INT) = 1 -- deleted")
+    _deliver(site, (1, 1, "0"), (2, 1, "1"))
+    site.run(pipeline)
+    _deliver(site, (3, 1, "neither"))
+    with pytest.raises(InterruptedRunError, match="CAST_INVALID_INPUT"):
+        site.run(pipeline)
+    assert len(site.checkpoints()) == 1
+    assert public(site.tables / "customers", ["id"]) == {(1,): 1}
+
+
+def test_an_empty_key_that_a_partition_holds_as_null_is_found_again(site: Site) -> None:
+    for seq in (1, 2):
+        _deliver(site, (1, seq, ""))
+        site.run(_pipeline(site, "id", "seq", "op", keys=["id", "OP"], sequence_by="seq", partition_by=["op"]))
+    assert public(site.tables / "customers", ["id", "op", "seq"]) == {(1, None, 2): 1}
+
+
+def test_a_key_is_padded_as_its_column_is(site: Site) -> None:
+    table = f"delta.`{site.tables / 'customers'}`"
+    site.spark.sql(f"CREATE TABLE {table} (op CHAR(4), seq LONG) USING delta")
+    site.spark.sql(f"INSERT INTO {table} VALUES ('ab', 1)")
+    _deliver(site, (1, 2, "ab"), (1, 3, "ab      "), (1, 1, "full"))
+    site.run(_pipeline(site, "op", "seq", keys=["op"], sequence_by="seq"))
+    assert answer(site.spark.sql(f"SELECT trim(op), seq FROM {table}")) == {("ab", 3): 1, ("full", 1): 1}
+
+
+@pytest.mark.parametrize("kind", ["CHAR(3)", "VARCHAR(3)"])
+def test_a_text_that_is_too_long_for_its_column_fails_its_batch(site: Site, kind: str) -> None:
+    site.spark.sql(f"CREATE TABLE delta.`{site.tables / 'customers'}` (id LONG, op {kind}) USING delta")
+    _deliver(site, (1, 1, "four"))
+    with pytest.raises(InterruptedRunError, match="length"):
+        site.run(_pipeline(site, "id", "op"))
+    assert site.checkpoints() == []
+
+
+def test_expressions_mean_what_they_did_where_the_rows_were_staged(site: Site) -> None:
+    table = DeltaTable.create(site.spark).location(str(site.tables / "customers"))
+    table.addColumn("id", "LONG").addColumn("at", "TIMESTAMP").addColumn(
+        "day", "DATE", generatedAlwaysAs="CAST(at AS DATE)"
+    ).execute()
+    _deliver(site, (1, 2, "before midnight in New York"), (2, 26, "after it in Greenwich only"))
+    abroad = site.spark.newSession()
+    abroad.conf.set("spark.sql.session.timeZone", "America/New_York")
+    hours = "timestamp '2024-01-01 00:00:00Z' + make_interval(0, 0, 0, 0, seq) AS at"
+    condition = "at > '2024-01-02 00:00:00'"  # where there is no time zone in it, it is the session's
+    _pipeline(site, "id", hours, apply_as_deletes=condition, publish="external").run(spark=abroad, home=site.home)
+    publish(open_files(str(site.home)), publishers=Publishers(lambda: site.spark))
+    assert public(site.tables / "customers", ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}
