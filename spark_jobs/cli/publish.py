@@ -1,6 +1,6 @@
 """``spark-jobs publish``: makes staged checkpoints public, without a JVM wherever that can be."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -15,13 +15,16 @@ from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.inspect import Checkpoint
 from spark_jobs.cli.options import Home, pairs
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart
-from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, standing_stderr
+from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.pending import chosen_manifest
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def publish(
@@ -45,9 +48,18 @@ def publish(
         place = Place(pipeline.name, "option", "--conf")
         options = SparkOptions(check_settings(place, pairs("--conf", conf)), driver_memory=driver_memory)
         spark = SparkStart(pipeline.name, options, local_path(files, SPARK_LOG))
-        with Progress(terminal.aside, f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}").shown():
+        doing = f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}"
+        progress = Progress(console(stderr=True, file=standing_stderr()), doing)
+
+        def start() -> "SparkSession":
+            progress.doing(f"{doing}: starting Spark")
+            session = spark()
+            progress.doing(doing)
+            return session
+
+        with progress.shown():
             try:
-                results = make_public(files, manifest.checkpoint, sinks=wanted, publishers=Publishers(spark))
+                results = make_public(files, manifest.checkpoint, sinks=wanted, publishers=Publishers(start))
             finally:
                 spark.stop()
         answer = PublishAnswer(
