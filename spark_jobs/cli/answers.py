@@ -122,6 +122,8 @@ class CheckpointEntry(Answer):
     drained: bool = False
     published: dict[SinkName, bool | None] = {}
     """Per sink whether its rows are public; None where the table is gone."""
+    abandoned: bool = False
+    """A fresh start has closed its incarnation: what is not public of it never will be."""
     problem: str | None = None
 
 
@@ -161,6 +163,8 @@ class SinkFacts(Answer):
     """None where the table is gone."""
     version: int | None
     """The Delta version in which the checkpoint is public; None while it is staged only."""
+    abandoned: bool = False
+    """A fresh start has closed the incarnation in the table: the rows, where they are not public, never will be."""
 
 
 class InspectAnswer(Answer):

@@ -57,6 +57,7 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         size_bytes=sum(file.size_bytes for file in actions),
         drained=manifest.drained,
         published={sink: public.published(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()},
+        abandoned=any(public.abandoned(cut) for cut in manifest.sinks.values()),
     )
 
 
@@ -118,4 +119,6 @@ def _published(entry: CheckpointEntry) -> Text:
         return Text("a table is gone", style="red")
     if all(facts):
         return Text("yes", style="green")
-    return Text(f"{facts.count(True)} of {len(facts)} sinks", style="yellow") if any(facts) else words.STAGED
+    if any(facts):
+        return Text(f"{facts.count(True)} of {len(facts)} sinks{', abandoned' * entry.abandoned}", style="yellow")
+    return words.ABANDONED if entry.abandoned else words.STAGED

@@ -60,6 +60,13 @@ class Publications:
         except NotFoundError:
             return None
 
+    def abandoned(self, cut: SinkCut) -> bool:
+        """Whether a fresh start has closed the cut's incarnation in the table: what is not public of it never will be."""
+        try:
+            return self._reached(cut.table, cut.app) == CLOSED
+        except NotFoundError:
+            return False
+
     def version(self, cut: SinkCut, checkpoint: CheckpointId) -> int | None:
         """The Delta version in which the checkpoint is public; None where there is none.
 

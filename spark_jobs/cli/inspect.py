@@ -84,6 +84,7 @@ def _sink(cut: SinkCut, checkpoint: CheckpointId, public: Publications) -> SinkF
         publisher=cut.publisher,
         published=published,
         version=public.version(cut, checkpoint) if published else None,
+        abandoned=public.abandoned(cut),
     )
 
 
@@ -112,7 +113,10 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
     sinks = words.table("Sinks", *headings, right=("files", "rows", "size"))
     for sink_name, sink in answer.sinks.items():
         amounts = (words.count(sink.files), words.count(sink.rows), words.size(sink.size_bytes))
-        public = Text("the table is gone", style="red") if sink.published is None else words.version(sink.version)
+        if sink.published is None:
+            public = Text("the table is gone", style="red")
+        else:
+            public = words.ABANDONED if sink.abandoned and not sink.published else words.version(sink.version)
         sinks.add_row(
             Text(sink_name), sink.mode.value, *amounts, sink.policy.value, PUBLISHERS[sink.publisher], public, Text(sink.table)
         )

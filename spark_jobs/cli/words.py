@@ -14,6 +14,7 @@ from spark_jobs.protocol.documents import DeltaPin, FilesPin
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
 STAGED = Text("staged", style="yellow")
+ABANDONED = Text("abandoned", style="dim")
 
 
 def count(number: int) -> str:

@@ -47,6 +47,22 @@ def test_of_a_closed_incarnation_what_was_published_before_is_public_and_the_res
     drained.complete(run="wednesday", incarnation=IncarnationId("second"))
     entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
     assert [list(entry["published"].values()) for entry in entries] == [[True, True], [False, False], [False, False]]
+    assert [entry["abandoned"] for entry in entries] == [True, True, False]
+    rows = spark_jobs("checkpoints", "--home", drained.url).stdout.splitlines()
+    assert [word for row in rows for word in ("yes", "abandoned", "staged") if f" {word} " in row] == [
+        "yes",
+        "abandoned",
+        "staged",
+    ]
+
+
+def test_of_a_closed_incarnation_that_was_published_in_part_both_are_told(drained: UsedHome) -> None:
+    publish(drained.files, sinks=[HOURLY])
+    manifest = drained.staged.store.manifest(CheckpointId(1))
+    drained.staged.close(DAILY, manifest.sinks[DAILY].app, None)
+    assert "1 of 2 sinks, abandoned" in spark_jobs("checkpoints", "--home", drained.url).stdout
+    shown = spark_jobs("inspect", "--home", drained.url).stdout
+    assert ("version 1" in shown, "abandoned" in shown, "staged" in shown) == (True, True, False)
 
 
 def test_a_table_that_is_gone_is_named_and_hides_nothing_else(drained: UsedHome) -> None:

@@ -31,6 +31,7 @@ def test_a_program_reads_the_facts_in_the_order_of_the_graph(drained: UsedHome) 
         "publisher": "delta_rs",
         "published": False,
         "version": None,
+        "abandoned": False,
     }
 
 
