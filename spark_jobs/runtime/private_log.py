@@ -32,6 +32,12 @@ SEGMENT_BATCHES_MAX = 1_000
 """A segment is read and written as a whole: this bounds the memory that it takes."""
 _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
+_CHANGED = {
+    "table_id": "its id (it was made anew)",
+    "schema_sha256": "its columns or constraints",
+    "protocol_sha256": "its protocol (a table feature)",
+    "publisher": "who publishes it",
+}
 
 
 @dataclass(frozen=True)
@@ -100,11 +106,12 @@ class PrivateLog:
                 self._files.replace(self._path(0), first)
         changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
         if changed:
+            words = ", ".join(_CHANGED.get(name, name) for name in changed)
             raise UnsupportedTableError(
-                f"Table {self._table_url} was changed since its first rows were staged: {', '.join(changed)}.",
+                f"Table {self._table_url} was changed since its first rows were staged: {words}.",
                 exists="The rows so far were staged for the table as it was.",
                 safe="Nothing was written.",
-                remedy="Undo the change and start again, or begin anew with --fresh.",
+                remedy="Undo the change, with DROP FEATURE for a feature that it has brought, and start again; or begin anew with --fresh.",
                 table=self._table_url,
                 expected=self.facts(),
                 found=facts,
