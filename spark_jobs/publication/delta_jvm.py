@@ -121,3 +121,19 @@ class JvmTransaction:
             modes.Complete() if replace else modes.Append(), self._app, version, some(canonical(dict(commit_info)).decode())
         )
         self._transaction.commit(convert.asScala(actions).toSeq(), operation)
+
+
+def java_causes(error: Exception) -> list[Any]:
+    """The exceptions of the JVM behind an error, the outermost first; none where it did not come from there."""
+    found: list[Any] = []
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None:
+        found.append(java)
+        java = java.getCause()
+    return found
+
+
+def java_message(error: Exception) -> str:
+    """What went wrong at the bottom of an error that may have come through the JVM, without the stack traces around it."""
+    causes = java_causes(error)
+    return str(causes[-1].getMessage() or causes[-1].toString() if causes else error).strip()

@@ -15,7 +15,7 @@ from spark_jobs.protocol.documents import SinkCut, UpsertCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction
+from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
@@ -133,6 +133,10 @@ def _path(uri: str) -> str:
     return str(table_directory(uri))
 
 
+_ABOUT_ROWS = ("22", "23")
+"""The classes of SQLSTATE for data exceptions and violated constraints."""
+
+
 @contextmanager
 def _spark_errors(uri: str) -> Iterator[None]:
     """The one place where an exception of Spark becomes an error of ours."""
@@ -145,18 +149,39 @@ def _spark_errors(uri: str) -> Iterator[None]:
             remedy="Repeat: the table is looked at anew.",
             table=uri,
         ) from error
-    except AnalysisException as error:
-        raise UnsupportedTableError(
-            f"Table {uri} does not take the staged rows: {str(error).splitlines()[0]}",
-            exists="The rows stay staged.",
-            safe="Nothing was committed.",
-            remedy="Undo what has changed in the table and publish again, or start with --fresh.",
-            table=uri,
-        ) from error
     except (PySparkException, Py4JError) as error:
+        reason = _reason(error)
+        if isinstance(error, AnalysisException) or _is_about_rows(error):
+            raise UnsupportedTableError(
+                f"Table {uri} does not take the staged rows: {reason}",
+                exists="The rows stay staged.",
+                safe="Nothing was committed.",
+                remedy="Undo what has changed in the table and publish again, or start with --fresh.",
+                table=uri,
+            ) from error
         raise OutcomeUnknownError(
-            f"It is unknown whether table {uri} was changed: {str(error).strip().splitlines()[0]}",
+            f"It is unknown whether table {uri} was changed: {reason}",
             remedy="Repeat: it is read back first.",
             table=uri,
             cause=str(error)[:2000],
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    with suppress(Py4JError):  # the JVM may have ended, and can be asked nothing
+        return java_message(error).splitlines()[0]
+    return str(error).strip().splitlines()[0]
+
+
+def _is_about_rows(error: Exception) -> bool:
+    """Whether a value or a constraint has failed the statement: then it has failed before its commit, and always will."""
+    with suppress(Py4JError):
+        return any(str(sql_state).startswith(_ABOUT_ROWS) for sql_state in map(_sql_state, java_causes(error)))
+    return False
+
+
+def _sql_state(java: Any) -> str:
+    try:
+        return str(java.getSqlState())
+    except (Py4JError, TypeError):
+        return ""  # an exception that has none

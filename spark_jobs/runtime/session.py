@@ -283,13 +283,3 @@ def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
     header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
     conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}
     return header | {"conf": conf}
-
-
-def root_message(error: Exception) -> str:
-    """What went wrong at the bottom of an error that may have come through the JVM, without the stack traces around it."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if java is None:
-        return str(error).strip()
-    while java.getCause() is not None:
-        java = java.getCause()
-    return str(java.getMessage() or java.toString()).strip()

@@ -16,13 +16,13 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import StageCut
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
+from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.bounds import Bound
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.outlets import Outlet
 from spark_jobs.runtime.plan import feeds_another_operator
 from spark_jobs.runtime.private_log import PrivateLog
-from spark_jobs.runtime.session import root_message
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staging import BeforeEpochError, PastPinError, StageWriter
 from spark_jobs.runtime.tables import StagingTable
@@ -301,7 +301,7 @@ class StageRun:
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):
             return cause
-        text = root_message(cause)
+        text = java_message(cause)
         if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
             text = f"... {text[-_MESSAGE_MAX:]}"
         return InterruptedRunError(

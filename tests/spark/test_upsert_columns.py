@@ -177,3 +177,13 @@ def test_expressions_mean_what_they_did_where_the_rows_were_staged(site: Site) -
     _pipeline(site, "id", hours, apply_as_deletes=condition, publish="external").run(spark=abroad, home=site.home)
     publish(open_files(str(site.home)), publishers=Publishers(lambda: site.spark))
     assert public(site.tables / "customers", ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}
+
+
+def test_a_rule_that_only_the_publication_can_check_is_named_and_not_tried_again(site: Site) -> None:
+    table = f"delta.`{site.tables / 'customers'}`"
+    site.spark.sql(f"CREATE TABLE {table} (id LONG, note STRING) USING delta")
+    site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (coalesce(note, '') <> '')")
+    _deliver(site, (1, 1, "a"))
+    with pytest.raises(UnsupportedTableError, match=r"does not take the staged rows: .*noted"):
+        site.run(_pipeline(site, "id"))
+    assert public(site.tables / "customers") == {}
