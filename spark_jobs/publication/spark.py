@@ -126,6 +126,14 @@ class SparkTransaction:
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:
     with _spark_errors(uri):
         transaction = DeltaJvm(session).transaction(_path(uri), app)
+    if transaction.read_version < 0:
+        open_table(uri)  # says that there is no table, unless somebody has made one since
+        raise ConflictError(
+            f"Somebody else has dropped table {uri} and made it anew since it was looked at.",
+            safe="Nothing was committed.",
+            remedy="Repeat: the table is looked at anew.",
+            table=uri,
+        )
     return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
 
 
