@@ -1,6 +1,6 @@
 """``spark-jobs publish``: makes staged checkpoints public, without a JVM wherever that can be."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -22,9 +22,6 @@ from spark_jobs.publication.pending import chosen_manifest
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import local_path
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def publish(
@@ -51,15 +48,11 @@ def publish(
         doing = f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}"
         progress = Progress(console(stderr=True, file=standing_stderr()), doing)
 
-        def start() -> "SparkSession":
-            progress.doing(f"{doing}: starting Spark")
-            session = spark()
-            progress.doing(doing)
-            return session
-
         with progress.shown():
             try:
-                results = make_public(files, manifest.checkpoint, sinks=wanted, publishers=Publishers(start))
+                results = make_public(
+                    files, manifest.checkpoint, sinks=wanted, publishers=Publishers(spark.showing(progress, doing))
+                )
             finally:
                 spark.stop()
         answer = PublishAnswer(

@@ -134,12 +134,7 @@ class _Order:
 
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 
-        def start() -> Any:
-            progress.doing(f"{self.pipeline.name}: starting Spark")
-            session = self.spark()
-            progress.doing(self.pipeline.name)
-            return session
-
+        start = self.spark.showing(progress, self.pipeline.name)
         try:
             with progress.shown(), quiet_logging():
                 if self.request is not None:

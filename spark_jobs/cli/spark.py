@@ -16,6 +16,8 @@ from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirement
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_jobs.cli.progress import Progress
+
 SPARK_LOG = "work/spark.log"
 """In the home: what the JVM of the newest start prints; the one before it ends in ``.1``."""
 _TAIL_LINES = 15
@@ -95,6 +97,17 @@ class SparkStart:
                 error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
                 raise
         return self.session
+
+    def showing(self, progress: "Progress", doing: str) -> "Callable[[], SparkSession]":
+        """This start, told to whoever waits: while it lasts, and that ``doing`` goes on after it."""
+
+        def start() -> "SparkSession":
+            progress.doing(f"{doing}: starting Spark")
+            session = self()
+            progress.doing(doing)
+            return session
+
+        return start
 
     def stop(self) -> None:
         """Ends the Spark application, if there is one, so that a cluster hears of it."""

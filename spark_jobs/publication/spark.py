@@ -184,7 +184,7 @@ def _reason(error: Exception) -> str:
 def _is_about_rows(error: Exception) -> bool:
     """Whether a value or a constraint has failed the statement: then it has failed before its commit, and always will."""
     with suppress(Py4JError):
-        return any(str(sql_state).startswith(_ABOUT_ROWS) for sql_state in map(_sql_state, java_causes(error)))
+        return any(_sql_state(java).startswith(_ABOUT_ROWS) for java in java_causes(error))
     return False
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.sql_names import delta_at, quoted
-from spark_jobs.runtime.schemas import lacking, mapped_names, text_limit
+from spark_jobs.runtime.schemas import COLUMN_MAPPING, lacking, mapped_names, text_limit
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.runtime.tables import StagingTable, prepare_table, read_table
 
@@ -20,7 +20,7 @@ _DECIDED = "decided_apply_as_deletes"
 
 def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
     """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
-    mapped = {"delta.columnMapping.mode": "name"} if mapped_names(frame.schema) else {}
+    mapped = {COLUMN_MAPPING: "name"} if mapped_names(frame.schema) else {}
     return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS)
 
 
@@ -45,10 +45,10 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
         _fail_where_undecided(session, table, deletes)
     unless = f"coalesce(({deletes}), false) OR " if deletes else ""
     for name, condition in _constraints(public, fitted).items():
-        if not lacking([f"{_CONSTRAINT}{name}"], table.configuration) or not _resolves(session, table, condition):
+        if _has_constraint(table, name) or not _resolves(session, table, condition):
             continue
         try:
-            session.sql(f"ALTER TABLE {delta_at(channel)} ADD CONSTRAINT {quoted(name)} CHECK ({unless}({condition}))")
+            _add_constraint(session, table, name, f"{unless}({condition})")
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
@@ -84,11 +84,18 @@ def _fail_where_undecided(session: SparkSession, table: StagingTable, deletes: s
 
     The condition is evaluated, though what it comes to does not matter. One that no constraint can hold is left to the publication.
     """
-    if not lacking([f"{_CONSTRAINT}{_DECIDED}"], table.configuration):
+    if _has_constraint(table, _DECIDED):
         return
     with suppress(AnalysisException):
-        check = f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2"
-        session.sql(f"ALTER TABLE {delta_at(table.path)} ADD CONSTRAINT {_DECIDED} CHECK ({check})")
+        _add_constraint(session, table, _DECIDED, f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2")
+
+
+def _has_constraint(table: StagingTable, name: str) -> bool:
+    return not lacking([f"{_CONSTRAINT}{name}"], table.configuration)
+
+
+def _add_constraint(session: SparkSession, table: StagingTable, name: str, condition: str) -> None:
+    session.sql(f"ALTER TABLE {delta_at(table.path)} ADD CONSTRAINT {quoted(name)} CHECK ({condition})")
 
 
 def _resolves(session: SparkSession, table: StagingTable, condition: str) -> bool:

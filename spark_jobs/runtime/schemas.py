@@ -10,6 +10,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from spark_jobs.publication.sql_names import quoted
 
+COLUMN_MAPPING = "delta.columnMapping.mode"
+"""The table property without which a column's name is its name in the files."""
 _NAME_IN_FILES = "delta.columnMapping.physicalName"
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")

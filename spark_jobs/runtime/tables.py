@@ -16,14 +16,13 @@ from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.sql_names import delta_at
-from spark_jobs.runtime.schemas import fit, lacking, mapped_names, nullable, same_names, unknown_fields
+from spark_jobs.runtime.schemas import COLUMN_MAPPING, fit, lacking, mapped_names, nullable, same_names, unknown_fields
 from spark_jobs.runtime.table_places import TablePlace
 
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
-_COLUMN_MAPPING = "delta.columnMapping.mode"
 _NONE = StructType()
 _SAFE = "Nothing was written."
 
@@ -193,10 +192,10 @@ def _not_as_designed(
 
 def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructType = _NONE) -> None:
     facts = {"sink": name, "table": table.uri}
-    if table.configuration.get(_COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
+    if table.configuration.get(COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
         raise UnsupportedTableError(
             f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
-            exists=f"The table has no column mapping ({_COLUMN_MAPPING}).",
+            exists=f"The table has no column mapping ({COLUMN_MAPPING}).",
             safe=_SAFE,
             remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
             **facts,

@@ -224,7 +224,9 @@ def _drawn(kind: Kind, number: int, draw: random.Random) -> list[Row]:
 def _in_order(table: Path, reference: Reference, staged: dict[int, list[Row]]) -> list[Rows]:
     """Does everything again in the order of the log, and finds the same rows in every version."""
     versions: list[Rows] = []
-    for version, commit in enumerate(commits(table)):
+    log = commits(table)
+    assert len(log) == DeltaTable(str(table)).version() + 1, "the log has a gap"
+    for version, commit in enumerate(log):
         published = [action["txn"]["version"] for action in commit if "txn" in action]
         note = _note_of(commit)
         if published:
