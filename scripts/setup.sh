@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
+#   scripts/setup.sh warm        also Spark's classes as Java keeps them: dozens of starts take less time, one does not
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
@@ -142,6 +143,11 @@ fetch_jars() {
     watched "Delta's jars" "$python" scripts/fetch_jars.py "$venv/.jars" || explain "Delta's jars"
 }
 
+keep_classes() { # of use only: without them every start of Spark is some seconds slower
+    ! compgen -G "$venv/share/spark-jobs/*.jsa" >/dev/null || return 0
+    watched "Spark's classes" "$python" -m spark_jobs warm-up || echo "  Spark's classes could not be kept: the tests take longer. The reason is in $log."
+}
+
 case ${1:-everything} in
 packages) install_packages ;;
 everything)
@@ -149,5 +155,11 @@ everything)
     install_packages
     fetch_jars
     ;;
-*) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything]" ;;
+warm)
+    check_java
+    install_packages
+    fetch_jars
+    keep_classes
+    ;;
+*) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything | warm]" ;;
 esac

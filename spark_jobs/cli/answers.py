@@ -225,3 +225,11 @@ class ValidateAnswer(Answer):
     home: str | None
     outlook: Outlook | None
     """None without a home."""
+
+
+class WarmUpAnswer(Answer):
+    """``spark-jobs warm-up``."""
+
+    archive: str
+    """The file that a JVM of this Java and this Spark starts with from now on."""
+    size_bytes: int

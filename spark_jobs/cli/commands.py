@@ -9,6 +9,7 @@ from spark_jobs.cli.run import run
 from spark_jobs.cli.schema import schema
 from spark_jobs.cli.status import status
 from spark_jobs.cli.validate import validate
+from spark_jobs.cli.warm_up import warm_up
 
 EXIT_CODES = "Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted."
 
@@ -20,5 +21,5 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, status, checkpoints, inspect, publish, validate, schema):
+for command in (run, status, checkpoints, inspect, publish, validate, schema, warm_up):
     app.command()(command)

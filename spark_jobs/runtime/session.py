@@ -17,6 +17,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.runtime.class_archive import archive_path, using
 from spark_jobs.runtime.delta_jars import DeltaJars
 
 JAVA_MIN = 17
@@ -45,7 +46,7 @@ _DEFAULTS = {
 
 
 def check_java() -> str:
-    """The version of the Java that Spark will use.
+    """The version of the Java that Spark will use, such as ``17.0.2``.
 
     Raises:
         MissingRequirementError: There is none, or it is too old.
@@ -57,11 +58,11 @@ def check_java() -> str:
         where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no java on the PATH"
         raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer, and {where}.", remedy=remedy)
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', answer)
-    if match is None or int(match.group(1)) < JAVA_MIN:
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
+    if match is None or int(match.group(2)) < JAVA_MIN:
         found = match.group(0) if match else "no version"
         raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer; {java} answers {found}.", remedy=remedy, java=java)
-    return match.group(0)
+    return match.group(1)
 
 
 def start_session(
@@ -86,7 +87,7 @@ def start_session(
     Raises:
         MissingRequirementError: Java or Delta's jars are missing.
     """
-    check_java()
+    java = check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from delta import configure_spark_with_delta_pip
@@ -108,9 +109,10 @@ def start_session(
     for key, value in (settings | dict(REQUIRED_SETTINGS)).items():
         builder = builder.config(key, value)
     try:
-        if known is not None:
-            return builder.getOrCreate()
-        session = configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
+        with using(archive_path(java)):
+            if known is not None:
+                return builder.getOrCreate()
+            session = configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
@@ -165,6 +167,19 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
         return {}
     number = cores.group(1) or "1"
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1) if number == "*" else number}
+
+
+def end_jvm(spark: SparkSession, timeout_s: float) -> None:
+    """Ends a session and the JVM that was started for it.
+
+    Raises:
+        subprocess.TimeoutExpired: The JVM has not ended in time.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout_s)
 
 
 def session_for_run(spark: SparkSession) -> SparkSession:

@@ -1,0 +1,16 @@
+"""A JVM that is started here maps the classes that ``spark-jobs warm-up`` has kept, which ``make test`` runs first."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.runtime.class_archive import archive_path
+from spark_jobs.runtime.session import check_java
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_session_is_started_with_the_classes_that_were_kept(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    assert str(archive_path(check_java())) in Path(f"/proc/{jvm}/maps").read_text()
