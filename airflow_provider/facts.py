@@ -1,8 +1,10 @@
 """What a task hands on as XCom: facts of the manifest, in JSON values."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from spark_jobs.protocol.documents import Manifest, StartResponse
+from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
+from spark_jobs.protocol.ids import SinkName
 
 
 def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str, Any]:
@@ -12,8 +14,12 @@ def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str,
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``.
     """
-    sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
-    return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": sinks}
+    return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
+
+
+def publication_facts(home: str, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
+    """What a publication has left. As :func:`checkpoint_facts`, with ``version``; ``rows`` are those of the checkpoint's round."""
+    return _facts(home, manifest) | {"sinks": _results(results)}
 
 
 def checkpoint_facts(home: str, manifest: Manifest) -> dict[str, Any]:
@@ -32,3 +38,7 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
         "drained": manifest.drained,
         "completed_at": manifest.completed_at.isoformat(),
     }
+
+
+def _results(sinks: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
+    return {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in sinks.items()}

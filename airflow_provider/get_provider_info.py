@@ -22,8 +22,28 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [{"integration-name": name, "python-modules": ["airflow_provider.hooks.stream_pipeline"]}],
-        "operators": [{"integration-name": name, "python-modules": ["airflow_provider.operators.stream_pipeline"]}],
-        "sensors": [{"integration-name": name, "python-modules": ["airflow_provider.sensors.final_checkpoint"]}],
+        "operators": [
+            {
+                "integration-name": name,
+                "python-modules": ["airflow_provider.operators.publish_checkpoint", "airflow_provider.operators.stream_pipeline"],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": name,
+                "python-modules": [
+                    "airflow_provider.triggers.checkpoint",
+                    "airflow_provider.triggers.run",
+                    "airflow_provider.triggers.spark_publication",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": name,
+                "python-modules": ["airflow_provider.sensors.checkpoint", "airflow_provider.sensors.final_checkpoint"],
+            }
+        ],
         "connection-types": [
             {
                 "connection-type": "stream_pipeline",

@@ -5,6 +5,7 @@
 - No environment of Airflow's: connections, variables and keys are none of its business.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -17,6 +18,10 @@ from spark_jobs.protocol.errors import MissingRequirementError
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
+
+
+_let_go: "list[subprocess.Popen[bytes]]" = []
+"""Python warns of a process object that is collected while its process runs."""
 
 
 class LocalDriver:
@@ -44,6 +49,10 @@ class LocalDriver:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def let_go(self) -> None:
+        """Leaves the driver to itself: this process ends, or goes on with something else, while the driver runs."""
+        _let_go.append(self._process)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ends the driver with every process it has started: asks first, kills after ``grace_s``; idempotent.
@@ -79,37 +88,57 @@ def start_local_driver(
     *,
     output: Path,
     environment: Mapping[str, str],
+    alone: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
 ) -> LocalDriver:
     """Starts ``command`` by the rules of this module.
 
     Args:
         command: Arguments, never a shell line. Visible to every user of the host: without secrets.
-        output: Appended to; made with its directories, for this user's eyes only.
+        output: Appended to, or with ``alone`` begun anew; made with its directories, for this user's eyes only.
         environment: Added to this process's, without Airflow's own part of it.
+        alone: Only one process at a time with this output; see :func:`is_at_work`.
         popen: How a process is made.
 
     Raises:
         MissingRequirementError: There is no such program, or it cannot be run.
+        BlockingIOError: ``alone``, and one is at work.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        process = popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)} | dict(environment),
-        )
-    except OSError as error:
-        raise MissingRequirementError(
-            f"The driver's Python {command[0]} cannot be run: {error.strerror}.",
-            safe="No driver was started.",
-            remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
-            python=command[0],
-        ) from error
-    finally:
-        os.close(descriptor)
+    with open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
+        if alone:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stream.truncate(0)
+        try:
+            process = popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)} | dict(environment),
+            )
+        except OSError as error:
+            raise MissingRequirementError(
+                f"The driver's Python {command[0]} cannot be run: {error.strerror}.",
+                safe="No driver was started.",
+                remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
+                python=command[0],
+            ) from error
     return LocalDriver(process, output)
+
+
+def is_at_work(output: Path) -> bool:
+    """Whether a process that was started ``alone`` with this output still runs, or one that it has started.
+
+    The lock belongs to the open file that those processes have inherited: it ends with the last of them, however they end. Seen from
+    every process of the host, and of other hosts where their file system shares such locks.
+    """
+    try:
+        with output.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

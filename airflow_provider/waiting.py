@@ -88,7 +88,8 @@ class Wait:
         home: URL of the home, for errors.
         request: What is waited for.
         began_s: When the wait began, on a clock that only goes forward.
-        timeout_s: How long to wait at most. None: as long as a driver is at work.
+        deadline_s: When it ends at the latest, on that clock. None: it lasts as long as a driver is at work.
+        timeout_s: What was asked for, for the error: a wait that goes on in another process has begun before.
         silence_max_s: How long nothing may be seen of a driver.
     """
 
@@ -98,11 +99,12 @@ class Wait:
         request: RequestId,
         *,
         began_s: float,
+        deadline_s: float | None = None,
         timeout_s: float | None = None,
         silence_max_s: float = SILENCE_MAX_S,
     ) -> None:
         self._home, self._request = home, request
-        self._deadline_s = None if timeout_s is None else began_s + timeout_s
+        self._deadline_s = deadline_s
         self._timeout_s, self._silence_max_s = timeout_s, silence_max_s
         self._seen_s = began_s
 

@@ -22,7 +22,10 @@ MARK = "SPARK_JOBS_TESTS"
 """An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
 
 AIRFLOW_TESTS = "tests/airflow/"
-DEAR_FIRST = ("tests/system/", "tests/crash/", AIRFLOW_TESTS, "tests/spark/")
+RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
+SHARED = (AIRFLOW_TESTS, RUNNING_AIRFLOW_TESTS)
+"""What each of these directories sets up is too dear to be set up twice."""
+DEAR_FIRST = ("tests/system/", RUNNING_AIRFLOW_TESTS, "tests/crash/", AIRFLOW_TESTS, "tests/spark/")
 """Where the tests take longest: what comes last must be short, or one of several processes would have nothing to do."""
 LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
@@ -74,7 +77,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return AIRFLOW_TESTS if nodeid.startswith(AIRFLOW_TESTS) else super()._split_scope(nodeid)
+            return next((shared for shared in SHARED if nodeid.startswith(shared)), None) or super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # our order, not by the number of tests in a file
     return Scheduling(config, log)

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,26 +13,39 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from pydantic import BaseModel
 
+from airflow_provider.driver_log import last_lines
 from airflow_provider.facts import run_facts
 from airflow_provider.homes import open_home, open_root
 from airflow_provider.local_driver import LocalDriver, start_local_driver
+from airflow_provider.looking import look_for_answer
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, driver_at_work
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
-from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.documents import ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
+from spark_jobs.protocol.errors import (
+    InterruptedRunError,
+    InvalidParameterError,
+    MissingRequirementError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId
+from spark_jobs.protocol.reports import reported_error
+from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_create_if_absent
 
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _PROBE_TIMEOUT_S = 60.0
+_LAST_LINES = 500
+"""Of an output, where the answer of a command is looked for."""
 _PROBE = """
 import importlib.metadata as m, json, os, platform, shutil, subprocess
 import spark_jobs
@@ -41,6 +55,12 @@ said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
 print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pyspark"), "delta-spark": m.version("delta-spark"),
                   "Java": said.splitlines()[0] if said else None}))
 """
+
+
+class _Failure(BaseModel):
+    """What a command of ``spark-jobs`` answers when it did not do what was asked."""
+
+    error: ErrorReport
 
 
 @dataclass(frozen=True)
@@ -117,16 +137,18 @@ class StreamPipelineHook(BaseHook):
 
     def look(self, home: str, request: RequestId, driver: LocalDriver | None = None) -> Look:
         """What the home shows of an open request."""
-        files = self.files(home)
-        exit_code = driver.exit_code if driver is not None else None
-        status = read_status(files)
-        return Look(
-            exit_code=exit_code,
-            ours_runs=driver is not None and exit_code is None,
-            at_work=driver_at_work(files),
-            status=status if status is not None and start_request_id(status.attempt) == request else None,
-            answer=Channel(files).response(request),
-        )
+        return look_for_answer(self.files(home), request, driver)
+
+    def take_charge(self, home: str, attempt: AttemptNumber, token: str) -> OwnerNumber:
+        """Makes ``token`` the one who may cancel an attempt; idempotent, durable on return."""
+        return Owners(self.files(home), attempt).take_charge(token).owner
+
+    def cancel(self, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> bool:
+        """Asks the driver of an attempt to end, unless somebody else has taken charge since. Whether nobody has."""
+        owners = Owners(self.files(home), attempt)
+        owners.cancel(owner, reason)
+        newest = owners.newest()
+        return newest is not None and newest.owner == owner
 
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
         """Asks for a run, durably, and starts a driver for it on this host.
@@ -155,6 +177,55 @@ class StreamPipelineHook(BaseHook):
         driver = start_local_driver(command, output=self.driver_output(home, request.attempt), environment=environment)
         return request, driver
 
+    def plan_publication(self, home: str, checkpoint: CheckpointId | None) -> Publication:
+        """A publication of a checkpoint, by default of the newest one, checked; writes nothing."""
+        return plan_publication(self.files(home), checkpoint)
+
+    def start_publication(self, home: str, checkpoint: CheckpointId, conf: Mapping[str, str]) -> LocalDriver | None:
+        """Starts a process on this host that publishes with Spark; None where one is at work already. Safe to repeat, also at once."""
+        files = self.files(home)
+        settings = self.settings.driver_conf(conf)
+        self.settings.check_python()
+        command = [self.settings.python, "-m", "spark_jobs", "publish", "--home", files.url, "--checkpoint", str(checkpoint)]
+        command += ["--output", "json", *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}"))]
+        output = self.publication_output(home, checkpoint)
+        try:
+            return start_local_driver(command, output=output, environment={}, alone=True)
+        except BlockingIOError:
+            return None
+
+    def publication_output(self, home: str, checkpoint: CheckpointId) -> Path:
+        """Where a process of :meth:`start_publication` says what it does, on this host."""
+        return local_path(self.files(home), f"work/publish-{checkpoint}.out")
+
+    def publication_error(self, home: str, checkpoint: CheckpointId) -> StreamPipelineError:
+        """Why the last process of :meth:`start_publication` has not done it."""
+        output = self.publication_output(home, checkpoint)
+        return _reported("\n".join(last_lines(output, _LAST_LINES))) or InterruptedRunError(
+            f"The process that published checkpoint {checkpoint} of {home} has ended, and said nothing.",
+            safe="Each row is public once, or not yet.",
+            remedy=f"See {output}; a retry does the rest.",
+            home=home,
+            checkpoint=checkpoint,
+        )
+
+    def response(self, home: str, request: RequestId) -> StartResponse:
+        """The answer to a start request.
+
+        Raises:
+            InterruptedRunError: There is none.
+        """
+        found = Channel(self.files(home)).response(request)
+        if found is None:
+            raise InterruptedRunError(
+                f"{request} in {home} has no answer any more.",
+                safe="Nothing was changed.",
+                remedy="Somebody has removed it from the home. A retry looks at what is there.",
+                home=home,
+                request=request,
+            )
+        return found
+
     def answer(self, home: str, run: RunId) -> StartResponse | None:
         """The newest answer that a run was given; None while there is none."""
         return Channel(self.files(home)).answer(run)
@@ -170,6 +241,10 @@ class StreamPipelineHook(BaseHook):
     def head(self, home: str) -> Manifest | None:
         """The newest checkpoint."""
         return CheckpointStore(self.files(home)).head()
+
+    def manifest(self, home: str, checkpoint: CheckpointId) -> Manifest:
+        """A checkpoint that can be used."""
+        return CheckpointStore(self.files(home)).manifest(checkpoint)
 
     def manifests(self, home: str) -> list[Manifest]:
         """All checkpoints that can be used, newest first."""
@@ -252,6 +327,15 @@ class StreamPipelineHook(BaseHook):
                 )
             environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
         return environment
+
+
+def _reported(output: str) -> StreamPipelineError | None:
+    """The error that a command has answered with, where its answer is in what it has printed."""
+    for start in reversed([found.start() for found in re.finditer(r"^\{$", output, re.MULTILINE)]):
+        with suppress(ValueError):  # as a validation's is
+            answer, _ = json.JSONDecoder().raw_decode(output, start)
+            return reported_error(_Failure.model_validate(answer).error)
+    return None
 
 
 def _json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,6 +157,10 @@ class InterruptedRunError(StreamPipelineError):
     exit_code = ExitCode.FAILED
 
 
+class RunCancelledError(InterruptedRunError):
+    """Somebody who had charge of the run has ended it; the next start resumes."""
+
+
 class IncompleteError(StreamPipelineError):
     """The checkpoint exists, what should have followed did not finish; a retry only rolls forward."""
 

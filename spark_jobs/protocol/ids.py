@@ -21,6 +21,8 @@ AppId = NewType("AppId", str)
 AttemptNumber = NewType("AttemptNumber", int)
 RoundNumber = NewType("RoundNumber", int)
 CheckpointId = NewType("CheckpointId", int)
+OwnerNumber = NewType("OwnerNumber", int)
+"""Counts who has taken charge of an attempt; the highest may cancel it."""
 BatchId = NewType("BatchId", int)
 
 
@@ -48,3 +50,8 @@ def app_id(pipeline: PipelineUuid, incarnation: IncarnationId, sink: SinkName) -
 def start_request_id(attempt: AttemptNumber) -> RequestId:
     """The id of the request that attempt ``attempt`` answers (design, section 11)."""
     return RequestId(f"start-{attempt}")
+
+
+def cancel_request_id(attempt: AttemptNumber, owner: OwnerNumber) -> RequestId:
+    """The id of the request by which an owner ends an attempt (design, section 11)."""
+    return RequestId(f"cancel-{attempt}-{owner}")

@@ -8,7 +8,7 @@ Anyone may publish, any number of times, at once, from anywhere. Three things ma
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -84,21 +84,65 @@ def publish(
         OutcomeUnknownError: The storage did not say what happened; repeat.
         StorageError: The storage fails; repeat.
     """
+    planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=by_policy, policy=policy)
+    planned.require(publishers)
+    return planned.carry_out(publishers)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a publication would do. All of it was checked, and nothing was written.
+
+    Made by :func:`plan_publication`. Several can be planned before the first is carried out: then none is, if one is refused.
+    """
+
+    files: Files
+    manifest: Manifest
+    policies: Mapping[SinkName, Publish]
+    plans: Mapping[SinkName, Sequence[PendingTransaction]]
+    """By sink that is due what it lacks; none where everything is public."""
+
+    @property
+    def by_spark(self) -> list[SinkName]:
+        """The sinks that lack something which only Spark can publish."""
+        return [sink for sink, plan in self.plans.items() if plan and self.manifest.sinks[sink].publisher is Publisher.SPARK]
+
+    def require(self, publishers: Publishers) -> None:
+        """Refuses publishers that cannot do all of it.
+
+        Raises:
+            SparkRequiredError: A sink is published by Spark, and there is none. Nothing was written.
+        """
+        for sink in self.by_spark:
+            publishers.require(Publisher.SPARK, f"Sink {sink}")
+
+    def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> dict[SinkName, SinkResult]:
+        """Does it; results, errors and idempotence are those of :func:`publish`."""
+        store, manifest = CheckpointStore(self.files), self.manifest
+        store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
+        for sink, plan in self.plans.items():
+            if plan:
+                with _alone(self.files, sink, manifest.sinks[sink].publisher):
+                    _publish_sink(store, manifest, sink, self.policies[sink], plan, publishers)
+        return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in self.policies}
+
+
+def plan_publication(
+    files: Files,
+    checkpoint: CheckpointId | None = None,
+    *,
+    sinks: Iterable[SinkName] | None = None,
+    by_policy: bool = False,
+    policy: Publish | None = None,
+) -> Publication:
+    """Checks what :func:`publish` would do, with its arguments and its errors; writes nothing."""
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)
     wanted = set(manifest.sinks if sinks is None else sinks)
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
     plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in due}
-    for sink, plan in plans.items():
-        if plan:
-            publishers.require(sink_cut(manifest, sink).publisher, f"Sink {sink}")
-    store.make_durable({m.checkpoint for plan in plans.values() for transaction in plan for m in transaction.manifests})
-    for sink, plan in plans.items():
-        if plan:
-            with _alone(files, sink, manifest.sinks[sink].publisher):
-                _publish_sink(store, manifest, sink, policies[sink], plan, publishers)
-    return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in wanted}
+    return Publication(files, manifest, policies, plans)
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -175,11 +219,11 @@ def _publish_sink(
     manifest: Manifest,
     sink: SinkName,
     policy: Publish,
-    plan: list[PendingTransaction],
+    plan: Sequence[PendingTransaction],
     publishers: Publishers,
 ) -> None:
     """Commits a plan; makes a new one whenever the table is not where the plan expects it."""
-    checked: list[PendingTransaction] | None = plan
+    checked: Sequence[PendingTransaction] | None = plan
 
     def carry_out() -> None:
         nonlocal checked

@@ -4,9 +4,8 @@ import logging
 import os
 import platform
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,7 +20,7 @@ from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, noted
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
@@ -37,7 +36,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
     WorkDirectory,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     InputName,
     RoundNumber,
@@ -52,14 +51,16 @@ from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.adoption import adopt_offsets, check_stages, old_offsets, refuse_moved
 from spark_jobs.runtime.build import RoundSite, build_stage
+from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import driver_log
 from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.log_folding import trim
-from spark_jobs.runtime.session import WorkLock, jvm_has_ended, session_for_run
+from spark_jobs.runtime.session import jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -69,7 +70,6 @@ from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
-_JVM_LOCK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Application:
             raise reported_error(standing.error)
         if standing is not None:
             return standing
-        with self._driver_lock(request):  # whoever finds it taken leaves the answer to the other driver
+        with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
             try:
                 return channel.respond(self._run(request))
             except FencedError:
@@ -148,11 +148,13 @@ class Application:
             )
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
+            cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
             spark = self.start_spark()
-            stack.callback(self._jvm_lock(spark).release)
+            stack.callback(jvm_lock(self.home, spark).release)
             places = self._places(spark)
             if adopted:
                 check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
+            cancellation.check()
             attempt = self._begin_attempt(request, decision, facts)
             stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
@@ -165,7 +167,7 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones)
             round_document = self._round(request, decision, attempt, adopted)
             manifest, stages = self._run_round(
-                self._site(spark, attempt, round_document, places, heartbeat), attempt, round_document
+                self._site(spark, attempt, round_document, places, heartbeat, cancellation), attempt, round_document
             )
             heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
             results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=publishers)
@@ -254,6 +256,7 @@ class Application:
         round_document: RoundDocument,
         places: Mapping[SinkName, TablePlace],
         heartbeat: Heartbeat,
+        cancellation: Cancellation,
     ) -> RoundSite:
         return RoundSite(
             spark=spark,
@@ -267,6 +270,7 @@ class Application:
             tombstones=local_path(self.home, f"{TOMBSTONES}/{attempt.incarnation}"),
             params=self.parameters.values,
             heartbeat=heartbeat,
+            cancellation=cancellation,
             open_directory=self.open_directory,
             adopted=round_document.adopted,
         )
@@ -312,47 +316,6 @@ class Application:
 
     def _inputs(self) -> list[InputName]:
         return [*self.graph.sources, *self.graph.statics]
-
-    @contextmanager
-    def _driver_lock(self, request: StartRequest) -> Iterator[None]:
-        """Held from the first to the last moment: a second driver on this host is told at once."""
-        path = local_path(self.home, DRIVER_LOCK)
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(holding(path, request.request))
-            except BlockingIOError as error:
-                raise self._busy(request, noted(path)) from error
-            yield
-
-    def _busy(self, request: StartRequest, served: str) -> ConflictError:
-        """Another driver is at work, on ``served``: for the same request this one is not needed."""
-        live = Attempts(self.home).latest()
-        kind = FencedError if served == request.request else ConflictError
-        return kind(
-            f"Another driver is at work in {self.home.url}"
-            + (f": attempt {live.attempt} of run {live.run}, process {live.process} on {live.host}." if live else "."),
-            safe="This start has changed nothing.",
-            remedy="Wait for it (spark-jobs status), and start again if you still need to.",
-            home=self.home.url,
-            attempt=live.attempt if live else None,
-            run=live.run if live else None,
-        )
-
-    def _jvm_lock(self, spark: SparkSession) -> WorkLock:
-        """Waits for the JVM of a killed driver: it ends by itself some seconds after its Python process."""
-        lock = WorkLock(spark, str(local_path(self.home, JVM_LOCK)))
-        deadline = time.monotonic() + _JVM_LOCK_TIMEOUT_S
-        while not lock.try_lock():
-            if time.monotonic() > deadline:
-                lock.release()
-                raise ConflictError(
-                    f"The Spark of an earlier driver still holds {self.home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
-                    safe="This start has changed nothing.",
-                    remedy="End that Java process, then start again.",
-                    home=self.home.url,
-                )
-            time.sleep(0.2)
-        return lock
 
 
 def _round_number(decision: Decision) -> RoundNumber:

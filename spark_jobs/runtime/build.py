@@ -20,6 +20,7 @@ from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog
+from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs import Pin, pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.log_folding import Consumer
@@ -55,6 +56,7 @@ class RoundSite:
     """Where the deleted keys of upsert sinks are remembered."""
     params: Any
     heartbeat: Heartbeat
+    cancellation: Cancellation
     open_directory: Callable[[str], Files]
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
 
@@ -130,6 +132,7 @@ def build_stage(stage: Stage, site: RoundSite, outputs: Mapping[StageName, Stage
         has_timers=plan.has_timers(frame),
         undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
+        cancellation=site.cancellation,
         adopted=_adopted(frame, inputs),
     )
 

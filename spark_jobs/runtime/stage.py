@@ -18,6 +18,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.bounds import Bound
+from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.outlets import Outlet
@@ -80,6 +81,7 @@ class StageRun:
     undrained: tuple[str, ...]
     """Operators whose state a drain does not empty."""
     heartbeat: Heartbeat
+    cancellation: Cancellation
     adopted: Sequence[AdoptedOffsets] = ()
     """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
 
@@ -257,10 +259,12 @@ class StageRun:
             after_batch=self._fold_logs,
             unique_keys=self._unique_keys(),
         )
+        self.cancellation.check()
         query = self._start(writer, trigger)
         try:
             while not query.awaitTermination(_POLL_S):
                 self.heartbeat.observe(self.stage.name, query)
+                self.cancellation.check()
         except StreamingQueryException as error:
             if isinstance(writer.failure, PastPinError | BeforeEpochError):
                 return writer.failure

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ os.environ |= {
 
 # Airflow reads its settings when it is imported.
 from airflow_provider.local_driver import LocalDriver, start_local_driver  # noqa: E402
+from tests.support.fake_python import make_fake_python  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,7 @@ def connection(**extra: Any) -> str:
 
 @pytest.fixture(scope="session")
 def fake_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A "Python" whose ``-m spark_jobs run`` is the fake driver; anything else goes to the real one."""
-    program = tmp_path_factory.mktemp("bin") / "fake-python"
-    python, script = shlex.quote(sys.executable), shlex.quote(str(Path(__file__).with_name("fake_driver.py")))
-    program.write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))}; export PYTHONPATH\n[ "$1" = -m ] && exec {python} {script} "$@"\n'
-        f'exec {python} "$@"\n'
-    )
-    program.chmod(0o755)
-    return program
+    return make_fake_python(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture

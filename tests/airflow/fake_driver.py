@@ -16,10 +16,12 @@ from pathlib import Path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
+    Publisher,
     RunState,
     SinkResult,
     StageState,
@@ -29,8 +31,16 @@ from spark_jobs.protocol.documents import (
     Status,
     WorkDirectory,
 )
-from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    CorruptDocumentError,
+    FencedError,
+    InterruptedRunError,
+    RejectedError,
+    RunCancelledError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import (
+    AppId,
     BatchId,
     CheckpointId,
     IncarnationId,
@@ -40,6 +50,10 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.publication.publisher import publish as make_public
+from spark_jobs.publication.transactions import Publishers, Transaction
+from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 from tests.support.staged_pipeline import a_manifest
@@ -122,13 +136,42 @@ def record_start(channel: Channel) -> None:
     path.write_text(json.dumps(facts))
 
 
-def wait_for_file(path: Path) -> None:
+def wait_for_file(path: Path, cancellation: Cancellation) -> None:
     while not path.exists():
+        cancellation.check()
         time.sleep(0.02)
+
+
+class WithoutJvm(Publishers):
+    """Has delta-rs do what Spark is chosen for."""
+
+    def require(self, publisher: Publisher, what: str) -> None:
+        del publisher, what
+
+    def begin(self, publisher: Publisher, uri: str, app: AppId) -> Transaction:
+        del publisher
+        return super().begin(Publisher.DELTA_RS, uri, app)
+
+
+def publish(arguments: list[str]) -> int:
+    """As the command does it: progress for people, and one document for programs; once a test says so, if it says so at all."""
+    channel = Channel(open_files(arguments[arguments.index("--home") + 1]))
+    print("publishing checkpoint 1", file=sys.stderr, flush=True)
+    if not local_path(channel.files, "publishes").exists():
+        error = report_error(RejectedError("There is starting no Spark in these tests.", remedy="Use the real one."))
+        print(json.dumps({"error": error.model_dump(mode="json")}, indent=2), flush=True)
+        return 2
+    record_start(channel)
+    while not local_path(channel.files, "go").exists():
+        time.sleep(0.02)
+    make_public(channel.files, CheckpointId(int(arguments[arguments.index("--checkpoint") + 1])), publishers=WithoutJvm())
+    return 0
 
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if arguments[:3] == ["-m", "spark_jobs", "publish"]:
+        return publish(arguments)
     assert arguments[:3] == ["-m", "spark_jobs", "run"]
     behaviour = Path(arguments[3]).stem
     home = arguments[arguments.index("--home") + 1]
@@ -169,7 +212,12 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour in ("waits", "stubborn"):
         if behaviour == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        wait_for_file(local_path(channel.files, "go"))
+        try:
+            with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
+                wait_for_file(local_path(channel.files, "go"), cancellation)
+        except RunCancelledError as error:
+            respond(channel, request, error)
+            return 3
     respond(channel, request, ERRORS.get(behaviour))
     return 0 if behaviour not in ERRORS else 3
 

@@ -14,6 +14,7 @@ from airflow.utils import db
 from airflow.utils.session import create_session
 from deltalake import DeltaTable
 
+from airflow_provider.triggers.run import RunTrigger
 from scripts.demo.independent import compare, read_airlines, read_flights
 from tests.airflow.conftest import DAGS, ROOT, connection
 from tests.airflow.test_example_pipelines import flights_data
@@ -49,6 +50,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)  # no scheduler is there to be late
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -115,6 +117,33 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
     compared = compare(tables, read_flights(), read_airlines())
     assert len(compared) == 3
     assert [each for each in compared if not each.same] == []
+
+
+def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag) -> None:
+    facts = run(bag, "write_audit_publish", DAYS[0])
+    assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {
+        "hourly_departures": None,
+        "daily_departures": None,
+    }
+    watermark = max(at for at, _, _ in arrivals(DAYS[:1])) - HOUR
+    assert rows(published(facts)["hourly_departures"]) == hourly_answer(DAYS[:1], before=watermark)
+    consumer: Any = bag.dags["asset_consumer"]
+    counted = consumer.test(logical_date=datetime(2026, 1, 1, tzinfo=UTC))
+    assert counted.state == "success"
+    found = counted.get_task_instance("count_rows").xcom_pull(task_ids="count_rows")
+    assert found == {name: table.num_rows for name, table in published(facts).items()}
+
+
+def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dag: Any = bag.dags["write_audit_publish"]
+    conf = {"most_cancelled": 0.0, "arrivals": f"{homes}/arrivals", "warehouse": f"{homes}/warehouse"}
+    dag_run = dag.test(logical_date=datetime(2013, 1, 2, tzinfo=UTC), run_conf=conf)
+    assert dag_run.state == "failed"
+    states = {each.task_id: each.state for each in dag_run.get_task_instances()}
+    assert states == {"arrive": "success", "run": "success", "audit": "failed", "publish": "upstream_failed"}
+    facts = dag_run.get_task_instance("run").xcom_pull(task_ids="run")
+    assert all(table.num_rows == 0 for table in published(facts).values())
+    assert "read_staged(spark" in "".join(capfd.readouterr())
 
 
 def test_three_days_of_runs_equal_one_answer_over_all_three(bag: DagBag) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.get_provider_info import get_provider_info
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from spark_jobs.api.load import load_pipeline
 from tests.support.pages import ROOT, files, pages, table_rows
@@ -39,19 +41,21 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
     found = json.loads(answer.stdout.splitlines()[-1])
     assert found["errors"] == {}
     assert found["dags"] == {
+        "after_orders": ["read"],
         "audited_orders": ["run", "audit", "publish"],
         "elsewhere": ["orders_are_done"],
         "nightly": ["run"],
+        "orders": ["run"],
         "orders_by_hand": ["run"],
         "refresh_prices": ["refresh"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
         "views": ["run"],
     }
-    assert len(shown) == 6
+    assert len(shown) == 7
 
 
-@pytest.mark.parametrize("kind", [StreamPipelineOperator, FinalCheckpointSensor])
+@pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor])
 def test_the_reference_describes_every_argument(kind: type) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")
@@ -60,6 +64,10 @@ def test_the_reference_describes_every_argument(kind: type) -> None:
     }
     own = [each for each in signature(kind).parameters.values() if each.kind is each.KEYWORD_ONLY]
     assert described == {each.name: "" if each.default is each.empty else repr(each.default) for each in own}
+
+
+def test_the_sensors_take_the_same_arguments() -> None:
+    assert signature(FinalCheckpointSensor) == signature(CheckpointSensor)
 
 
 def test_the_reference_describes_every_extra_of_the_connection() -> None:

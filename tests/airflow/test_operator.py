@@ -30,18 +30,32 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
+from tests.airflow.deferral import carry_out
 
 RUN = RunId("airflow/flights/manual__2026-01-01T00:00:00+00:00/run")
 DEADLINE_S = 20.0
 
 
-def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = -1) -> Context:
-    task = SimpleNamespace(dag_id="flights", run_id=run_id, task_id="run", map_index=map_index)
+def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = -1, token: str = "first try") -> Context:
+    task = SimpleNamespace(
+        dag_id="flights", run_id=run_id, task_id="run", map_index=map_index, id=f"{run_id} {map_index} {token}"
+    )
     return cast(Context, {"ti": task})
 
 
+@pytest.fixture(params=[True, False], ids=["deferred", "in the worker"], autouse=True)
+def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Every test runs with both ways of waiting."""
+    monkeypatch.setitem(GIVEN, "deferrable", request.param)
+    return bool(request.param)
+
+
+in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
+GIVEN: dict[str, Any] = {}
+
+
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
-    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.05, "timeout_s": 60.0}
+    given: dict[str, Any] = GIVEN | {"home": "flights", "poll_interval_s": 0.05, "max_poll_interval_s": 0.2, "timeout_s": 60.0}
     return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **(given | arguments))
 
 
@@ -101,13 +115,13 @@ def driver_has_started() -> bool:
 
 def failure(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> PipelineRunError:
     with pytest.raises(PipelineRunError) as caught:
-        task.execute(context())
+        carry_out(task, context())
     assert type(caught.value.error) is kind
     return caught.value
 
 
 def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
-    assert operator().execute(context()) == {
+    assert carry_out(operator(), context()) == {
         "home": f"file://{homes.path()}",
         "run": RUN,
         "round": 7,
@@ -120,13 +134,13 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
 
 
 def test_a_run_that_was_answered_is_not_run_again(homes: Homes) -> None:
-    first = operator().execute(context())
-    assert operator("failed").execute(context()) == first
+    first = carry_out(operator(), context())
+    assert carry_out(operator("failed"), context()) == first
     assert len(homes.starts()) == 1
 
 
 def test_another_dag_run_and_another_map_index_are_other_runs(homes: Homes) -> None:
-    found = [operator().execute(each)["run"] for each in (context(), context("manual__2"), context(map_index=0))]
+    found = [carry_out(operator(), each)["run"] for each in (context(), context("manual__2"), context(map_index=0))]
     assert len(set(found)) == 3
     assert len(homes.starts()) == 3
 
@@ -134,7 +148,7 @@ def test_another_dag_run_and_another_map_index_are_other_runs(homes: Homes) -> N
 def test_a_driver_at_work_for_this_task_is_adopted(homes: Homes) -> None:
     a_driver_at_work(homes)
     finish = once(driver_has_started, (homes.path() / "go").touch)
-    assert operator().execute(context())["attempt"] == 1
+    assert carry_out(operator(), context())["attempt"] == 1
     finish.join()
     assert len(homes.starts()) == 1
 
@@ -162,7 +176,7 @@ def test_a_second_driver_for_the_same_request_waits_for_the_first(homes: Homes, 
         return request, second
 
     monkeypatch.setattr(StreamPipelineHook, "submit", submit_again)
-    assert operator().execute(context())["attempt"] == 1
+    assert carry_out(operator(), context())["attempt"] == 1
     assert driver.pid in {start["pid"] for start in homes.starts()}
     assert len(homes.starts()) == 2
 
@@ -190,7 +204,7 @@ def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: Ta
     a_driver_at_work(homes)
     progress = "stage hourly: running, batch 3, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z"
     finish = once(lambda: progress in task_log.text, (homes.path() / "go").touch)
-    operator().execute(context())
+    carry_out(operator(), context())
     finish.join()
     assert "Attempt 1 is at work for this task" in task_log.text
     assert "Sink hourly: version 3 of file:///t/hourly, 9 rows" in task_log.text
@@ -198,9 +212,10 @@ def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: Ta
 
 def test_a_retry_after_a_failure_starts_the_next_attempt(homes: Homes) -> None:
     failure(operator("failed"), InterruptedRunError)
-    assert operator().execute(context())["attempt"] == 2
+    assert carry_out(operator(), context())["attempt"] == 2
 
 
+@in_the_worker
 @pytest.mark.parametrize(
     ("entry", "kind"),
     [("killed", InterruptedRunError), ("unknown", OutcomeUnknownError), ("refused_before_anything", RejectedError)],
@@ -218,7 +233,7 @@ def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
     failure(operator("waits", timeout_s=0.1), DeadlineExceededError)
     until(driver_has_started)
     finish = once(driver_has_started, (homes.path() / "go").touch)
-    assert operator().execute(context())["attempt"] == 1
+    assert carry_out(operator(), context())["attempt"] == 1
     finish.join()
 
 
@@ -226,10 +241,11 @@ def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: p
     failure(operator("failed"), InterruptedRunError)
     at_work = iter([True, True, False])
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.driver_at_work", lambda files: next(at_work, False))
-    assert operator().execute(context())["attempt"] == 2
+    assert carry_out(operator(), context())["attempt"] == 2
     assert next(at_work, None) is None
 
 
+@in_the_worker
 @pytest.mark.parametrize("entry", ["waits", "stubborn"])
 def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
     task = operator(entry)
@@ -241,6 +257,7 @@ def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> 
     assert not psutil.pid_exists(homes.starts()[0]["pid"])
 
 
+@in_the_worker
 def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     task = operator("waits")
     submit = StreamPipelineHook.submit
@@ -255,6 +272,7 @@ def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatc
     assert not StreamPipelineHook().is_at_work("flights")
 
 
+@in_the_worker
 def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
     task = operator("waits", cancel_on_kill=False)
     killer = once(driver_has_started, task.on_kill)
@@ -263,6 +281,7 @@ def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> 
     assert StreamPipelineHook().is_at_work("flights")
 
 
+@in_the_worker
 def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: StreamPipelineOperator) -> None:
         until(lambda: StreamPipelineHook().is_at_work("flights"))
@@ -270,7 +289,7 @@ def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(StreamPipelineOperator, "_pause", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        operator("waits").execute(context())
+        carry_out(operator("waits"), context())
     assert not StreamPipelineHook().is_at_work("flights")
 
 
@@ -280,7 +299,7 @@ def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgres://u:hidden@db/x")
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "hidden")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "flights")
-    operator().execute(context())
+    carry_out(operator(), context())
     (start,) = homes.starts()
     assert start["session"] == start["pid"] != os.getsid(0)
     assert start["stdin"] == os.devnull
@@ -291,7 +310,7 @@ def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
 
 
 def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Homes) -> None:
-    operator(parameters={"flights": "/data"}, conf={"spark.executor.memory": "2g"}, on_end="suspend").execute(context())
+    carry_out(operator(parameters={"flights": "/data"}, conf={"spark.executor.memory": "2g"}, on_end="suspend"), context())
     assert homes.starts()[0]["argv"] == [
         *("-m", "spark_jobs", "run", "/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"),
         *("--conf", "spark.executor.memory=2g"),
@@ -300,7 +319,7 @@ def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Hom
 
 def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_API", '{"conn_type": "http", "password": "s3cr3t-value"}')
-    facts = operator(secrets={"token": "api"}).execute(context())
+    facts = carry_out(operator(secrets={"token": "api"}), context())
     (start,) = homes.starts()
     assert start["environment"].pop("SPARK_JOBS_PARAM_TOKEN") == "s3cr3t-value"
     assert "s3cr3t-value" not in repr((start, facts))
@@ -339,7 +358,7 @@ def test_what_is_not_allowed_is_refused_before_anything_is_written(
 
 
 def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
-    assert operator(on_end="", publish="").execute(context())["checkpoint"] == 1
+    assert carry_out(operator(on_end="", publish=""), context())["checkpoint"] == 1
 
 
 @pytest.mark.parametrize("arguments", [{"wait_for": "running"}, {"poll_interval_s": 0}, {"timeout_s": -1}])
@@ -352,6 +371,7 @@ def test_code_is_not_templated() -> None:
     assert {"entry", "conf", "secrets", "conn_id"}.isdisjoint(StreamPipelineOperator.template_fields)
 
 
+@in_the_worker
 def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
     task = operator("waits", poll_interval_s=60.0)
     before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
@@ -366,6 +386,6 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
 
 
 def test_the_output_of_a_driver_is_for_this_users_eyes_only(homes: Homes) -> None:
-    operator().execute(context())
+    carry_out(operator(), context())
     output = Path(homes.path() / "attempts/driver-1.out")
     assert output.stat().st_mode & 0o077 == 0

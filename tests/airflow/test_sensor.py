@@ -1,19 +1,23 @@
-"""The sensor for a final checkpoint."""
+"""The sensors for checkpoints, in the worker and in the triggerer."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.identity import run_id_of
+from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
+from tests.airflow.deferral import carry_out
 from tests.support.staged_pipeline import a_manifest
 
 TASK = SimpleNamespace(dag_id="flights", run_id="manual__1", task_id="wait", map_index=-1)
@@ -80,3 +84,49 @@ def test_a_home_that_is_not_allowed_fails_at_once(homes: Homes) -> None:
 def test_two_runs_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="not both"):
         FinalCheckpointSensor(task_id="wait", home="flights", run="a", run_of_task="b")
+
+
+def test_any_checkpoint_will_do_for_the_sensor_of_all(homes: Homes) -> None:
+    complete(homes, 1, kind=CheckpointKind.PERIODIC)
+    sensor = CheckpointSensor(task_id="wait", home="flights")
+    assert carry_out(sensor, cast(Context, {"ti": TASK}))["checkpoint"] == 1
+
+
+def a_sensor(**arguments: Any) -> FinalCheckpointSensor:
+    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout": 30.0}
+    return FinalCheckpointSensor(task_id="wait", **(given | arguments))
+
+
+def test_a_deferred_wait_ends_with_the_checkpoint_that_was_wanted(homes: Homes) -> None:
+    complete(homes, 1)
+
+    def arrives() -> None:
+        complete(homes, 2, kind=CheckpointKind.PERIODIC)
+        complete(homes, 3)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(carry_out, a_sensor(newer_than=1), cast(Context, {"ti": TASK}))
+        arrives()
+        assert waiting.result(20.0)["checkpoint"] == 3
+
+
+def test_a_wait_that_is_over_already_is_not_deferred(homes: Homes) -> None:
+    complete(homes, 1)
+    assert a_sensor().execute(cast(Context, {"ti": TASK}))["checkpoint"] == 1
+
+
+@pytest.mark.parametrize(("soft", "outcome"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(homes: Homes, soft: bool, outcome: type[Exception]) -> None:
+    with pytest.raises(outcome):
+        carry_out(a_sensor(timeout=0.1, soft_fail=soft), cast(Context, {"ti": TASK}))
+
+
+def test_a_corrupt_home_ends_a_deferred_wait_and_is_not_retried(homes: Homes) -> None:
+    sensor = a_sensor(run="somebody")
+    files = homes.path() / "requests"
+    files.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(carry_out, sensor, cast(Context, {"ti": TASK}))
+        (files / "start-1.json").write_text("torn")
+        with pytest.raises(PipelineRunRefusedError, match="start-1.json"):
+            waiting.result(20.0)

@@ -96,7 +96,14 @@ def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expect
 
 
 def wait(timeout_s: float | None = None) -> Wait:
-    return Wait("file:///homes/flights", RequestId("start-1"), began_s=100.0, timeout_s=timeout_s, silence_max_s=15.0)
+    return Wait(
+        "file:///homes/flights",
+        RequestId("start-1"),
+        began_s=100.0,
+        deadline_s=None if timeout_s is None else 100.0 + timeout_s,
+        timeout_s=timeout_s,
+        silence_max_s=15.0,
+    )
 
 
 def look(

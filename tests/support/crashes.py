@@ -21,7 +21,16 @@ HOUSEKEEPING = frozenset({Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT, Step.L
 """Steps of a small run that come after its manifest. Who finds the manifest answers at once, and leaves them to the next attempt that
 makes one."""
 NOT_IN_A_SMALL_RUN = frozenset(
-    {Step.TABLE_ALTER, Step.LOG_WIDEN, Step.PACK_FILES, Step.COMMIT_BATCH, Step.BURY_KEYS, Step.INHERIT_KEYS}
+    {
+        Step.OWNER_CREATE,
+        Step.CANCEL_CREATE,
+        Step.TABLE_ALTER,
+        Step.LOG_WIDEN,
+        Step.PACK_FILES,
+        Step.COMMIT_BATCH,
+        Step.BURY_KEYS,
+        Step.INHERIT_KEYS,
+    }
 )
 """Steps that the small pipeline has no cause for."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
-from spark_jobs.protocol import documents
+from spark_jobs.protocol import documents, ownership
 from spark_jobs.protocol.codec import Document, Part, decode
 from spark_jobs.protocol.documents import PipelineDocument
 from tests.support.pages import ROOT, blocks, headings, table_rows
@@ -18,7 +18,8 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", d
 
 
 def models() -> list[type[Part]]:
-    found = [each for each in vars(documents).values() if isinstance(each, type) and issubclass(each, Part)]
+    found = [each for module in (documents, ownership) for each in vars(module).values()]
+    found = [each for each in found if isinstance(each, type) and issubclass(each, Part)]
     return [each for each in found if each not in (Part, Document)]
 
 

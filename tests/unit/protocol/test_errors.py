@@ -30,6 +30,7 @@ DECISIONS = {
     "NotFoundError": (Retry.NEVER, ExitCode.FAILED),
     "DeadlineExceededError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "InterruptedRunError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "RunCancelledError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }
 """What a caller does after each error; a new leaf is a decision that belongs here."""

@@ -1,0 +1,29 @@
+"""Asset events: the tables that a task has made public, for the DAGs that are scheduled on them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def emit_tables(task: BaseOperator, context: "Context", facts: Mapping[str, Any]) -> None:
+    """Emits one event for each public table through every :class:`airflow.sdk.AssetAlias` among a task's outlets.
+
+    The asset is the table's URI. Its ``extra`` has ``home``, ``sink``, ``checkpoint`` and ``version``, the table's Delta version. Events
+    coalesce: who has to miss no checkpoint asks the home for what is public (:func:`spark_jobs.consistent_versions`).
+
+    Args:
+        task: The task.
+        context: Of its execution.
+        facts: What it has left; see :mod:`airflow_provider.facts`. Sinks whose rows are staged only emit nothing.
+    """
+    aliases = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]
+    for name, sink in facts["sinks"].items():
+        if sink["version"] is None:
+            continue
+        extra = {"home": facts["home"], "sink": name, "checkpoint": facts["checkpoint"], "version": sink["version"]}
+        for alias in aliases:
+            context["outlet_events"][alias].add(Asset(sink["table"]), extra=extra)

@@ -1,0 +1,129 @@
+"""The sensor for a pipeline's checkpoints."""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.facts import checkpoint_facts
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.identity import run_id_of
+from airflow_provider.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.triggers.checkpoint import CheckpointTrigger
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.protocol.ids import CheckpointId, RunId
+from spark_jobs.protocol.reports import reported_error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CheckpointSensor(BaseSensorOperator):
+    """Waits for a checkpoint in a pipeline's home, whoever runs the pipeline. Only reads.
+
+    A checkpoint makes rows durable; whether they are public already depends on the sinks' policies.
+    Returns as XCom what :func:`airflow_provider.facts.checkpoint_facts` says.
+
+    Args:
+        home: The pipeline's home, inside the connection's home roots. Templated.
+        run: Only a checkpoint of this run counts. Templated.
+        run_of_task: Only one of this task of the same DAG run counts; a ``StreamPipelineOperator`` that is not mapped.
+        newer_than: Only one with a higher number counts: the ``checkpoint`` of an earlier XCom. Templated; empty: any.
+        deferrable: Wait in the triggerer, and hold no worker's slot meanwhile; ``poke_interval`` and ``mode`` then do not matter.
+        poll_interval_s: Between two looks of the triggerer, while something changes.
+        max_poll_interval_s: The same, once nothing has changed for a while.
+        conn_id: The connection, of type ``stream_pipeline``.
+        kwargs: As for every sensor.
+
+    Raises:
+        PipelineRunRefusedError: The home is not allowed.
+        AirflowSensorTimeout: There was none within ``timeout``.
+    """
+
+    only_final: ClassVar[bool] = False
+    template_fields: Sequence[str] = ("home", "run", "newer_than")
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        run: str | None = None,
+        run_of_task: str | None = None,
+        newer_than: int | str | None = None,
+        deferrable: bool = True,
+        poll_interval_s: float = 2.0,
+        max_poll_interval_s: float = 5.0,
+        conn_id: str = StreamPipelineHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if run is not None and run_of_task is not None:
+            raise ValueError("Give run or run_of_task, not both.")
+        if poll_interval_s <= 0:
+            raise ValueError("poll_interval_s is above 0.")
+        self.home = home
+        self.run = run
+        self.run_of_task = run_of_task
+        self.newer_than = newer_than
+        self.deferrable = deferrable
+        self.poll_interval_s = poll_interval_s
+        self.max_poll_interval_s = max_poll_interval_s
+        self.conn_id = conn_id
+
+    @cached_property
+    def hook(self) -> StreamPipelineHook:
+        return StreamPipelineHook(self.conn_id)
+
+    def execute(self, context: "Context") -> Any:
+        """Looks once; then waits in the triggerer, or here, as every sensor."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self.poke(context)
+        if found:
+            return found.xcom_value
+        wanted = self._wanted(context)
+        self.defer(
+            trigger=CheckpointTrigger(
+                home=self.hook.files(self.home).url,
+                final=wanted.final,
+                run=wanted.run,
+                newer_than=wanted.newer_than,
+                deadline_at=time.time() + self.timeout,
+                timeout_s=self.timeout,
+                poll_interval_s=self.poll_interval_s,
+                max_poll_interval_s=self.max_poll_interval_s,
+            ),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
+        """What the trigger has seen."""
+        with raising_airflow_errors():
+            if "error" in event:
+                error = reported_error(ErrorReport.model_validate(event["error"]))
+                if isinstance(error, DeadlineExceededError):  # as every sensor: it may be soft, and is not retried
+                    raise AirflowSensorTimeout(str(error))
+                raise error
+            return checkpoint_facts(
+                self.hook.files(self.home).url, self.hook.manifest(self.home, CheckpointId(event["checkpoint"]))
+            )
+
+    def poke(self, context: "Context") -> PokeReturnValue:
+        """Looks once."""
+        with raising_airflow_errors():
+            files = self.hook.files(self.home)
+            found = find_checkpoint(files, self._wanted(context))
+            return PokeReturnValue(found is not None, None if found is None else checkpoint_facts(files.url, found))
+
+    def _wanted(self, context: "Context") -> WantedCheckpoint:
+        run = RunId(self.run) if self.run else None
+        if self.run_of_task is not None:
+            run = run_id_of(context["ti"], task_id=self.run_of_task)
+        after = int(self.newer_than) if self.newer_than not in (None, "") else 0
+        return WantedCheckpoint(self.only_final, run, CheckpointId(after))

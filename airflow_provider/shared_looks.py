@@ -1,0 +1,101 @@
+"""Looks at homes that many waits share, in one event loop: the more often something changes, the more often it is looked at."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+_BACKOFF = 1.5
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often something is looked at.
+
+    Args:
+        shortest_s: Between two looks while it changes.
+        longest_s: Between two looks, once it has not changed for a while.
+    """
+
+    shortest_s: float
+    longest_s: float
+
+    def after(self, pause_s: float, *, changed: bool) -> float:
+        """The pause that follows one of ``pause_s``."""
+        return self.shortest_s if changed else min(pause_s * _BACKOFF, max(self.longest_s, self.shortest_s))
+
+
+class _Poll(Generic[T]):
+    """One thing that is looked at, for everybody who waits for it."""
+
+    def __init__(self, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> None:
+        self._look, self._pace, self._same = look, pace, same
+        self._news = asyncio.Condition()
+        self._count = 0
+        self._seen: T | BaseException | None = None
+        self.waiting = 0
+        self.task = asyncio.create_task(self._run())
+
+    def before_newest(self) -> int:
+        """Where somebody begins: the newest look is worth seeing, an old error is not."""
+        return self._count - (self._count > 0 and not isinstance(self._seen, BaseException))
+
+    async def next(self, after: int) -> tuple[int, T]:
+        """The first look after number ``after``, and its number."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._count > after)
+            if isinstance(self._seen, BaseException):
+                raise self._seen
+            return self._count, self._seen  # type: ignore[return-value]
+
+    async def _run(self) -> None:
+        pause_s = self._pace.shortest_s
+        while True:
+            before = self._seen
+            try:
+                found: T | BaseException = await asyncio.to_thread(self._look)
+            except Exception as error:  # noqa: BLE001 - everybody who waits is told
+                found = error
+            known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)
+            changed = not known or not self._same(before, found)  # type: ignore[arg-type]
+            async with self._news:
+                self._seen, self._count = found, self._count + 1
+                self._news.notify_all()
+            pause_s = self._pace.after(pause_s, changed=changed)
+            await asyncio.sleep(pause_s)
+
+
+_polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()
+
+
+async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> AsyncGenerator[T, None]:
+    """What is seen, again and again, for as long as somebody iterates.
+
+    Args:
+        key: What is looked at: all who give the same key in one event loop share the looks, and the pace of the first.
+        look: Looks once; runs in a thread.
+        pace: How often.
+        same: Whether nothing worth a closer look has changed between two looks.
+
+    Raises:
+        Exception: What ``look`` raises. Iterating anew looks again.
+    """
+    polls = _polls.setdefault(asyncio.get_running_loop(), {})
+    poll = polls.get(key)
+    if poll is None:
+        poll = polls[key] = _Poll(look, pace, same)
+    poll.waiting += 1
+    number = poll.before_newest()
+    try:
+        while True:
+            number, found = await poll.next(number)
+            yield found
+    finally:
+        poll.waiting -= 1
+        if not poll.waiting:
+            poll.task.cancel()
+            if polls.get(key) is poll:
+                del polls[key]

@@ -1,0 +1,99 @@
+"""The trigger that waits for a checkpoint."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.shared_looks import Pace
+from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.protocol.ids import CheckpointId, RunId
+from spark_jobs.storage.open import open_files
+
+
+class CheckpointTrigger(BaseTrigger):
+    """Waits for a checkpoint. Only reads; can be started again at any time, in any triggerer that sees the home.
+
+    The event has the number as ``"checkpoint"``, or an error of :mod:`spark_jobs.protocol.errors` as ``"error"``.
+
+    Args:
+        home: URL of the home, resolved and allowed by the task.
+        final: Only a final one counts.
+        run: Only one of this run counts.
+        newer_than: Only one with a higher number counts.
+        deadline_at: Seconds since 1970.
+        timeout_s: The wait that ``deadline_at`` ends, for its error.
+        poll_interval_s: Between two looks at the home, while it changes.
+        max_poll_interval_s: The same, once it has not changed for a while.
+        settle_s: No event is sent before.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        final: bool,
+        run: str | None,
+        newer_than: int,
+        deadline_at: float,
+        timeout_s: float,
+        poll_interval_s: float,
+        max_poll_interval_s: float,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arguments: dict[str, Any] = {
+            "home": home,
+            "final": final,
+            "run": run,
+            "newer_than": newer_than,
+            "deadline_at": deadline_at,
+            "timeout_s": timeout_s,
+            "poll_interval_s": poll_interval_s,
+            "max_poll_interval_s": max_poll_interval_s,
+            "settle_s": settle_s,
+        }
+        self.home = home
+        self.wanted = WantedCheckpoint(final, None if run is None else RunId(run), CheckpointId(newer_than))
+        self.deadline_at, self.timeout_s = deadline_at, timeout_s
+        self.pace = Pace(poll_interval_s, max_poll_interval_s)
+        self.settle_s = settle_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything the trigger knows."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and sends one event."""
+        files = open_files(self.home)
+        seen: list[Manifest] = []
+
+        def see(manifest: Manifest | None, left_s: float | None) -> bool:
+            if manifest is not None:
+                seen.append(manifest)
+                return True
+            if left_s is not None and left_s <= 0:
+                raise self._too_late()
+            return False
+
+        key = ("checkpoint", self.home, self.wanted)
+        event = await settled(
+            wait_for(
+                key, lambda: find_checkpoint(files, self.wanted), self.pace, lambda *_: True, see, self.deadline_at, self.log
+            ),
+            self.settle_s,
+        )
+        yield TriggerEvent(event or {"checkpoint": seen[0].checkpoint})  # type: ignore[no-untyped-call]
+
+    def _too_late(self) -> DeadlineExceededError:
+        what = "a final checkpoint" if self.wanted.final else "a checkpoint"
+        whose = f" of run {self.wanted.run}" if self.wanted.run else ""
+        return DeadlineExceededError(
+            f"{self.home} has not had {what}{whose} newer than {self.wanted.newer_than} within {self.timeout_s:g} s.",
+            safe="Nothing was changed.",
+            remedy="See what the pipeline does (spark-jobs status); raise timeout if it takes longer.",
+            home=self.home,
+        )

@@ -1,0 +1,107 @@
+"""The trigger that waits for a run's answer."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.looking import look_for_answer, same_run
+from airflow_provider.shared_looks import Pace
+from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
+from airflow_provider.waiting import Look, ProgressLog, Wait
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
+from spark_jobs.storage.open import open_files
+
+_PROGRESS_INTERVAL_S = 10.0
+
+
+class RunTrigger(BaseTrigger):
+    """Waits until the driver of a run has answered, is gone, or time is up. Only reads, but for a cancel when its task is killed.
+
+    It can be started again at any time, in any triggerer that sees the home: everything it knows is in its arguments or in the home.
+    The event has the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``; one without says that there is an
+    answer.
+
+    Args:
+        home: URL of the home, resolved and allowed by the task.
+        request: The start request.
+        attempt: The attempt that answers it.
+        owner: As whom the task has taken charge of the attempt: what it may cancel.
+        deadline_at: Seconds since 1970; None: wait as long as a driver is at work.
+        timeout_s: The wait that ``deadline_at`` ends, for its error.
+        poll_interval_s: Between two looks at the home, while it changes.
+        max_poll_interval_s: The same, once it has not changed for a while.
+        cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
+        settle_s: No event is sent before.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        request: str,
+        attempt: int,
+        owner: int,
+        deadline_at: float | None,
+        timeout_s: float | None,
+        poll_interval_s: float,
+        max_poll_interval_s: float,
+        cancel_on_kill: bool,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arguments: dict[str, Any] = {
+            "home": home,
+            "request": request,
+            "attempt": attempt,
+            "owner": owner,
+            "deadline_at": deadline_at,
+            "timeout_s": timeout_s,
+            "poll_interval_s": poll_interval_s,
+            "max_poll_interval_s": max_poll_interval_s,
+            "cancel_on_kill": cancel_on_kill,
+            "settle_s": settle_s,
+        }
+        self.home, self.request = home, RequestId(request)
+        self.attempt, self.owner = AttemptNumber(attempt), OwnerNumber(owner)
+        self.deadline_at, self.timeout_s = deadline_at, timeout_s
+        self.pace = Pace(poll_interval_s, max_poll_interval_s)
+        self.cancel_on_kill, self.settle_s = cancel_on_kill, settle_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything the trigger knows."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, logs the progress, and sends one event."""
+        files, began_s = open_files(self.home), time.monotonic()
+        deadline_s = None if self.deadline_at is None else began_s + self.deadline_at - time.time()
+        wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s)
+        progress = ProgressLog(_PROGRESS_INTERVAL_S)
+
+        def see(look: Look, _: float | None) -> bool:
+            now_s = time.monotonic()
+            for line in progress.lines(look.status, now_s):
+                self.log.info(line)
+            return wait.see(look, now_s) is not None
+
+        key = ("answer", self.home, self.request)
+        waiting = wait_for(
+            key, lambda: look_for_answer(files, self.request), self.pace, same_run, see, self.deadline_at, self.log
+        )
+        try:
+            event = await settled(waiting, self.settle_s)
+        except asyncio.CancelledError:
+            if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
+                await self.on_kill()
+            raise
+        yield TriggerEvent({"attempt": self.attempt} | event)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Ends the driver, unless somebody else has taken charge of it."""
+        if self.cancel_on_kill:
+            owners = Owners(open_files(self.home), self.attempt)
+            await asyncio.to_thread(owners.cancel, self.owner, "its task was cleared, or marked, while it was deferred")

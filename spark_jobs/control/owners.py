@@ -1,0 +1,93 @@
+"""Who has charge of an attempt, and how it is cancelled (design, section 11).
+
+Invariants:
+
+1. ``attempts/<n>/owner-<m>.json`` is created if absent, with m one more than the highest there is: of several who take over at once
+   each gets a number of its own, and all agree on the newest.
+2. A cancel counts while its owner is the newest. So a wait that was given up cannot end the attempt that another has taken over.
+3. Taking charge and cancelling are idempotent for one token.
+"""
+
+from datetime import UTC, datetime
+
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, cancel_request_id
+from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+_TRIES = 20
+
+
+class Owners:
+    """The owners of one attempt, which need not have begun yet."""
+
+    def __init__(self, files: Files, attempt: AttemptNumber) -> None:
+        self._files, self._attempt = files, attempt
+
+    def newest(self) -> OwnerDocument | None:
+        """Who has charge; None where nobody ever took it."""
+        stems = (name.removesuffix(".json").partition("-") for name in self._files.names(f"attempts/{self._attempt}"))
+        numbers = [int(number) for kind, _, number in stems if kind == "owner" and number.isdigit()]
+        return self._read(OwnerNumber(max(numbers))) if numbers else None
+
+    def take_charge(self, token: str) -> OwnerDocument:
+        """Makes ``token`` the newest owner, durably.
+
+        Raises:
+            ConflictError: Others took over at the same time, every time.
+        """
+        for _ in range(_TRIES):
+            newest = self.newest()
+            if newest is not None and newest.token == token:
+                return newest
+            number = OwnerNumber(newest.owner + 1 if newest else 1)
+            owner = OwnerDocument(attempt=self._attempt, owner=number, token=token, since=datetime.now(UTC))
+            try:
+                with step(Step.OWNER_CREATE):
+                    create_document(self._files, self._path(number), owner)
+            except AlreadyExistsError:
+                continue
+            return owner
+        raise ConflictError(
+            f"{_TRIES} times in a row others took charge of attempt {self._attempt} in {self._files.url}.",
+            safe="The attempt goes on.",
+            remedy="See which tasks wait for this pipeline.",
+            home=self._files.url,
+            attempt=self._attempt,
+        )
+
+    def cancel(self, owner: OwnerNumber, reason: str) -> None:
+        """Asks the driver to end the attempt, durably; it does if ``owner`` still is the newest by then."""
+        request = CancelRequest(
+            request=cancel_request_id(self._attempt, owner),
+            attempt=self._attempt,
+            owner=owner,
+            reason=reason,
+            requested_at=datetime.now(UTC),
+        )
+        try:
+            with step(Step.CANCEL_CREATE):
+                create_document(self._files, _request_path(self._attempt, owner), request)
+        except AlreadyExistsError:
+            return  # asked before
+
+    def cancelled(self) -> CancelRequest | None:
+        """What the newest owner has asked for; None while the attempt is wanted."""
+        newest = self.newest()
+        if newest is None:
+            return None
+        try:
+            return read_document(self._files, _request_path(self._attempt, newest.owner), CancelRequest)
+        except NotFoundError:
+            return None
+
+    def _read(self, owner: OwnerNumber) -> OwnerDocument:
+        return read_document(self._files, self._path(owner), OwnerDocument)
+
+    def _path(self, owner: OwnerNumber) -> str:
+        return f"attempts/{self._attempt}/owner-{owner}.json"
+
+
+def _request_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
+    return f"requests/{cancel_request_id(attempt, owner)}.json"

@@ -1,0 +1,44 @@
+"""Tasks tell which tables they have made public."""
+
+from collections import defaultdict
+from typing import Any, cast
+
+from airflow.sdk import Asset, AssetAlias, Context
+from airflow.sdk.bases.operator import BaseOperator
+
+from airflow_provider.assets import emit_tables
+
+FACTS = {
+    "home": "file:///homes/orders",
+    "checkpoint": 4,
+    "sinks": {
+        "orders": {"table": "file:///t/orders", "version": 7, "rows": 3},
+        "refunds": {"table": "file:///t/ref%20unds", "version": None, "rows": 1},
+    },
+}
+
+
+class Events:
+    """What was emitted through one outlet."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, Any]] = []
+
+    def add(self, asset: Asset, extra: Any) -> None:
+        self.added.append((asset.uri, extra))
+
+
+def emitted(*outlets: Any) -> list[list[tuple[str, Any]]]:
+    events: defaultdict[Any, Events] = defaultdict(Events)
+    emit_tables(BaseOperator(task_id="run", outlets=list(outlets)), cast(Context, {"outlet_events": events}), FACTS)
+    return [events[outlet].added for outlet in outlets]
+
+
+def test_each_public_table_is_told_through_each_alias_with_its_version() -> None:
+    extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7}
+    assert emitted(AssetAlias("shop"), AssetAlias("all")) == [[("file:///t/orders", extra)]] * 2
+
+
+def test_without_an_alias_nothing_is_told() -> None:
+    assert emitted() == []
+    assert emitted(Asset("orders")) == [[]]

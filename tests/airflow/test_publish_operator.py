@@ -1,0 +1,238 @@
+"""The operator that publishes: all of several pipelines, or none."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import TaskDeferred
+from deltalake import DeltaTable
+
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.local_driver import is_at_work
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import Publish, Publisher
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    InvalidParameterError,
+    NotFoundError,
+    RejectedError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import PipelineName, SinkName
+from tests.airflow.conftest import Homes, connection
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import until
+from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
+from tests.support.systems import quick
+
+DAILY = SinkName("daily")
+SOON_S = 20.0
+ROWS = [(1, "a"), (2, "b")]
+
+
+def staged(homes: Homes, name: str, checkpoints: int = 1, **cut: Any) -> StagedPipeline:
+    """A pipeline with complete checkpoints that somebody else is to publish."""
+    pipeline = StagedPipeline(quick(homes.path(name)), homes.root.parent / name)
+    pipeline.make_table(HOURLY)
+    for number in range(checkpoints):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL, cut=cut)
+    return pipeline
+
+
+def publish(pipelines: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], PublishCheckpointOperator(task_id="publish", pipelines=pipelines).execute(cast(Context, {})))
+
+
+def refused(pipelines: Any, kind: type[StreamPipelineError]) -> PipelineRunRefusedError:
+    with pytest.raises(PipelineRunRefusedError) as caught:
+        publish(pipelines)
+    assert isinstance(caught.value.error, kind)
+    return caught.value
+
+
+def test_everything_that_is_pending_becomes_public_once(homes: Homes) -> None:
+    pipeline = staged(homes, "orders", checkpoints=2)
+    first = publish("orders")
+    assert publish(["orders"]) == first
+    assert pipeline.rows(HOURLY) == [(0, "a"), (1, "a")]
+    assert pipeline.commits(HOURLY) == [1, 2]
+    (facts,) = first.values()
+    assert (facts["checkpoint"], facts["sinks"]["hourly"]["version"]) == (2, 2)
+    assert list(first) == [f"file://{homes.path('orders')}"]
+
+
+def test_a_checkpoint_of_another_tasks_xcom_may_be_named(homes: Homes) -> None:
+    pipeline = staged(homes, "orders", checkpoints=2)
+    (facts,) = publish({"orders": "1"}).values()
+    assert facts["checkpoint"] == 1
+    assert pipeline.commits(HOURLY) == [1]
+
+
+def test_several_pipelines_are_published_together(homes: Homes) -> None:
+    pipelines = [staged(homes, name) for name in ("orders", "customers")]
+    publish({"orders": None, "customers": ""})
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+@pytest.mark.parametrize("harm", ["no checkpoint", "a staged file is gone", "the table was changed"])
+def test_if_one_is_not_fit_for_it_none_is_published(homes: Homes, harm: str) -> None:
+    first = staged(homes, "orders")
+    second = staged(homes, "customers", checkpoints=0 if harm == "no checkpoint" else 1)
+    table = path_of(second.tables[HOURLY])
+    if harm == "a staged file is gone":
+        next(Path(table).rglob("*.parquet")).unlink()
+    if harm == "the table was changed":
+        DeltaTable(table).alter.add_constraint({"positive": "id > 0"})
+    kinds: dict[str, type[StreamPipelineError]] = {
+        "no checkpoint": RejectedError,
+        "a staged file is gone": NotFoundError,
+        "the table was changed": UnsupportedTableError,
+    }
+    refused(["orders", "customers"], kinds[harm])
+    assert first.rows(HOURLY) == []
+
+
+def test_what_a_crash_has_left_a_retry_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines = [staged(homes, name) for name in ("orders", "customers")]
+    publish("orders")
+    publish(["orders", "customers"])
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "kind"),
+    [
+        ([], InvalidParameterError),
+        ({"orders": "the newest"}, InvalidParameterError),
+        ("../elsewhere", AccessDeniedError),
+        ({"orders": 7}, RejectedError),
+    ],
+)
+def test_what_is_not_allowed_is_refused(homes: Homes, pipelines: Any, kind: type[StreamPipelineError]) -> None:
+    pipeline = staged(homes, "orders")
+    assert refused(pipelines, kind).error.remedy
+    assert pipeline.rows(HOURLY) == []
+
+
+def by_spark(homes: Homes, name: str = "orders") -> StagedPipeline:
+    """A pipeline that Spark is to publish, and a process that does it once it may; see :func:`let_go`."""
+    pipeline = staged(homes, name, publisher=Publisher.SPARK)
+    (homes.path(name) / "publishes").touch()
+    return pipeline
+
+
+def let_go(homes: Homes, name: str = "orders") -> None:
+    until(lambda: homes.starts(name))
+    (homes.path(name) / "go").touch()
+
+
+def task(**arguments: Any) -> PublishCheckpointOperator:
+    return PublishCheckpointOperator(task_id="publish", pipelines=["customers", "orders"], **arguments)
+
+
+def in_thread(work: Callable[[], Any]) -> "Future[Any]":
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(work)
+    pool.shutdown(wait=False)
+    return found
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_where_spark_publishes_its_error_is_the_tasks(homes: Homes, deferrable: bool) -> None:
+    pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
+    with pytest.raises(PipelineRunRefusedError, match="starting no Spark in these tests"):
+        carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=deferrable), cast(Context, {}))
+    assert pipeline.rows(HOURLY) == []
+    assert (homes.path("orders") / "work/publish-1.out").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    waiting = in_thread(lambda: carry_out(task(deferrable=deferrable), cast(Context, {})))
+    until(lambda: homes.starts("orders"))
+    pipelines[1].checkpoint({HOURLY: [(7, "later")]}, publish=Publish.EXTERNAL, cut={"publisher": Publisher.SPARK})
+    let_go(homes)
+    facts = waiting.result(SOON_S)
+    assert [each["checkpoint"] for each in facts.values()] == [1, 1]
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    with pytest.raises(TaskDeferred):
+        task().execute(cast(Context, {}))
+    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+    until(lambda: pipelines[0].commits(HOURLY) == [1])
+    let_go(homes)
+    waiting.result(SOON_S)
+    assert len(homes.starts("orders")) == 1
+    assert pipelines[1].commits(HOURLY) == [1]
+
+
+def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_publishes_it(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+    until(lambda: homes.starts("orders"))
+    os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
+    with pytest.raises(PipelineRunError, match="said nothing"):
+        waiting.result(SOON_S)
+    assert pipelines[1].rows(HOURLY) == []
+    (homes.path("orders") / "go").touch()
+    carry_out(task(), cast(Context, {}))
+    assert pipelines[1].commits(HOURLY) == [1]
+
+
+def test_another_process_that_fails_is_followed_by_ones_own(homes: Homes) -> None:
+    pipeline = by_spark(homes)
+    staged(homes, "customers")
+    with pytest.raises(TaskDeferred):
+        task().execute(cast(Context, {}))
+    until(lambda: homes.starts("orders"))
+    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+    until(lambda: not waiting.done())
+    os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
+    until(lambda: len(homes.starts("orders")) == 2)
+    let_go(homes)
+    waiting.result(SOON_S)
+    assert pipeline.commits(HOURLY) == [1]
+
+
+def test_a_kill_while_the_worker_waits_ends_the_spark(homes: Homes) -> None:
+    pipeline = by_spark(homes)
+    staged(homes, "customers")
+    killed = task(deferrable=False)
+    waiting = in_thread(lambda: killed.execute(cast(Context, {})))
+    until(lambda: homes.starts("orders"))
+    killed.on_kill()
+    with pytest.raises(PipelineRunError, match="was killed"):
+        waiting.result(SOON_S)
+    assert not is_at_work(homes.path("orders") / "work/publish-1.out")
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Homes) -> None:
+    pipeline = by_spark(homes)
+    staged(homes, "customers")
+    with pytest.raises(PipelineRunError, match="has not ended within 1 s"):
+        carry_out(task(execution_timeout=timedelta(seconds=1)), cast(Context, {}))
+    let_go(homes)
+    until(lambda: pipeline.commits(HOURLY) == [1])
+
+
+def test_spark_itself_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
+    Channel(pipeline.files).claim(PipelineName("orders"))
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python=sys.executable))
+    (facts,) = carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders"), cast(Context, {})).values()
+    assert facts["sinks"]["hourly"]["version"] == 1
+    assert pipeline.rows(HOURLY) == [(0, "a")]

@@ -1,0 +1,180 @@
+"""The trigger that waits for a run's answer, against a driver that acts on the home as the real one does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider.hooks.stream_pipeline import StartOrder, StreamPipelineHook
+from airflow_provider.triggers.run import RunTrigger
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import StorageError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import first_event, restarted
+from tests.airflow.test_operator import TaskLog, driver_has_started, until
+
+SOON_S = 20.0
+ANSWERED = {"attempt": 1}
+
+
+@pytest.fixture
+def hook() -> StreamPipelineHook:
+    return StreamPipelineHook()
+
+
+def trigger(homes: Homes, **changes: Any) -> RunTrigger:
+    arguments: dict[str, Any] = {
+        "home": f"file://{homes.path()}",
+        "request": "start-1",
+        "attempt": 1,
+        "owner": 1,
+        "deadline_at": None,
+        "timeout_s": None,
+        "poll_interval_s": 0.02,
+        "max_poll_interval_s": 0.1,
+        "cancel_on_kill": True,
+        "settle_s": 0.0,
+    }
+    return RunTrigger(**(arguments | changes))
+
+
+def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
+    """A driver at work, and a task in charge of it."""
+    request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
+    hook.take_charge("flights", request.attempt, "a task")
+
+
+def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """What the trigger sends, if something is done while it waits."""
+
+    async def work() -> dict[str, Any]:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.to_thread(meanwhile)
+        found: dict[str, Any] = (await asyncio.wait_for(event, SOON_S)).payload
+        return found
+
+    return asyncio.run(work())
+
+
+def test_an_answer_is_an_event_without_an_error(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    assert event_of(trigger(homes), (homes.path() / "go").touch) == ANSWERED
+
+
+def test_a_driver_that_failed_is_an_event_with_its_error(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook, "failed")
+    error = event_of(trigger(homes))["error"]
+    assert (error["error"], error["remedy"], error["evidence"]) == ("InterruptedRunError", "Free space.", {"stage": "hourly"})
+
+
+def test_a_deadline_says_what_is_still_running_and_leaves_it(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    error = event_of(trigger(homes, deadline_at=time.time() - 1.0, timeout_s=60.0))["error"]
+    assert error["error"] == "DeadlineExceededError"
+    assert "no answer after 60 s" in error["failed"]
+    assert "stage hourly: running, batch 3" in error["exists"]
+    assert hook.is_at_work("flights")
+
+
+def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    again = restarted(trigger(homes))
+    assert isinstance(again, RunTrigger)
+    assert again.serialize() == trigger(homes).serialize()
+    assert event_of(again, (homes.path() / "go").touch) == ANSWERED
+
+
+def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook, "answers")
+    until(lambda: Channel(hook.files("flights")).response(start_request_id(AttemptNumber(1))))
+    began_s = time.monotonic()
+    assert event_of(trigger(homes, settle_s=1.0)) == ANSWERED
+    assert time.monotonic() - began_s >= 1.0
+
+
+def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    asyncio.run(trigger(homes).on_kill())
+    request = Owners(hook.files("flights"), AttemptNumber(1)).cancelled()
+    assert request is not None
+    assert "cleared, or marked" in request.reason
+
+
+def test_a_task_that_does_not_cancel_asks_for_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    asyncio.run(trigger(homes, cancel_on_kill=False).on_kill())
+    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+
+
+def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    assert hook.take_charge("flights", AttemptNumber(1), "the next try") == OwnerNumber(2)
+    asyncio.run(trigger(homes).on_kill())
+    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+
+
+def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
+    started(hook)
+    line = "stage hourly: running, batch 3, 1,000 rows, 50 rows/s"
+
+    def see_it() -> None:
+        until(lambda: line in log.text)
+        (homes.path() / "go").touch()
+
+    assert event_of(trigger(homes), see_it) == ANSWERED
+
+
+def test_a_home_that_is_away_for_a_while_ends_no_wait(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(hook)
+    until(driver_has_started)
+    failures = iter([StorageError("The disk is away.")] * 3)
+    look = Channel.response
+
+    def fails_at_first(self: Channel, request: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return look(self, request)
+
+    monkeypatch.setattr(Channel, "response", fails_at_first)
+    assert event_of(trigger(homes), (homes.path() / "go").touch) == ANSWERED
+
+
+def test_a_home_that_stays_away_ends_the_wait(homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Channel, request: Any) -> Any:
+        raise StorageError("The disk is away.")
+
+    monkeypatch.setattr(Channel, "response", fails)
+    monkeypatch.setattr("airflow_provider.triggers.patience.STORAGE_PATIENCE_S", 0.2)
+    assert event_of(trigger(homes))["error"]["error"] == "StorageError"
+
+
+@pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])
+def test_only_a_test_run_that_is_interrupted_ends_the_driver(
+    homes: Homes, hook: StreamPipelineHook, trigger_id: int | None, cancelled: bool
+) -> None:
+    """In a triggerer the same happens whenever that is shut down."""
+    started(hook)
+    until(driver_has_started)
+    waiting = trigger(homes)
+    waiting.trigger_id = trigger_id
+
+    async def interrupted() -> None:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.sleep(0.1)
+        event.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await event
+
+    asyncio.run(interrupted())
+    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled

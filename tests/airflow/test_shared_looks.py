@@ -1,0 +1,104 @@
+"""Waits in one event loop share their looks, and look less often where nothing happens."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from airflow_provider.shared_looks import Pace, looks
+
+FAST = Pace(0.001, 0.01)
+SOON_S = 10.0
+
+
+class Home:
+    """Something that is looked at."""
+
+    def __init__(self, *seen: Any) -> None:
+        self.seen, self.count = list(seen), 0
+
+    def look(self) -> Any:
+        found = self.seen[min(self.count, len(self.seen) - 1)]
+        self.count += 1
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def first(home: Home, wanted: Callable[[Any], bool], key: str = "home") -> Any:
+    async with aclosing(looks(key, home.look, FAST, lambda before, now: before == now)) as found:
+        async for look in found:
+            if wanted(look):
+                return look
+    raise AssertionError("the looks have ended")
+
+
+def soon(work: Any) -> Any:
+    async def run() -> Any:
+        return await asyncio.wait_for(work(), SOON_S)
+
+    return asyncio.run(run())
+
+
+def test_everybody_who_waits_for_the_same_sees_every_look() -> None:
+    home = Home(*range(20))
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(*(first(home, lambda look: look >= 19) for _ in range(50)))
+
+    assert soon(work) == [19] * 50
+    assert home.count == 20
+
+
+def test_other_things_are_looked_at_separately() -> None:
+    homes = [Home(number) for number in range(3)]
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(*(first(home, lambda look: True, f"home {home.seen}") for home in homes))
+
+    assert soon(work) == [0, 1, 2]
+
+
+def test_nothing_is_looked_at_once_nobody_waits() -> None:
+    home = Home(1)
+
+    async def work() -> int:
+        await first(home, lambda look: True)
+        count = home.count
+        await asyncio.sleep(20 * FAST.longest_s)
+        return home.count - count
+
+    assert soon(work) == 0
+
+
+def test_an_error_reaches_everybody_and_the_next_iteration_looks_again() -> None:
+    home = Home(OSError("away"), 1)
+
+    async def one() -> str:
+        try:
+            return str(await first(home, lambda look: True))
+        except OSError as error:
+            return f"{error}, then {await first(home, lambda look: True)}"
+
+    async def work() -> list[str]:
+        return [*await asyncio.gather(one(), one())]
+
+    assert soon(work) == ["away, then 1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("pace", "changes", "pauses"),
+    [
+        (Pace(2.0, 5.0), [False] * 4, [3.0, 4.5, 5.0, 5.0]),
+        (Pace(2.0, 5.0), [False, False, True, False], [3.0, 4.5, 2.0, 3.0]),
+        (Pace(2.0, 1.0), [False, False], [2.0, 2.0]),
+    ],
+)
+def test_the_pause_grows_while_nothing_changes(pace: Pace, changes: list[bool], pauses: list[float]) -> None:
+    found, pause_s = [], pace.shortest_s
+    for changed in changes:
+        pause_s = pace.after(pause_s, changed=changed)
+        found.append(pause_s)
+    assert found == pauses

@@ -1,0 +1,126 @@
+"""What happens to the driver and to the next try when something dies or somebody acts: the rows of docs/reference/airflow.md."""
+
+import pytest
+
+from tests.running_airflow.conftest import Home
+from tests.support.running_airflow import RunningAirflow, TaskRun, until
+
+pytestmark = pytest.mark.airflow
+
+
+def test_a_deferred_task_ends_with_the_answer(deferred: TaskRun, home: Home) -> None:
+    home.let_end()
+    deferred.reaches("success")
+    assert (deferred.xcom()["checkpoint"], deferred.xcom()["attempt"], deferred.tries) == (1, 1, 1)
+    assert home.starts() == 1
+    assert "stage hourly: running, batch 3" in deferred.log()
+
+
+def test_a_run_that_was_answered_needs_no_second_driver(airflow: RunningAirflow, home: Home) -> None:
+    task = airflow.trigger("answers_deferred", home=home.name)
+    task.reaches("success")
+    task.clear()
+    task.reaches("success", tries=2)
+    assert home.starts() == 1
+
+
+def test_a_triggerer_that_dies_loses_nothing(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+    airflow.kill_triggerer()
+    home.let_end()
+    home.ends()
+    assert deferred.state == "deferred"
+    airflow.start_triggerer()
+    deferred.reaches("success")
+    assert (home.starts(), deferred.tries) == (1, 1)
+
+
+def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home) -> None:
+    deferred.clear()
+    deferred.reaches("deferred", tries=2)
+    until(home.has_begun, "a driver is at work")
+    home.let_end()
+    deferred.reaches("success", tries=2)
+    assert deferred.xcom()["attempt"] == home.attempts()
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_a_task_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
+    deferred.mark(state)
+    home.ends()
+    assert deferred.state == state
+
+
+def test_a_dag_run_that_is_failed_cancels_its_driver(deferred: TaskRun, home: Home) -> None:
+    deferred.mark_run("failed")
+    home.ends()
+
+
+def test_a_driver_that_fails_is_retried_and_a_refused_run_is_not(airflow: RunningAirflow, home: Home) -> None:
+    refused = airflow.trigger("refused_deferred", home=f"{home.name}-refused")
+    failed = airflow.trigger("failed_deferred", home=home.name)
+    assert refused.reaches("failed")["try_number"] == 1
+    assert failed.reaches("failed", deadline_s=180.0)["try_number"] == 3
+    assert home.attempts() == 3
+    assert "To do: Free space." in failed.log()
+    assert "out of disk" in failed.log(1)
+
+
+def at_work(airflow: RunningAirflow, home: Home, dag_id: str, *states: str) -> TaskRun:
+    """A task whose driver is at work, in one of some states."""
+    task = airflow.trigger(dag_id, home=home.name)
+    until(home.has_begun, "the driver is at work")
+    task.reaches(*states)
+    return task
+
+
+def test_a_task_that_does_not_cancel_leaves_its_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_left_running", "deferred")
+    until(lambda: " starting" in task.log(), "the triggerer waits")
+    task.mark("failed")
+    task.clear()
+    task.reaches("deferred", tries=2)
+    home.let_end()
+    task.reaches("success", tries=2)
+    assert (home.starts(), task.xcom()["attempt"]) == (1, 1)
+
+
+def test_a_wait_whose_time_is_up_leaves_its_driver(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_short_of_time", "deferred", "failed")
+    task.reaches("failed")
+    assert "has no answer after 5 s" in task.log()
+    assert home.is_at_work()
+
+
+def test_a_task_whose_time_is_up_in_airflows_eyes_ends_its_driver(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_short_of_airflows_time", "deferred")
+    task.reaches("failed")
+    home.ends()
+
+
+def test_a_worker_that_dies_while_it_waits_leaves_the_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_in_the_worker", "running")
+    airflow.kill_worker(task)
+    task.reaches("running", tries=2, deadline_s=120.0)
+    home.let_end()
+    task.reaches("success", tries=2)
+    assert (home.starts(), task.xcom()["attempt"]) == (1, 1)
+
+
+def test_a_task_that_is_marked_while_its_worker_waits_ends_its_driver(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_in_the_worker", "running")
+    task.mark("failed")
+    home.ends()
+    assert task.state == "failed"
+
+
+def test_what_happens_while_no_triggerer_runs_ends_no_driver_and_the_next_try_takes_it_up(
+    airflow: RunningAirflow, deferred: TaskRun, home: Home
+) -> None:
+    airflow.kill_triggerer()
+    deferred.mark("failed")
+    airflow.start_triggerer()
+    deferred.clear()
+    deferred.reaches("deferred", tries=2)
+    home.let_end()
+    deferred.reaches("success", tries=2)
+    assert (home.starts(), deferred.xcom()["attempt"]) == (1, 1)

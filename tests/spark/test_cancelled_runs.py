@@ -1,0 +1,102 @@
+"""A run that whoever has charge of it cancels: it ends by itself, loses nothing, and the next one goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.storage.open import open_files
+from tests.spark import inputs
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public
+
+pytestmark = pytest.mark.spark
+
+FIRST = AttemptNumber(1)
+
+
+class At:
+    """Does something before a step, once, and lets the driver see it."""
+
+    def __init__(self, step: Step, action: Callable[[], object], seen: Event) -> None:
+        self._step, self._action, self._seen, self._done = step, action, seen, False
+
+    def before(self, step: Step) -> None:
+        if step is self._step and not self._done:
+            self._done = True
+            self._action()
+            self._seen.wait(20.0)
+
+    def after(self, step: Step) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set by each look at the home that comes after it was cleared, twice."""
+    seen, cancelled = Event(), Owners.cancelled
+    looks: list[bool] = []
+
+    def look(owners: Owners) -> object:
+        found = cancelled(owners)
+        looks.append(found is not None)
+        if len(looks) > 2:
+            seen.set()
+        return found
+
+    monkeypatch.setattr(Owners, "cancelled", look)
+    monkeypatch.setattr(
+        Cancellation.__init__, "__kwdefaults__", {**(Cancellation.__init__.__kwdefaults__ or {}), "interval_s": 0.2}
+    )
+    return seen
+
+
+def pipeline_of(site: Site, events: Path) -> Pipeline:
+    pipeline = Pipeline("events")
+
+    @pipeline.source(bounded=True)
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(events))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "kept")))
+    def kept(source: DataFrame) -> DataFrame:
+        return source.select("id", "key")
+
+    return pipeline
+
+
+@pytest.mark.parametrize("step", [Step.ROUND_CREATE, Step.STAGE_FILES])
+def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked: Event, step: Step) -> None:
+    events = site.home.parent / "events"
+    inputs.write_versions(events, inputs.events(500), 3)
+    home = open_files(str(site.home))
+    owners = Owners(home, FIRST)
+    owner = owners.take_charge("a task").owner
+    with observed_by(At(step, lambda: owners.cancel(owner, "its task was cleared"), looked)), pytest.raises(RunCancelledError):
+        site.run(pipeline_of(site, events), run_id="one")
+    response = Channel(home).response(start_request_id(FIRST))
+    assert response is not None
+    assert response.error is not None
+    assert (response.error.error, response.error.evidence["owner"]) == ("RunCancelledError", owner)
+    assert site.checkpoints() == []
+    site.run(pipeline_of(site, events), run_id="one")
+    assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
+
+
+def test_a_cancel_that_comes_after_the_final_checkpoint_changes_nothing(site: Site, looked: Event) -> None:
+    events = site.home.parent / "events"
+    inputs.write_versions(events, inputs.events(500), 2)
+    owners = Owners(open_files(str(site.home)), FIRST)
+    owner = owners.take_charge("a task").owner
+    with observed_by(At(Step.PUBLISH_SINK, lambda: owners.cancel(owner, "its task was cleared"), looked)):
+        assert site.run(pipeline_of(site, events), run_id="one").checkpoint == 1
+    assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))

@@ -1,0 +1,19 @@
+"""A "Python" whose ``-m spark_jobs run`` is a driver without Spark; anything else goes to the real one."""
+
+import shlex
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_fake_python(directory: Path) -> Path:
+    """Makes the program in a directory."""
+    program = directory / "fake-python"
+    python, script = shlex.quote(sys.executable), shlex.quote(str(ROOT / "tests/airflow/fake_driver.py"))
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))}; export PYTHONPATH\n[ "$1" = -m ] && exec {python} {script} "$@"\n'
+        f'exec {python} "$@"\n'
+    )
+    program.chmod(0o755)
+    return program

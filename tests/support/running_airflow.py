@@ -1,0 +1,284 @@
+"""A running Airflow of the tests' own: ``airflow standalone`` on loopback ports, with PostgreSQL or SQLite as its database."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+START_S = 180.0
+DEADLINE_S = 90.0
+_PAUSE_S = 0.2
+_USERS = {"admin": "admin", "ann": "user", "bob": "viewer"}
+SETTINGS = {
+    "CORE__LOAD_EXAMPLES": "False",
+    "CORE__PARALLELISM": "4",
+    "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in _USERS.items()),
+    "API__WORKERS": "1",
+    "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+    "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
+    "LOGGING__LOGGING_LEVEL": "INFO",
+}
+"""What makes faults noticed within seconds, and no two Airflows of one host meet."""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """What the condition comes to, once it is something."""
+    end_s = time.monotonic() + deadline_s
+    while time.monotonic() < end_s:
+        if found := condition():
+            return found
+        time.sleep(_PAUSE_S)
+    raise AssertionError(f"{what}: not within {deadline_s:.0f} s")
+
+
+@dataclass
+class RunningAirflow:
+    """What tests do with it: everything over REST, as the UI does, but for killing its processes."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    port: int
+    process: "subprocess.Popen[bytes]"
+    others: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    _tokens: dict[str, str] = field(default_factory=dict)
+
+    def call(self, method: str, path: str, body: Any = None, user: str = "admin") -> httpx.Response:
+        """One request as a user."""
+        headers = {"Authorization": f"Bearer {self._token(user)}"}
+        return httpx.request(method, f"http://127.0.0.1:{self.port}{path}", json=body, headers=headers, timeout=30.0)
+
+    def get(self, path: str) -> Any:
+        answer = self.call("GET", f"/api/v2/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def trigger(self, dag_id: str, **conf: Any) -> "TaskRun":
+        """Starts a run of a DAG, and names its task ``run``."""
+        until(lambda: self.call("GET", f"/api/v2/dags/{dag_id}").status_code == 200, f"DAG {dag_id} is known")
+        assert self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}).status_code == 200
+        answer = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
+        assert answer.status_code == 200, answer.text
+        return TaskRun(self, dag_id, answer.json()["dag_run_id"])
+
+    def component(self, name: str) -> psutil.Process:
+        """The process of a component, such as ``triggerer``."""
+        roots = [psutil.Process(self.process.pid), *(psutil.Process(each.pid) for each in self.others if each.poll() is None)]
+        for root in roots:
+            for process in [root, *root.children(recursive=True)]:
+                with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+                    if f" {name}" in " ".join(process.cmdline()):
+                        return process
+        raise AssertionError(f"Airflow has no {name}")
+
+    def kill_triggerer(self) -> None:
+        """As a host that loses power."""
+        triggerer = self.component("triggerer")
+        for process in [*triggerer.children(recursive=True), triggerer]:
+            process.kill()
+        until(lambda: not triggerer.is_running() or triggerer.status() == psutil.STATUS_ZOMBIE, "the triggerer is dead")
+
+    def kill_worker(self, task: "TaskRun") -> None:
+        """The process of a task with the worker that supervises it."""
+        pid = until(lambda: task.facts()["pid"], "the task has a process")
+        process = psutil.Process(pid)
+        worker = process.parent()
+        assert worker is not None
+        for each in (worker, process):
+            each.kill()
+
+    def start_triggerer(self) -> None:
+        self.others.append(self._start("triggerer"))
+
+    def stop(self) -> None:
+        """Ends every process of it."""
+        for process in [*self.others, self.process]:
+            tree = (
+                [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+                if process.poll() is None
+                else []
+            )
+            if tree:
+                process.send_signal(signal.SIGTERM)
+            _, alive = psutil.wait_procs(tree, timeout=15.0)
+            for each in alive:
+                each.kill()
+            process.wait(15.0)
+
+    def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return start(self.directory, self.environment, *arguments)
+
+    def _token(self, user: str) -> str:
+        if user not in self._tokens:
+            passwords = json.loads((self.directory / "simple_auth_manager_passwords.json.generated").read_text())
+            body = {"username": user, "password": passwords[user]}
+            answer = httpx.post(f"http://127.0.0.1:{self.port}/auth/token", json=body, timeout=30.0)
+            assert answer.status_code == 201, answer.text
+            self._tokens[user] = answer.json()["access_token"]
+        return self._tokens[user]
+
+
+def _lines(content: list[Any]) -> Iterator[str]:
+    for line in content:
+        yield str(line.get("event", line)) if isinstance(line, dict) else str(line)
+        for error in (line.get("error_detail") or []) if isinstance(line, dict) else []:
+            yield str(error["exc_value"])
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """The task ``run`` of one DAG run."""
+
+    airflow: RunningAirflow
+    dag_id: str
+    run_id: str
+    task_id: str = "run"
+
+    @property
+    def path(self) -> str:
+        return f"dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{self.task_id}"
+
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.airflow.get(self.path)
+        return found
+
+    @property
+    def state(self) -> str:
+        return str(self.facts()["state"])
+
+    @property
+    def tries(self) -> int:
+        return int(self.facts()["try_number"])
+
+    def reaches(self, *states: str, tries: int = 0, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        """Waits for one of some states, in try ``tries`` or later."""
+
+        def reached() -> dict[str, Any] | None:
+            facts = self.facts()
+            return facts if facts["state"] in states and facts["try_number"] >= tries else None
+
+        try:
+            found: dict[str, Any] = until(reached, f"{self.dag_id} is {' or '.join(states)}", deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: it is {self.facts()['state']}\n{self.log()}") from None
+        return found
+
+    def clear(self) -> None:
+        body = {
+            "dry_run": False,
+            "dag_run_id": self.run_id,
+            "task_ids": [self.task_id],
+            "only_failed": False,
+            "reset_dag_runs": True,
+        }
+        assert self.airflow.call("POST", f"/api/v2/dags/{self.dag_id}/clearTaskInstances", body).status_code == 200
+
+    def mark(self, state: str) -> None:
+        assert self.airflow.call("PATCH", f"/api/v2/{self.path}", {"new_state": state}).status_code == 200
+
+    def mark_run(self, state: str) -> None:
+        path = f"/api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
+        assert self.airflow.call("PATCH", path, {"state": state}).status_code == 200
+
+    def xcom(self) -> Any:
+        value = self.airflow.get(f"{self.path}/xcomEntries/return_value")["value"]
+        return json.loads(value) if isinstance(value, str) else value
+
+    def log(self, tried: int | None = None) -> str:
+        """The task's log, as the UI shows it."""
+        number = self.facts()["try_number"] if tried is None else tried
+        answer = self.airflow.call("GET", f"/api/v2/{self.path}/logs/{number}?full_content=true")
+        content = answer.json().get("content", []) if answer.status_code == 200 else []
+        return "\n".join(_lines(content))
+
+
+def start(directory: Path, environment: Mapping[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
+    """An ``airflow`` command in a session of its own, with its output beside the database."""
+    with (directory / f"{arguments[0]}.log").open("ab") as output:
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("airflow")), *arguments],
+            env=dict(environment),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def postgres(directory: Path) -> Iterator[dict[str, str]]:
+    """A PostgreSQL behind a socket in ``directory``, and Airflow's settings for it."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(directory.parent))  # where it keeps its locks
+    from pgserver.postgres_server import get_server
+
+    server = get_server(directory, cleanup_mode="stop")
+    try:
+        uri = server.get_uri().removeprefix("postgresql://")
+        yield {
+            "DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{uri}",
+            "DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{uri}",
+        }
+    finally:
+        server.cleanup()
+
+
+@contextmanager
+def running(directory: Path, dags: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[RunningAirflow]:
+    """An Airflow that is ready; ends with the context.
+
+    Args:
+        directory: Its home.
+        dags: Where its DAGs are.
+        environment: More variables of its processes.
+        settings: Airflow's settings, as ``SECTION__NAME``.
+    """
+    port, ports = free_port(), {f"LOGGING__{name}_LOG_SERVER_PORT": str(free_port()) for name in ("TRIGGER", "WORKER")}
+    base = f"http://127.0.0.1:{port}"
+    own = {
+        "API__PORT": str(port),
+        "API__HOST": "127.0.0.1",
+        "API__BASE_URL": base,
+        "CORE__EXECUTION_API_SERVER_URL": f"{base}/execution/",
+        "CORE__DAGS_FOLDER": str(dags),
+    }
+    variables = {f"AIRFLOW__{name}": value for name, value in (SETTINGS | own | ports | dict(settings)).items()}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it starts its parts by their name
+    whole = inherited | {"AIRFLOW_HOME": str(directory), "PATH": path} | variables | dict(environment)
+    airflow = RunningAirflow(directory, whole, port, start(directory, whole, "standalone"))
+    try:
+        until(lambda: _is_ready(airflow), "Airflow is ready", START_S)
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+def _is_ready(airflow: RunningAirflow) -> bool:
+    if airflow.process.poll() is not None:
+        raise AssertionError((airflow.directory / "standalone.log").read_text()[-4000:])
+    try:
+        health = httpx.get(f"http://127.0.0.1:{airflow.port}/api/v2/monitor/health", timeout=5.0).json()
+    except (httpx.HTTPError, ValueError):
+        return False
+    return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
