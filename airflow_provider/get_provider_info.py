@@ -4,11 +4,44 @@ from typing import Any
 
 from spark_jobs import __version__
 
+_TEXTS: dict[str, Any] = {"type": ["string", "null"]}
+_FIELDS: dict[str, Any] = {
+    "home_root": {
+        "label": "Home roots",
+        "description": "Directories that may hold homes, with commas between them. No request leaves them.",
+        "schema": _TEXTS,
+    },
+    "python": {
+        "label": "Driver's Python",
+        "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",
+        "schema": _TEXTS,
+    },
+    "master": {
+        "label": "Spark master",
+        "description": "Such as local[4]. Empty: the pipeline's, or Spark's default.",
+        "schema": _TEXTS,
+    },
+    "conf": {
+        "label": "Spark settings",
+        "description": "A JSON object of _TEXTS, without secrets.",
+        "schema": _TEXTS | {"format": "json"},
+    },
+    "spark_conn_id": {
+        "label": "Spark connection",
+        "description": "Submit drivers to its master. Empty: a driver is a process of the worker's host.",
+        "schema": _TEXTS,
+    },
+    "spark_main": {
+        "label": "Place of main.py",
+        "description": "Where a cluster finds spark_jobs/main.py, such as local:///opt/.../spark_jobs/main.py.",
+        "schema": _TEXTS,
+    },
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     """Airflow's description of the package; found by the entry point ``apache_airflow_provider``."""
     package, name = "airflow-provider-spark-jobs", "Spark stream pipelines"
-    texts = {"type": ["string", "null"]}
     return {
         "package-name": package,
         "name": name,
@@ -54,28 +87,7 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {},
                     "placeholders": {},
                 },
-                "conn-fields": {
-                    "home_root": {
-                        "label": "Home roots",
-                        "description": "Directories that may hold homes, with commas between them. No request leaves them.",
-                        "schema": texts,
-                    },
-                    "python": {
-                        "label": "Driver's Python",
-                        "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",
-                        "schema": texts,
-                    },
-                    "master": {
-                        "label": "Spark master",
-                        "description": "Such as local[4]. Empty: the pipeline's, or Spark's default.",
-                        "schema": texts,
-                    },
-                    "conf": {
-                        "label": "Spark settings",
-                        "description": "A JSON object of texts, without secrets.",
-                        "schema": texts | {"format": "json"},
-                    },
-                },
+                "conn-fields": _FIELDS,
             }
         ],
     }

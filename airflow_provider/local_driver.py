@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from spark_jobs.protocol.errors import MissingRequirementError
+from airflow_provider.version_compat import container_of_one_task
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""
@@ -27,11 +28,13 @@ _let_go: "list[subprocess.Popen[bytes]]" = []
 class LocalDriver:
     """A driver process that this process has started."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", output: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", output: Path, *, submits: bool = False) -> None:
         self._process = process
         self._stopping = False
         self.output = output
         """Where its standard output and errors go."""
+        self.submits = submits
+        """It has a cluster start the driver, and is none itself."""
 
     @property
     def pid(self) -> int:
@@ -89,6 +92,7 @@ def start_local_driver(
     output: Path,
     environment: Mapping[str, str],
     alone: bool = False,
+    submits: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
 ) -> LocalDriver:
     """Starts ``command`` by the rules of this module.
@@ -98,6 +102,7 @@ def start_local_driver(
         output: Appended to, or with ``alone`` begun anew; made with its directories, for this user's eyes only.
         environment: Added to this process's, without Airflow's own part of it.
         alone: Only one process at a time with this output; see :func:`is_at_work`.
+        submits: It has a cluster start the driver, and ends.
         popen: How a process is made.
 
     Raises:
@@ -120,12 +125,12 @@ def start_local_driver(
             )
         except OSError as error:
             raise MissingRequirementError(
-                f"The driver's Python {command[0]} cannot be run: {error.strerror}.",
+                f"{command[0]} cannot be run: {error.strerror}.",
                 safe="No driver was started.",
                 remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
-                python=command[0],
+                program=command[0],
             ) from error
-    return LocalDriver(process, output)
+    return LocalDriver(process, output, submits=submits)
 
 
 def is_at_work(output: Path) -> bool:
@@ -142,3 +147,21 @@ def is_at_work(output: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def check_host_lasts() -> None:
+    """Refuses to start a driver on a host that ends with the task that runs on it.
+
+    Raises:
+        RejectedError: It does.
+    """
+    mark = container_of_one_task()
+    if mark is None:
+        return
+    raise RejectedError(
+        f"The driver would be a process of this task's container ({mark} is set), and end with it.",
+        safe="No driver was started.",
+        remedy="Submit it to a cluster (spark_conn_id of the connection, deploy mode cluster), use an executor with lasting workers, or "
+        "set allow_driver_in_pod=True: the task then keeps its container until the run has ended.",
+        mark=mark,
+    )

@@ -1,16 +1,60 @@
 """Looks at a home through its documents: what tasks and triggers see of it."""
 
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from airflow_provider.local_driver import LocalDriver
-from airflow_provider.waiting import Look
+from airflow_provider.waiting import FirstLook, Look, StartLimit
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.liveness import claimed_by_another, driver_at_work
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest
 from spark_jobs.protocol.ids import CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files
+
+
+def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> FirstLook:
+    """What a home shows before anything is asked; writes nothing.
+
+    Args:
+        files: The home.
+        run: Whose answer is looked for.
+        start_timeout_s: How long a driver may be on its way from a cluster's queue; None: drivers are processes of this host.
+    """
+    channel = Channel(files)
+    at_work = driver_at_work(files)  # first: a driver answers before it ends
+    live = channel.attempts.latest()
+    if live is not None and claimed_by_another(files, live.request):
+        live = None  # the driver at work is still on its way to an attempt of its own
+    answered = live is not None and channel.response(live.request) is not None
+    return FirstLook(
+        answer=channel.answer(run),
+        live=live,
+        live_answered=answered,
+        at_work=at_work,
+        starting=None if start_timeout_s is None else _starting(channel, start_timeout_s),
+    )
+
+
+def _starting(channel: Channel, start_timeout_s: float) -> StartRequest | None:
+    """The newest request while its driver is still wanted, and may still begin."""
+    request = channel.unclaimed()
+    if request is None or Owners(channel.files, request.attempt).cancelled() is not None:
+        return None
+    return request if (datetime.now(UTC) - request.requested_at).total_seconds() < start_timeout_s else None
+
+
+def start_limit(start_by: float | None, start_timeout_s: float) -> StartLimit | None:
+    """When a driver has to have begun, for a wait in this process.
+
+    Args:
+        start_by: In seconds since 1970; None: there is no such limit.
+        start_timeout_s: The time that it ends.
+    """
+    return None if start_by is None else StartLimit(time.monotonic() + start_by - time.time(), start_timeout_s)
 
 
 def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None = None) -> Look:
@@ -22,11 +66,13 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
         driver: The driver, where this process has started it.
     """
     exit_code = driver.exit_code if driver is not None else None
-    status = read_status(files)
+    status, at_work = read_status(files), driver_at_work(files)
+    if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
+        driver, exit_code = None, None if at_work else exit_code or None
     return Look(
         exit_code=exit_code,
         ours_runs=driver is not None and exit_code is None,
-        at_work=driver_at_work(files),
+        at_work=at_work,
         status=status if status is not None and start_request_id(status.attempt) == request else None,
         answer=Channel(files).response(request),
     )

@@ -12,6 +12,8 @@ from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirement
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key|account[.]key", re.IGNORECASE)
 """As ``spark.redaction.regex``, and the names that Azure uses."""
+_REFERENCE = re.compile(r"spark[.]kubernetes[.](driver|executor)[.](secretKeyRef|secrets)[.]|.*File$")
+"""These say where a secret is."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class Settings:
     python: str = sys.executable
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    spark_conn_id: str | None = None
+    """The Spark connection whose master drivers are submitted to; None: a driver is a process of ``python`` on this host."""
+    spark_main: str | None = None
+    """Where a cluster finds ``spark_jobs/main.py``."""
 
     def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
         """The Spark settings of one driver: the connection's, and over them a task's ``own``.
@@ -31,7 +37,7 @@ class Settings:
         """
         master = {"spark.master": self.master} if self.master else {}
         conf = master | dict(self.conf) | dict(own)
-        if secrets := sorted(key for key in conf if _SECRET.search(key)):
+        if secrets := sorted(key for key in conf if _SECRET.search(key) and not _REFERENCE.match(key)):
             raise InvalidParameterError(
                 f"Spark settings with secrets cannot be given here: {', '.join(secrets)}.",
                 safe="No driver was started.",
@@ -39,6 +45,10 @@ class Settings:
                 settings=secrets,
             )
         return conf
+
+    def local_conf(self, own: Mapping[str, str]) -> dict[str, str]:
+        """As :meth:`driver_conf`, for a Spark in a process on this host, whatever cluster the drivers have."""
+        return {key: value for key, value in self.driver_conf(own).items() if key != "spark.submit.deployMode"}
 
     def check_python(self) -> None:
         """Refuses a driver's Python that is not there, before anything is asked for.
@@ -67,7 +77,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
         roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]
     if not isinstance(roots, list | tuple) or not all(isinstance(root, str) for root in roots):
         raise _refused(conn_id, "home_root", roots, "a directory, or several with commas between them")
-    for name in ("python", "master"):
+    for name in ("python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
     conf = given.get("conf", {})
@@ -78,7 +88,21 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
             raise _refused(conn_id, "conf", conf, "a JSON object") from None
     if not isinstance(conf, dict) or not all(isinstance(value, str) for value in conf.values()):
         raise _refused(conn_id, "conf", conf, "a JSON object of texts")
-    return Settings(tuple(roots), given.get("python", sys.executable), given.get("master"), conf)
+    if "master" in given and "spark_conn_id" in given:
+        raise InvalidParameterError(
+            f"Connection '{conn_id}' has both 'master' and 'spark_conn_id': the Spark connection names the master.",
+            safe="Nothing was read or written.",
+            remedy="Remove one of them under Admin, Connections.",
+            connection=conn_id,
+        )
+    return Settings(
+        roots=tuple(roots),
+        python=given.get("python", sys.executable),
+        master=given.get("master"),
+        conf=conf,
+        spark_conn_id=given.get("spark_conn_id"),
+        spark_main=given.get("spark_main"),
+    )
 
 
 def _refused(conn_id: str, name: str, found: Any, wanted: str) -> InvalidParameterError:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from spark_jobs.protocol.documents import AttemptDocument, RunState, StageStatus, StartResponse, Status
+from spark_jobs.protocol.documents import AttemptDocument, RunState, StageStatus, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
+    ConflictError,
     DeadlineExceededError,
     ExitCode,
     InterruptedRunError,
@@ -34,12 +35,14 @@ class Next(Enum):
     """The run was answered without error."""
     ADOPT = "adopt"
     """A driver is at work for this very run: wait for it."""
+    AWAIT = "await"
+    """A driver was asked for, for this very run, and may still be on its way: wait for it."""
     LET_END = "let_end"
     """The driver at work has answered already and is on its way out: look again."""
     START = "start"
     """Ask, and start a driver."""
     GIVE_WAY = "give_way"
-    """A driver is at work for another run."""
+    """A driver is at work for another run, or on its way."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +55,24 @@ class FirstLook:
     """The newest attempt of any run."""
     live_answered: bool
     at_work: bool
+    starting: StartRequest | None = None
+    """The newest request, while a driver for it may still be on its way from a cluster's queue."""
 
 
 def first_step(look: FirstLook, run: RunId) -> Next:
     """What to do for ``run``.
 
-    A driver that has no attempt yet may be anybody's: it is met with START, because a second driver for one request ends by
-    itself.
+    A driver that has no attempt yet may be anybody's: on this host it is met with START, because a second driver for one request
+    ends by itself.
     """
     if look.answer is not None and look.answer.error is None:
         return Next.RETURN
-    if not look.at_work or look.live is None:
-        return Next.START
-    if look.live_answered:
-        return Next.LET_END
-    return Next.ADOPT if look.live.run == run else Next.GIVE_WAY
+    works = look.at_work and look.live is not None
+    if works and look.live is not None and not look.live_answered:
+        return Next.ADOPT if look.live.run == run else Next.GIVE_WAY
+    if look.starting is not None:
+        return Next.AWAIT if look.starting.run == run else Next.GIVE_WAY
+    return Next.LET_END if works else Next.START
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,16 @@ class Look:
     answer: StartResponse | None
 
 
+@dataclass(frozen=True)
+class StartLimit:
+    """How long the first sign of a driver may take that somebody else starts."""
+
+    until_s: float
+    """On a clock that only goes forward."""
+    start_timeout_s: float
+    """What was asked for, for the error."""
+
+
 class Wait:
     """One wait for the answer to a request.
 
@@ -91,6 +107,7 @@ class Wait:
         deadline_s: When it ends at the latest, on that clock. None: it lasts as long as a driver is at work.
         timeout_s: What was asked for, for the error: a wait that goes on in another process has begun before.
         silence_max_s: How long nothing may be seen of a driver.
+        start: How long nothing may be seen of a driver that has not begun; None: as long as of any.
     """
 
     def __init__(
@@ -102,7 +119,9 @@ class Wait:
         deadline_s: float | None = None,
         timeout_s: float | None = None,
         silence_max_s: float = SILENCE_MAX_S,
+        start: StartLimit | None = None,
     ) -> None:
+        self._start = start
         self._home, self._request = home, request
         self._deadline_s = deadline_s
         self._timeout_s, self._silence_max_s = timeout_s, silence_max_s
@@ -124,8 +143,13 @@ class Wait:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
         if look.ours_runs or look.at_work:
             self._seen_s = now_s
-        elif now_s - self._seen_s >= self._silence_max_s:
+        if look.ours_runs or look.status is not None:
+            self._start = None  # it has begun; who is at work may still be the one before it
+        silent = now_s - self._seen_s >= self._silence_max_s
+        if silent and self._start is None:
             raise self._gone(InterruptedRunError, f"has not been seen for {now_s - self._seen_s:.0f} s")
+        if silent and self._start is not None and now_s >= self._start.until_s:
+            raise self._not_begun(self._start)
         if self._deadline_s is not None and now_s >= self._deadline_s:
             raise self._too_late(look)
         return None
@@ -135,6 +159,17 @@ class Wait:
             f"The driver for {self._request} in {self._home} {what} and left no answer.",
             safe="Completed checkpoints, and what was published, stay.",
             remedy="Read the driver's last lines in this task's log. A retry resumes from what is durable.",
+            home=self._home,
+            request=self._request,
+        )
+
+    def _not_begun(self, start: StartLimit) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"The driver for {self._request} in {self._home} has not begun within {start.start_timeout_s:g} s.",
+            exists="It may wait in the cluster's queue. If it begins later, it ends by itself.",
+            safe="Nothing of this attempt was begun.",
+            remedy="See the cluster's queue, and what spark-submit has said in this task's log. Raise start_timeout_s if that is how "
+            "long a driver waits there.",
             home=self._home,
             request=self._request,
         )
@@ -218,3 +253,19 @@ def _stage_line(name: str, stage: StageStatus) -> str:
 def _watermark(watermark_ms: int) -> str:
     at = datetime.fromtimestamp(watermark_ms / 1000, UTC)
     return "at the end of time" if at.year == 9999 else f"{at:%Y-%m-%d %H:%M:%SZ}"
+
+
+def in_use(home: str, look: FirstLook) -> ConflictError:
+    """That a home is taken: a driver of another run is at work there, or on its way."""
+    works = look.at_work and not look.live_answered
+    other = look.live if works or look.starting is None else look.starting
+    assert other is not None
+    attempt, run = other.attempt, other.run
+    return ConflictError(
+        f"{home} is in use: attempt {attempt} is {'at work' if works else 'asked for'}, for the run {run}.",
+        safe="Nothing was started.",
+        remedy="Let one DAG run at a time use a home (max_active_runs=1), or give each a home of its own.",
+        home=home,
+        attempt=attempt,
+        run=run,
+    )

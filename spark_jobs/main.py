@@ -2,14 +2,13 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 
 def main() -> None:
     """Runs a pipeline in the Spark that ``spark-submit`` has started; exits as ``spark-jobs run`` does."""
-    package = Path(__file__).resolve().parent
-    if Path(sys.path[0]).resolve() == package:
-        sys.path[0] = str(package.parent)  # a script's own folder comes first, and its modules are not to be found bare
+    _import_as_installed()
     import typer
 
     from spark_jobs.cli.run import SUBMITTED, run
@@ -17,6 +16,19 @@ def main() -> None:
     app = typer.Typer(name="main.py", pretty_exceptions_enable=False, add_completion=False)
     app.command()(run)
     app(obj=SUBMITTED if "PYSPARK_GATEWAY_PORT" in os.environ else None)
+
+
+def _import_as_installed() -> None:
+    """A script's own folder comes first in the path. Inside our package, modules would be found bare there.
+
+    The package is the one of the Python that runs this file; the file may belong to another one, or be a copy that a cluster has made.
+    """
+    package = Path(__file__).resolve().parent
+    if Path(sys.path[0]).resolve() != package or not (package / "__init__.py").exists():
+        return
+    del sys.path[0]
+    if find_spec("spark_jobs") is None:
+        sys.path.insert(0, str(package.parent))
 
 
 if __name__ == "__main__":

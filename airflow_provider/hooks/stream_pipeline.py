@@ -3,82 +3,56 @@
 import json
 import re
 import socket
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from pydantic import BaseModel
 
 from airflow_provider.driver_log import last_lines
+from airflow_provider.driver_probe import probe_driver
 from airflow_provider.facts import run_facts
 from airflow_provider.homes import open_home, open_root
 from airflow_provider.local_driver import LocalDriver, start_local_driver
-from airflow_provider.looking import look_for_answer
+from airflow_provider.looking import first_look, look_for_answer
+from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import claimed_by_another, driver_at_work
+from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import ErrorReport, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
     MissingRequirementError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_create_if_absent
 
+if TYPE_CHECKING:
+    from airflow_provider.spark_submit import Submission
+
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_PROBE_TIMEOUT_S = 60.0
 _LAST_LINES = 500
 """Of an output, where the answer of a command is looked for."""
-_PROBE = """
-import importlib.metadata as m, json, os, platform, shutil, subprocess
-import spark_jobs
-home = os.environ.get("JAVA_HOME")
-java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
-said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
-print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pyspark"), "delta-spark": m.version("delta-spark"),
-                  "Java": said.splitlines()[0] if said else None}))
-"""
 
 
 class _Failure(BaseModel):
     """What a command of ``spark-jobs`` answers when it did not do what was asked."""
 
     error: ErrorReport
-
-
-@dataclass(frozen=True)
-class StartOrder:
-    """What somebody wants from a pipeline, and how its driver is started."""
-
-    entry: str
-    """``FILE.py[:NAME]`` or ``package.module[:NAME]``, where the driver runs."""
-    run: RunId
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Without secrets: they are written into the home."""
-    on_end: OnEnd | None = None
-    publish: Publish | None = None
-    fresh: bool = False
-    on_rewind: OnRewind = OnRewind.REFUSE
-    conf: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    """Parameter name to the id of the Airflow connection whose password is its value."""
 
 
 class StreamPipelineHook(BaseHook):
@@ -89,7 +63,8 @@ class StreamPipelineHook(BaseHook):
 
     Args:
         conn_id: A connection of type ``stream_pipeline``. Its extras: ``home_root``, the directories that may hold homes
-            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's.
+            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's; ``spark_conn_id``, the Spark
+            connection to submit drivers to, and ``spark_main``, where its cluster finds ``spark_jobs/main.py``.
     """
 
     conn_name_attr = "conn_id"
@@ -124,16 +99,35 @@ class StreamPipelineHook(BaseHook):
         """The home's files, at their resolved place."""
         return open_home(home, self.settings.roots)
 
-    def first_look(self, home: str, run: RunId) -> FirstLook:
-        """What the home shows before anything is asked; writes nothing."""
-        files = self.files(home)
-        channel = Channel(files)
-        at_work = driver_at_work(files)  # first: a driver answers before it ends
-        live = channel.attempts.latest()
-        if live is not None and claimed_by_another(files, live.request):
-            live = None  # the driver at work is still on its way to an attempt of its own
-        answered = live is not None and channel.response(live.request) is not None
-        return FirstLook(answer=channel.answer(run), live=live, live_answered=answered, at_work=at_work)
+    @property
+    def submits(self) -> bool:
+        """Whether ``spark-submit`` starts the drivers of this connection, and a cluster may let them wait."""
+        return self.settings.spark_conn_id is not None
+
+    def driver_is_here(self, conf: Mapping[str, str]) -> bool:
+        """Whether a driver with these settings, over the connection's, is a process on this host."""
+        return not self.submits or self._submission(conf).driver_is_here
+
+    def first_look(self, home: str, run: RunId, start_timeout_s: float | None = None) -> FirstLook:
+        """What the home shows before anything is asked; see :func:`airflow_provider.looking.first_look`."""
+        return first_look(self.files(home), run, start_timeout_s)
+
+    def asked_at(self, home: str, request: RequestId) -> float:
+        """When a request was made, in seconds since 1970."""
+        return Channel(self.files(home)).request(request).requested_at.timestamp()
+
+    def give_up(self, home: str, attempt: AttemptNumber, error: StreamPipelineError, owner: OwnerNumber | None = None) -> None:
+        """Answers the request of an attempt with ``error``, unless its driver has begun, or another than ``owner`` has charge of it.
+
+        A driver that begins later ends by itself, and a next try asks anew.
+        """
+        channel, owners = Channel(self.files(home)), Owners(self.files(home), attempt)
+        newest = owners.newest()
+        if attempt in channel.attempts.numbers() or (owner and newest and newest.owner != owner):
+            return
+        if newest is not None:  # for a driver that begins right now: it has seen no answer
+            owners.cancel(newest.owner, "its driver had not begun in time")
+        channel.respond_failure(channel.request(start_request_id(attempt)), error)
 
     def look(self, home: str, request: RequestId, driver: LocalDriver | None = None) -> Look:
         """What the home shows of an open request."""
@@ -151,10 +145,10 @@ class StreamPipelineHook(BaseHook):
         return newest is not None and newest.owner == owner
 
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
-        """Asks for a run, durably, and starts a driver for it on this host.
+        """Asks for a run, durably, and starts a driver for it on this host, or ``spark-submit``.
 
         Safe to repeat: a run that has an open request is given that one, and of several drivers for one request all but one end
-        by themselves.
+        by themselves. With ``spark-submit`` each request has one driver: an open one of this run is given up.
 
         Raises:
             RejectedError: The order or the connection is not allowed. Nothing was written.
@@ -162,19 +156,35 @@ class StreamPipelineHook(BaseHook):
         """
         files = self.files(home)
         conf = self.settings.driver_conf(order.conf)
-        self.settings.check_python()
-        environment = self._secrets(order.secrets)
+        submission = self._submission(order.conf) if self.submits else None
+        if submission is None:
+            self.settings.check_python()
+        else:
+            submission.check_secrets(list(order.secrets))
+        environment, parameters = self._secrets(order.secrets), json_values(order.parameters)
+        if submission is not None and (stale := Channel(files).unclaimed()) is not None and stale.run == order.run:
+            self.give_up(home, stale.attempt, _given_up(stale))
         request = Channel(files).request_start(
             order.run,
-            parameters=_json_values(order.parameters),
+            parameters=parameters,
             on_end=order.on_end,
             publish=order.publish,
             fresh=order.fresh,
             on_rewind=order.on_rewind,
         )
-        command = [self.settings.python, "-m", "spark_jobs", "run", order.entry, "--home", files.url]
-        command += ["--request", request.request, *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))]
-        driver = start_local_driver(command, output=self.driver_output(home, request.attempt), environment=environment)
+        if submission is None:
+            command = [self.settings.python, "-m", "spark_jobs", "run", order.entry, "--home", files.url]
+            command += ["--request", request.request]
+            command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        else:
+            command = submission.command(entry=order.entry, home=files.url, request=request.request)
+            environment |= submission.environment()
+        driver = start_local_driver(
+            command,
+            output=self.driver_output(home, request.attempt),
+            environment=environment,
+            submits=submission is not None and not submission.driver_is_here,
+        )
         return request, driver
 
     def plan_publication(self, home: str, checkpoint: CheckpointId | None) -> Publication:
@@ -184,7 +194,7 @@ class StreamPipelineHook(BaseHook):
     def start_publication(self, home: str, checkpoint: CheckpointId, conf: Mapping[str, str]) -> LocalDriver | None:
         """Starts a process on this host that publishes with Spark; None where one is at work already. Safe to repeat, also at once."""
         files = self.files(home)
-        settings = self.settings.driver_conf(conf)
+        settings = self.settings.local_conf(conf)
         self.settings.check_python()
         command = [self.settings.python, "-m", "spark_jobs", "publish", "--home", files.url, "--checkpoint", str(checkpoint)]
         command += ["--output", "json", *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}"))]
@@ -274,39 +284,27 @@ class StreamPipelineHook(BaseHook):
                 check_create_if_absent(open_root(root))
             self.settings.check_python()
             self.settings.driver_conf({})
-            found = self._probe_driver()
+            submitting = self._probe_submission() if self.submits else ""
+            found = probe_driver(self.settings.python) if self.driver_is_here({}) else {}
         except StreamPipelineError as error:
             return False, f"Seen from {socket.gethostname()}: {error}"
         versions = ", ".join(f"{name} {version}" for name, version in found.items())
+        has = f" The driver has {versions}." if found else " What the driver has there, its first run says."
+        return True, f"Seen from {socket.gethostname()}: {', '.join(self.settings.roots)} can hold homes.{submitting}{has}"
+
+    def _probe_submission(self) -> str:
+        from airflow_provider.spark_submit import spark_version
+
+        submission = self._submission({})
         return (
-            True,
-            f"Seen from {socket.gethostname()}: {', '.join(self.settings.roots)} can hold homes; the driver has {versions}.",
+            f" Spark connection '{submission.conn_id}': {submission.kind} master {submission.master}, deploy mode"
+            f" {submission.deploy_mode}, submitted by {submission.program} of Spark {spark_version(submission)}; the master was not asked."
         )
 
-    def _probe_driver(self) -> dict[str, str]:
-        python = self.settings.python
-        try:
-            probe = subprocess.run(
-                [python, "-c", _PROBE],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_PROBE_TIMEOUT_S,
-                check=True,
-            )
-            found: dict[str, str | None] = json.loads(probe.stdout)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            raise MissingRequirementError(
-                f"{python} cannot run a driver: {said[-1] if said else type(error).__name__}.",
-                remedy="Install this package with its 'spark' extra there, or name another Python in the connection's extras.",
-                python=python,
-            ) from error
-        if found["Java"] is None:
-            raise MissingRequirementError(
-                f"{python} finds no Java.", remedy="Install Java 17 or newer there, or set JAVA_HOME.", python=python
-            )
-        return {name: str(version) for name, version in found.items()}
+    def _submission(self, conf: Mapping[str, str]) -> "Submission":
+        from airflow_provider.spark_submit import plan_submission
+
+        return plan_submission(self.settings, self.settings.driver_conf(conf))
 
     def _secrets(self, connections: Mapping[str, str]) -> dict[str, str]:
         """The driver's environment for secret parameters. Airflow masks a connection's password in logs from here on."""
@@ -338,14 +336,10 @@ def _reported(output: str) -> StreamPipelineError | None:
     return None
 
 
-def _json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(parameters)
-    try:
-        canonical(values)
-    except (TypeError, ValueError) as error:
-        raise InvalidParameterError(
-            f"The parameters cannot be written as JSON: {error}.",
-            safe="No driver was started.",
-            remedy="Give texts, numbers, booleans, lists and objects.",
-        ) from error
-    return values
+def _given_up(request: StartRequest) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"No driver had begun {request.request} when the next one was asked for.",
+        safe="Nothing of this attempt was begun.",
+        remedy="None is needed: the next attempt does the work.",
+        request=request.request,
+    )

@@ -2,27 +2,29 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.driver_log import last_lines
 from airflow_provider.exceptions import raising_airflow_errors
-from airflow_provider.hooks.stream_pipeline import StartOrder, StreamPipelineHook
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
-from airflow_provider.local_driver import LocalDriver
+from airflow_provider.local_driver import LocalDriver, check_host_lasts
+from airflow_provider.looking import start_limit
+from airflow_provider.orders import StartOrder, choice, mapping
 from airflow_provider.triggers.run import RunTrigger
-from airflow_provider.waiting import Next, ProgressLog, Wait, checked, first_step
+from airflow_provider.version_compat import container_of_one_task
+from airflow_provider.waiting import Next, ProgressLog, Wait, checked, first_step, in_use
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
-    ConflictError,
     DeadlineExceededError,
     InterruptedRunError,
-    InvalidParameterError,
     RunCancelledError,
+    StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
@@ -30,8 +32,6 @@ from spark_jobs.protocol.reports import reported_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-E = TypeVar("E", bound=StrEnum)
 
 _PROGRESS_INTERVAL_S = 10.0
 _LET_END_MAX_S = 60.0
@@ -59,8 +59,9 @@ class StreamPipelineOperator(BaseOperator):
     """Runs a pipeline to its final checkpoint.
 
     The home is the only truth. Each try reads it first: a run that was answered is not run again, a driver that is at work for
-    this task is waited for, and only else a start is requested and a driver started on this host. The driver outlives the task's
-    process. Two DAG runs are two runs of the pipeline; all tries of one task, also after it was cleared, are one.
+    this task is waited for, and only else a start is requested and a driver started: on this host, or by ``spark-submit`` where
+    the connection names a Spark connection. The driver outlives the task's process. Two DAG runs are two runs of the pipeline; all
+    tries of one task, also after it was cleared, are one.
 
     Returns as XCom what :func:`airflow_provider.facts.run_facts` says.
 
@@ -81,6 +82,9 @@ class StreamPipelineOperator(BaseOperator):
         timeout_s: How long to wait at most; then the task fails, the driver goes on, and a retry waits for it again. Airflow's own
             ``execution_timeout`` ends the driver, too, deferred or not.
         cancel_on_kill: A task that is killed, cleared or marked ends its driver, unless another try has taken charge of it.
+        start_timeout_s: How long a driver that ``spark-submit`` starts may take until it is seen in the home, from when it was asked
+            for; then it is given up.
+        allow_driver_in_pod: Start a driver also where its host ends with the task; the task then waits in its worker.
         conn_id: The connection, of type ``stream_pipeline``.
         kwargs: As for every operator.
 
@@ -111,14 +115,16 @@ class StreamPipelineOperator(BaseOperator):
         max_poll_interval_s: float = 5.0,
         timeout_s: float | None = None,
         cancel_on_kill: bool = True,
+        start_timeout_s: float = 600.0,
+        allow_driver_in_pod: bool = False,
         conn_id: str = StreamPipelineHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if wait_for != "final_checkpoint":
             raise ValueError(f"wait_for={wait_for!r} is not supported in this version; it is 'final_checkpoint'.")
-        if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0):
-            raise ValueError("poll_interval_s and timeout_s are above 0.")
+        if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
+            raise ValueError("poll_interval_s, timeout_s and start_timeout_s are above 0.")
         self.entry = entry
         self.home = home
         self.parameters = parameters
@@ -134,6 +140,8 @@ class StreamPipelineOperator(BaseOperator):
         self.max_poll_interval_s = max_poll_interval_s
         self.timeout_s = timeout_s
         self.cancel_on_kill = cancel_on_kill
+        self.start_timeout_s = start_timeout_s
+        self.allow_driver_in_pod = allow_driver_in_pod
         self.conn_id = conn_id
         self._driver: LocalDriver | None = None
         self._charge: tuple[AttemptNumber, OwnerNumber] | None = None
@@ -154,7 +162,7 @@ class StreamPipelineOperator(BaseOperator):
                     if isinstance(begun, StartResponse):
                         self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
                         return self._finished(context, checked(begun, self.home))
-                    outcome = self._wait(begun, _UNTIL_SEEN_S if self.deferrable else None)
+                    outcome = self._wait(begun, self._until_seen_s)
                     if isinstance(outcome, StartResponse):
                         return self._finished(context, outcome)
                     if outcome is Waited.SEEN:
@@ -176,6 +184,7 @@ class StreamPipelineOperator(BaseOperator):
                 if isinstance(error, DeadlineExceededError) and self._ends_its_driver_in_time:
                     self._cancel("its task has reached its execution_timeout")
                 self._log_driver(number)
+                self._give_up(number, error)
                 raise error
             answer = self.hook.response(self.home, start_request_id(number))
             return self._finished(context, checked(answer, self.home))
@@ -195,6 +204,11 @@ class StreamPipelineOperator(BaseOperator):
     def _take_charge(self, attempt: AttemptNumber, token: str) -> None:
         self._charge = (attempt, self.hook.take_charge(self.home, attempt, token))
         self._check_not_killed()
+
+    def _give_up(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
+        """Sees to it that a driver that has not begun never does; one that goes on is left alone."""
+        if self.hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
+            self.hook.give_up(self.home, attempt, error, None if self._charge is None else self._charge[1])
 
     def _is_of_another(self, error: StreamPipelineError) -> bool:
         """Whether an attempt was ended by who had charge of it before: then this task goes on with the next one."""
@@ -234,9 +248,25 @@ class StreamPipelineOperator(BaseOperator):
                 poll_interval_s=self.poll_interval_s,
                 max_poll_interval_s=self.max_poll_interval_s,
                 cancel_on_kill=self.cancel_on_kill,
+                start_by=self._start_by(attempt),
+                start_timeout_s=self.start_timeout_s,
             ),
             method_name="execute_complete",
         )
+
+    def _start_by(self, attempt: AttemptNumber) -> float | None:
+        """Until when the driver may be on its way; None where it is a process that starts at once."""
+        if not self.hook.submits:
+            return None
+        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s
+
+    @property
+    def _until_seen_s(self) -> float | None:
+        """How long this worker waits for the first sign of a driver; None: until it has answered."""
+        driver_is_here = self._driver is not None and not self._driver.submits
+        if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
+            return None
+        return self.start_timeout_s if self._driver is not None and self.hook.submits else _UNTIL_SEEN_S
 
     @property
     def _execution_timeout_s(self) -> float | None:
@@ -250,16 +280,14 @@ class StreamPipelineOperator(BaseOperator):
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""
-        if not isinstance(self.parameters, Mapping | None):
-            raise _invalid("parameters", self.parameters, "a mapping")
         return StartOrder(
             entry=self.entry,
             run=run,
-            parameters=self.parameters or {},
-            on_end=_choice("on_end", self.on_end, OnEnd),
-            publish=_choice("publish", self.publish, Publish),
+            parameters=mapping("parameters", self.parameters),
+            on_end=choice("on_end", self.on_end, OnEnd),
+            publish=choice("publish", self.publish, Publish),
             fresh=self.fresh,
-            on_rewind=_choice("on_rewind", self.on_rewind, OnRewind) or OnRewind.REFUSE,
+            on_rewind=choice("on_rewind", self.on_rewind, OnRewind) or OnRewind.REFUSE,
             conf=self.conf or {},
             secrets=self.secrets or {},
         )
@@ -268,7 +296,7 @@ class StreamPipelineOperator(BaseOperator):
         """The answer that is there, or the attempt that will give it, with this task in charge."""
         end_s = time.monotonic() + _LET_END_MAX_S
         while True:
-            look = self.hook.first_look(self.home, order.run)
+            look = self.hook.first_look(self.home, order.run, self.start_timeout_s if self.hook.submits else None)
             following = first_step(look, order.run)
             if following is Next.RETURN and look.answer is not None:
                 return look.answer
@@ -276,14 +304,21 @@ class StreamPipelineOperator(BaseOperator):
                 self.log.info("Attempt %s is at work for this task on %s; waiting for it.", look.live.attempt, look.live.host)
                 self._take_charge(look.live.attempt, token)
                 return look.live.attempt
-            if following is Next.GIVE_WAY and look.live is not None:
-                raise _conflict(self.home, look.live.attempt, look.live.run)
+            if following is Next.AWAIT and look.starting is not None:
+                self.log.info("A driver for attempt %s was asked for; waiting for it.", look.starting.attempt)
+                self._take_charge(look.starting.attempt, token)
+                return look.starting.attempt
+            if following is Next.GIVE_WAY:
+                raise in_use(self.home, look)
             if following is Next.START or time.monotonic() >= end_s:
                 break
             self._pause()
+        if self.hook.driver_is_here(order.conf) and not self.allow_driver_in_pod:
+            check_host_lasts()
         request, self._driver = self.hook.submit(self.home, order)
-        self.log.info("Requested attempt %s; its driver is process %s.", request.attempt, self._driver.pid)
-        self.log.info("The driver's output: %s", self._driver.output)
+        what = "spark-submit" if self._driver.submits else "its driver"
+        self.log.info("Requested attempt %s; %s is process %s.", request.attempt, what, self._driver.pid)
+        self.log.info("Its output: %s", self._driver.output)
         self._take_charge(request.attempt, token)
         return request.attempt
 
@@ -296,7 +331,8 @@ class StreamPipelineOperator(BaseOperator):
         """
         request, began_s = start_request_id(attempt), time.monotonic()
         deadline_s = None if self.timeout_s is None else began_s + self.timeout_s
-        wait = Wait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s)
+        start = start_limit(self._start_by(attempt), self.start_timeout_s)
+        wait = Wait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress = ProgressLog(_PROGRESS_INTERVAL_S)
         try:
             while True:
@@ -308,13 +344,16 @@ class StreamPipelineOperator(BaseOperator):
                 answer = wait.see(look, now_s)
                 if answer is not None:
                     return answer
-                if until_seen_s is not None and (look.at_work or now_s - began_s >= until_seen_s):
+                submitted = self._driver is not None and self._driver.submits and self._driver.exit_code is not None
+                if until_seen_s is not None and (look.at_work or submitted or now_s - began_s >= until_seen_s):
                     return Waited.SEEN
                 self._pause()
         except StreamPipelineError as error:
             if self._is_of_another(error):
                 return Waited.ENDED_BY_ANOTHER
             self._log_driver(attempt)
+            if not self._killed:
+                self._give_up(attempt, error)
             raise
 
     def _pause(self) -> None:
@@ -345,29 +384,3 @@ class StreamPipelineOperator(BaseOperator):
             lines = last_lines(path, _LOG_LINES)
             if lines:
                 self.log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
-
-
-def _choice(name: str, value: str | None, kind: type[E]) -> E | None:
-    if not value:
-        return None
-    try:
-        return kind(value)
-    except ValueError:
-        raise _invalid(name, value, f"one of {', '.join(kind)}") from None
-
-
-def _invalid(name: str, found: object, wanted: str) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"{name}={found!r} is not {wanted}.", safe="Nothing was started.", remedy=f"Correct {name}= of the task.", argument=name
-    )
-
-
-def _conflict(home: str, attempt: AttemptNumber, run: RunId) -> ConflictError:
-    return ConflictError(
-        f"{home} is in use: attempt {attempt} is at work for the run {run}.",
-        safe="Nothing was started.",
-        remedy="Let one DAG run at a time use a home (max_active_runs=1), or give each a home of its own.",
-        home=home,
-        attempt=attempt,
-        run=run,
-    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.looking import look_for_answer, same_run
+from airflow_provider.looking import look_for_answer, same_run, start_limit
 from airflow_provider.shared_looks import Pace
 from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
 from airflow_provider.waiting import Look, ProgressLog, Wait
@@ -35,6 +35,8 @@ class RunTrigger(BaseTrigger):
         poll_interval_s: Between two looks at the home, while it changes.
         max_poll_interval_s: The same, once it has not changed for a while.
         cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
+        start_by: Until when the driver may be on its way from a cluster's queue, in seconds since 1970; None: it starts at once.
+        start_timeout_s: The time that ``start_by`` ends, for its error.
         settle_s: No event is sent before.
     """
 
@@ -50,6 +52,8 @@ class RunTrigger(BaseTrigger):
         poll_interval_s: float,
         max_poll_interval_s: float,
         cancel_on_kill: bool,
+        start_by: float | None = None,
+        start_timeout_s: float = 0.0,
         settle_s: float = SETTLE_S,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,6 +67,8 @@ class RunTrigger(BaseTrigger):
             "poll_interval_s": poll_interval_s,
             "max_poll_interval_s": max_poll_interval_s,
             "cancel_on_kill": cancel_on_kill,
+            "start_by": start_by,
+            "start_timeout_s": start_timeout_s,
             "settle_s": settle_s,
         }
         self.home, self.request = home, RequestId(request)
@@ -70,6 +76,7 @@ class RunTrigger(BaseTrigger):
         self.deadline_at, self.timeout_s = deadline_at, timeout_s
         self.pace = Pace(poll_interval_s, max_poll_interval_s)
         self.cancel_on_kill, self.settle_s = cancel_on_kill, settle_s
+        self.start_by, self.start_timeout_s = start_by, start_timeout_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything the trigger knows."""
@@ -79,7 +86,8 @@ class RunTrigger(BaseTrigger):
         """Waits, logs the progress, and sends one event."""
         files, began_s = open_files(self.home), time.monotonic()
         deadline_s = None if self.deadline_at is None else began_s + self.deadline_at - time.time()
-        wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s)
+        start = start_limit(self.start_by, self.start_timeout_s)
+        wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress = ProgressLog(_PROGRESS_INTERVAL_S)
 
         def see(look: Look, _: float | None) -> bool:

@@ -77,12 +77,12 @@ class SparkStart:
         from spark_jobs.runtime.session import start_session, submitted_session
 
         options = self.options
-        if self.submitted:
-            with _own_interrupts():
-                self.session = submitted_session(self.app_name, options.conf)
-            return self.session
         # Spark makes this directory although nothing is put there: not in whatever folder the command is typed
         aside = {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
+        if self.submitted:
+            with _own_interrupts():
+                self.session = submitted_session(self.app_name, options.conf, aside["spark.sql.warehouse.dir"])
+            return self.session
         with printing_to(self.log), _own_interrupts():
             try:
                 self.session = start_session(

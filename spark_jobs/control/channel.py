@@ -144,6 +144,11 @@ class Channel:
             self.respond_failure(self.request(request), error)
             raise
 
+    def unclaimed(self) -> StartRequest | None:
+        """The newest request, while no driver has begun to answer it and nobody has answered it; else None."""
+        numbers = self._request_numbers()
+        return self._unclaimed(numbers[-1]) if numbers else None
+
     def respond_failure(self, request: StartRequest, error: StreamPipelineError) -> StartResponse:
         """Answers a request with an error; see :meth:`respond`."""
         return self.respond(

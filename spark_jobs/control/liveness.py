@@ -89,7 +89,12 @@ def driver_at_work(files: Files) -> bool:
     if locked(local_path(files, DRIVER_LOCK)) or locked(local_path(files, JVM_LOCK)):
         return True
     attempt = Attempts(files).latest()
-    return attempt is not None and attempt.host != socket.gethostname() and _heartbeat_is_fresh(files, attempt)
+    return attempt is not None and works_elsewhere(files, attempt)
+
+
+def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
+    """Whether the driver of this attempt is on another host, and has been heard from lately."""
+    return attempt.host != socket.gethostname() and _heartbeat_is_fresh(files, attempt)
 
 
 def _heartbeat_is_fresh(files: Files, attempt: AttemptDocument) -> bool:

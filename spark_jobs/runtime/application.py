@@ -20,6 +20,7 @@ from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts, log_path
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
@@ -61,6 +62,7 @@ from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.log_folding import trim
 from spark_jobs.runtime.session import jvm_has_ended, session_for_run
+from spark_jobs.runtime.shared_storage import check_shared
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -103,9 +105,7 @@ class Application:
             StreamPipelineError: The run did not get to its end; the error says whether it can go on.
         """
         channel = Channel(self.home)
-        standing = channel.response(request.request)
-        if standing is not None and standing.error is not None:
-            raise reported_error(standing.error)
+        standing = _standing(channel, request)
         if standing is not None:
             return standing
         with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
@@ -139,22 +139,23 @@ class Application:
             )
             _refuse_unpublishable(decision.manifest, results)
             return _success(request, decision.manifest, results)
-        if request.attempt <= max(Attempts(self.home).numbers(), default=0):
-            raise InterruptedRunError(
-                f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
-                safe="What it made durable is kept.",
-                remedy="Ask for a new start; it goes on from there.",
-                attempt=request.attempt,
-            )
+        self._check_first(request)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
+            cancellation.check()
             spark = self.start_spark()
+            check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
             places = self._places(spark)
             if adopted:
                 check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
             cancellation.check()
+            standing = _standing(
+                Channel(self.home), request
+            )  # Spark may have waited long for the cluster: nobody may want it now
+            if standing is not None:
+                return standing
             attempt = self._begin_attempt(request, decision, facts)
             stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
@@ -174,6 +175,27 @@ class Application:
             _LOG.info("checkpoint %d is complete", manifest.checkpoint)
             self._sweep(stages, manifest)
             return _success(request, manifest, results)
+
+    def _check_first(self, request: StartRequest) -> None:
+        """Refuses to begin an attempt that has begun before."""
+        live = Attempts(self.home).latest()
+        if live is None or request.attempt > live.attempt:
+            return
+        if live.attempt == request.attempt and works_elsewhere(self.home, live):
+            raise FencedError(
+                f"Attempt {live.attempt} is at work on {live.host}.",
+                safe="This process has done nothing.",
+                remedy="None is needed: the other process does the work.",
+                attempt=live.attempt,
+                host=live.host,
+                process=live.process,
+            )
+        raise InterruptedRunError(
+            f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
+            safe="What it made durable is kept.",
+            remedy="Ask for a new start; it goes on from there.",
+            attempt=request.attempt,
+        )
 
     def _places(self, spark: SparkSession) -> dict[SinkName, TablePlace]:
         """Where the sinks' tables are; two names may be those of one table."""
@@ -316,6 +338,14 @@ class Application:
 
     def _inputs(self) -> list[InputName]:
         return [*self.graph.sources, *self.graph.statics]
+
+
+def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:
+    """The answer that was given before; raises it where it is an error."""
+    standing = channel.response(request.request)
+    if standing is not None and standing.error is not None:
+        raise reported_error(standing.error)
+    return standing
 
 
 def _round_number(decision: Decision) -> RoundNumber:

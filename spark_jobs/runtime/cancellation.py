@@ -20,7 +20,7 @@ def _end_process() -> None:
 
 
 class Cancellation:
-    """Looks for a cancel while the context is open; :meth:`check` raises it.
+    """Looks for a cancel while the context is open, and once before that; :meth:`check` raises it.
 
     A process that has not left the context ``patience_s`` after a cancel, because Spark does not let go, is ended as by a kill: every
     step of a run survives that.
@@ -47,6 +47,7 @@ class Cancellation:
         self._thread = threading.Thread(target=self._watch, name="cancellation", daemon=True)
 
     def __enter__(self) -> "Cancellation":
+        self._look()  # a driver may begin long after it was asked for, and be unwanted by then
         self._thread.start()
         return self
 
@@ -74,14 +75,17 @@ class Cancellation:
 
     def _watch(self) -> None:
         while not self._closed.wait(self._interval_s):
-            try:
-                self._request = self._owners.cancelled()
-            except StreamPipelineError as error:
-                _LOG.warning("whether the attempt was cancelled cannot be read: %s", error)
-                continue
+            if self._request is None:
+                self._look()
             if self._request is not None:
                 _LOG.info("attempt %d is to end: %s", self._request.attempt, self._request.reason)
                 break
         if not self._closed.wait(self._patience_s):
             _LOG.error("the attempt did not end within %.0f s of its cancel: the process ends now", self._patience_s)
             self._end()
+
+    def _look(self) -> None:
+        try:
+            self._request = self._owners.cancelled()
+        except StreamPipelineError as error:
+            _LOG.warning("whether the attempt was cancelled cannot be read: %s", error)

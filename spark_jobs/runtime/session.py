@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark import SparkConf
 from pyspark import __version__ as spark_version
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
@@ -43,6 +44,9 @@ _DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
 }
+_CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
+_SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
+"""How much a cluster's driver logs is for whoever has set up the cluster to say."""
 
 
 def check_java() -> str:
@@ -122,12 +126,13 @@ def start_session(
     return session
 
 
-def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
+def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) -> SparkSession:
     """The session of the Spark that ``spark-submit`` has started for this process.
 
     Args:
         app_name: Shown in Spark's UI, unless ``spark-submit`` was given a name.
         conf: The user's settings; what ``spark-submit`` was given wins over them.
+        warehouse: The directory that a Spark without a metastore makes, although nothing is put there.
 
     Raises:
         RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
@@ -143,7 +148,8 @@ def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
                 setting=key,
             )
     builder = SparkSession.Builder()
-    for key, value in ({"spark.app.name": app_name} | dict(conf) | _DELTA).items():
+    aside = {"spark.sql.warehouse.dir": warehouse} if (submitted | dict(conf)).get(_CATALOG, _FORGETS) == _FORGETS else {}
+    for key, value in (_SUBMITTED_DEFAULTS | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA).items():
         if key not in submitted:
             builder = builder.config(key, value)
     try:
@@ -207,6 +213,13 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     return own
 
 
+def spark_failures() -> tuple[type[Exception], ...]:
+    """What is raised where a job of Spark fails."""
+    from py4j.protocol import Py4JJavaError
+
+    return Py4JJavaError, PySparkException
+
+
 def jvm_has_ended(error: BaseException) -> bool:
     """Whether a call failed because the JVM is not there any more."""
     from py4j.protocol import Py4JNetworkError
@@ -258,7 +271,7 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     *schema, table = name.split(".")
     if schema[:-1] not in ([], ["spark_catalog"]):
         return None
-    if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+    if spark.conf.get(_CATALOG) == _FORGETS:
         raise RejectedError(
             f"Table {name} is not there, and this Spark's catalog forgets what is made in it when Spark ends.",
             safe="Nothing was written.",

@@ -7,6 +7,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
@@ -24,6 +25,7 @@ assert "pyspark" not in sys.modules
 print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for name, dag in bag.dags.items()}}))
 """
 REFERENCE = ROOT / "docs/reference/airflow.md"
+MOVE = ROOT / "docs/how-to/from-spark-submit.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 
 
@@ -46,13 +48,15 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "elsewhere": ["orders_are_done"],
         "nightly": ["run"],
         "orders": ["run"],
+        "orders_by_submit": ["run"],
+        "orders_on_a_cluster": ["run"],
         "orders_by_hand": ["run"],
         "refresh_prices": ["refresh"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
         "views": ["run"],
     }
-    assert len(shown) == 7
+    assert len(shown) == 9
 
 
 @pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor])
@@ -64,6 +68,16 @@ def test_the_reference_describes_every_argument(kind: type) -> None:
     }
     own = [each for each in signature(kind).parameters.values() if each.kind is each.KEYWORD_ONLY]
     assert described == {each.name: "" if each.default is each.empty else repr(each.default) for each in own}
+
+
+def test_the_move_from_spark_submit_names_every_argument_of_it() -> None:
+    rows = [
+        row.cells["`SparkSubmitOperator`"].strip("`")
+        for row in table_rows(MOVE)
+        if set(row.cells) == {"`SparkSubmitOperator`", "here"}
+    ]
+    own = [name for name, each in signature(SparkSubmitOperator).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    assert sorted(rows) == sorted(own)
 
 
 def test_the_sensors_take_the_same_arguments() -> None:

@@ -42,6 +42,11 @@ def test_a_tasks_settings_win_over_the_connections() -> None:
     assert settings.driver_conf({"spark.executor.cores": "4"}) == {"spark.master": "local[3]", "spark.executor.cores": "4"}
 
 
+def test_a_spark_on_this_host_has_no_deploy_mode() -> None:
+    settings = Settings(spark_conn_id="yarn", conf={"spark.submit.deployMode": "cluster", "spark.executor.cores": "2"})
+    assert settings.local_conf({}) == {"spark.executor.cores": "2"}
+
+
 def test_a_driver_runs_in_the_workers_python_unless_told_otherwise() -> None:
     assert Settings().python == sys.executable
 

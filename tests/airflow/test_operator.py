@@ -13,8 +13,9 @@ import pytest
 from airflow.sdk import Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
-from airflow_provider.hooks.stream_pipeline import StartOrder, StreamPipelineHook
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.orders import StartOrder
 from airflow_provider.waiting import Next
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -225,7 +226,9 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
 
 
 def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": 0.2})
+    monkeypatch.setattr(
+        "airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": 0.2, "start": None}
+    )
     assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
 
 
@@ -240,7 +243,7 @@ def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
 def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     failure(operator("failed"), InterruptedRunError)
     at_work = iter([True, True, False])
-    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.driver_at_work", lambda files: next(at_work, False))
+    monkeypatch.setattr("airflow_provider.looking.driver_at_work", lambda files: next(at_work, False))
     assert carry_out(operator(), context())["attempt"] == 2
     assert next(at_work, None) is None
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.hooks.stream_pipeline import StartOrder, StreamPipelineHook
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
 from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners

@@ -1,17 +1,20 @@
 """What a look at a home means. No files, no clock."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from airflow_provider.waiting import FirstLook, Look, Next, ProgressLog, Wait, first_step, progress
+from airflow_provider.waiting import FirstLook, Look, Next, ProgressLog, StartLimit, Wait, first_step, in_use, progress
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
+    OnRewind,
     RunState,
     StageState,
     StageStatus,
+    StartRequest,
     StartResponse,
     Status,
     WorkDirectory,
@@ -53,6 +56,20 @@ def answer(error: ErrorReport | None = None, checkpoint: int | None = 4) -> Star
     )
 
 
+def asked(run: RunId) -> StartRequest:
+    return StartRequest(
+        request=RequestId("start-2"),
+        attempt=AttemptNumber(2),
+        run=run,
+        requested_at=NOW,
+        parameters={},
+        on_end=None,
+        publish=None,
+        fresh=False,
+        on_rewind=OnRewind.REFUSE,
+    )
+
+
 def attempt(run: RunId) -> AttemptDocument:
     return AttemptDocument(
         attempt=AttemptNumber(1),
@@ -89,13 +106,20 @@ def status(state: RunState = RunState.RUNNING, batch: int = 3, **stage: Any) -> 
         (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=True, at_work=True), Next.LET_END),
         (FirstLook(answer=None, live=attempt(OTHER), live_answered=True, at_work=True), Next.LET_END),
         (FirstLook(answer=None, live=attempt(OTHER), live_answered=False, at_work=True), Next.GIVE_WAY),
+        (FirstLook(answer=None, live=None, live_answered=False, at_work=False, starting=asked(OURS)), Next.AWAIT),
+        (FirstLook(answer=None, live=None, live_answered=False, at_work=True, starting=asked(OURS)), Next.AWAIT),
+        (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=True, at_work=False, starting=asked(OURS)), Next.AWAIT),
+        (FirstLook(answer=answer(FULL), live=attempt(OURS), live_answered=True, at_work=True, starting=asked(OURS)), Next.AWAIT),
+        (FirstLook(answer=None, live=attempt(OURS), live_answered=False, at_work=True, starting=asked(OURS)), Next.ADOPT),
+        (FirstLook(answer=None, live=None, live_answered=False, at_work=False, starting=asked(OTHER)), Next.GIVE_WAY),
+        (FirstLook(answer=answer(), live=None, live_answered=False, at_work=False, starting=asked(OTHER)), Next.RETURN),
     ],
 )
 def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expected: Next) -> None:
     assert first_step(look, OURS) is expected
 
 
-def wait(timeout_s: float | None = None) -> Wait:
+def wait(timeout_s: float | None = None, start: StartLimit | None = None) -> Wait:
     return Wait(
         "file:///homes/flights",
         RequestId("start-1"),
@@ -103,6 +127,7 @@ def wait(timeout_s: float | None = None) -> Wait:
         deadline_s=None if timeout_s is None else 100.0 + timeout_s,
         timeout_s=timeout_s,
         silence_max_s=15.0,
+        start=start,
     )
 
 
@@ -110,6 +135,10 @@ def look(
     *, exit_code: int | None = None, ours_runs: bool = False, at_work: bool = False, seen: StartResponse | None = None
 ) -> Look:
     return Look(exit_code=exit_code, ours_runs=ours_runs, at_work=at_work, status=status(), answer=seen)
+
+
+NOTHING = Look(exit_code=None, ours_runs=False, at_work=False, status=None, answer=None)
+IN_A_QUEUE = StartLimit(until_s=700.0, start_timeout_s=600.0)
 
 
 def test_an_answer_ends_the_wait_whatever_the_driver_does() -> None:
@@ -171,6 +200,42 @@ def test_a_driver_that_is_seen_again_begins_the_grace_anew() -> None:
     assert waiting.see(look(), 110.0) is None
     assert waiting.see(look(at_work=True), 112.0) is None
     assert waiting.see(look(), 126.0) is None
+
+
+def test_a_driver_that_waits_in_a_queue_is_not_missed_before_its_start_timeout() -> None:
+    waiting = wait(start=IN_A_QUEUE)
+    assert waiting.see(NOTHING, 699.9) is None
+    with pytest.raises(InterruptedRunError, match="has not begun within 600 s") as caught:
+        waiting.see(NOTHING, 700.0)
+    assert "ends by itself" in caught.value.exists
+
+
+@pytest.mark.parametrize("sign", [look(at_work=True), look(ours_runs=True), look()], ids=["at work", "ours", "a heartbeat"])
+def test_a_driver_that_has_begun_is_missed_as_any_other(sign: Look) -> None:
+    waiting = wait(start=IN_A_QUEUE)
+    assert waiting.see(sign, 101.0) is None
+    with pytest.raises(InterruptedRunError, match="has not been seen for"):
+        waiting.see(NOTHING, 120.0)
+
+
+def test_a_driver_before_ours_that_is_still_on_its_way_out_is_not_ours() -> None:
+    waiting = wait(start=IN_A_QUEUE)
+    assert waiting.see(replace(NOTHING, at_work=True), 101.0) is None
+    assert waiting.see(NOTHING, 699.0) is None
+
+
+def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
+    waiting = wait(start=StartLimit(until_s=0.0, start_timeout_s=600.0))
+    assert waiting.see(NOTHING, 114.9) is None
+    with pytest.raises(InterruptedRunError, match="has not begun within 600 s"):
+        waiting.see(NOTHING, 115.0)
+
+
+def test_a_conflict_names_who_is_in_the_way() -> None:
+    live = FirstLook(answer=None, live=attempt(OTHER), live_answered=False, at_work=True)
+    assert "attempt 1 is at work, for the run other" in str(in_use("file:///h", live))
+    queued = FirstLook(answer=None, live=attempt(OURS), live_answered=True, at_work=False, starting=asked(OTHER))
+    assert "attempt 2 is asked for, for the run other" in str(in_use("file:///h", queued))
 
 
 def test_a_deadline_says_what_is_still_running() -> None:

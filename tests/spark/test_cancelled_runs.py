@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.errors import RunCancelledError
-from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId, start_request_id
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.launch import launch_requested
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
@@ -90,6 +91,20 @@ def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked
     assert site.checkpoints() == []
     site.run(pipeline_of(site, events), run_id="one")
     assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))
+
+
+def test_a_request_that_is_given_up_while_spark_waits_for_its_cluster_is_not_begun(site: Site) -> None:
+    channel = Channel(open_files(str(site.home)))
+    channel.claim(PipelineName("events"))
+    request = channel.request_start(RunId("one"), parameters={})
+
+    def started_late() -> SparkSession:
+        channel.respond_failure(request, InterruptedRunError("It had not begun in time."))
+        return site.spark
+
+    with pytest.raises(InterruptedRunError, match="had not begun in time"):
+        launch_requested(pipeline_of(site, site.home.parent / "events"), channel.files, request.request, started_late)
+    assert channel.attempts.numbers() == []
 
 
 def test_a_cancel_that_comes_after_the_final_checkpoint_changes_nothing(site: Site, looked: Event) -> None:

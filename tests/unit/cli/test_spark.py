@@ -60,7 +60,7 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", lambda name, conf: f"{name}'s session")
+    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
     start = SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=True)
     session: object = start()
     assert session == "flights's session"

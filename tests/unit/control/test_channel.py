@@ -170,3 +170,15 @@ def test_the_newest_attempt_of_a_run_is_found(tmp_path: Path) -> None:
     found, latest = attempts.of_run(A), attempts.latest()
     assert [document.attempt for document in (found, latest) if document] == [10, 10]
     assert attempts.of_run(RunId("nobody")) is None
+
+
+def test_the_newest_request_is_unclaimed_until_a_driver_begins_or_somebody_answers(channel: Channel) -> None:
+    assert channel.unclaimed() is None
+    first = channel.request_start(A, parameters={})
+    assert channel.unclaimed() == first
+    channel.attempts.create(attempt(1))
+    assert channel.unclaimed() is None
+    second = channel.request_start(B, parameters={})
+    assert channel.unclaimed() == second
+    channel.respond_failure(second, RejectedError("No.", remedy="None."))
+    assert channel.unclaimed() is None

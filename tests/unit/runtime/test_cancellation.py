@@ -70,3 +70,9 @@ def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: Owners, 
         patched.undo()
         owners.cancel(owner, "its task was cleared")
         until_cancelled(cancellation)
+
+
+def test_a_cancel_from_before_is_raised_by_the_first_check(owners: Owners) -> None:
+    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+    with Cancellation(owners, interval_s=3_600.0) as cancellation, pytest.raises(RunCancelledError, match="its task was cleared"):
+        cancellation.check()

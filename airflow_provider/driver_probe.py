@@ -1,0 +1,47 @@
+"""What a driver on this host would have: Python, Spark, Delta and Java."""
+
+import json
+import subprocess
+
+from spark_jobs.protocol.errors import MissingRequirementError
+
+_PROBE_TIMEOUT_S = 60.0
+_PROBE = """
+import importlib.metadata as m, json, os, platform, shutil, subprocess
+import spark_jobs
+home = os.environ.get("JAVA_HOME")
+java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
+print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pyspark"), "delta-spark": m.version("delta-spark"),
+                  "Java": said.splitlines()[0] if said else None}))
+"""
+
+
+def probe_driver(python: str) -> dict[str, str]:
+    """The versions of what a driver needs, by name; starts that Python.
+
+    Raises:
+        MissingRequirementError: Something is missing.
+    """
+    try:
+        probe = subprocess.run(
+            [python, "-c", _PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
+        )
+        found: dict[str, str | None] = json.loads(probe.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise MissingRequirementError(
+            f"{python} cannot run a driver: {said[-1] if said else type(error).__name__}.",
+            remedy="Install this package with its 'spark' extra there, or name another Python in the connection's extras.",
+            python=python,
+        ) from error
+    if found["Java"] is None:
+        raise MissingRequirementError(
+            f"{python} finds no Java.", remedy="Install Java 17 or newer there, or set JAVA_HOME.", python=python
+        )
+    return {name: str(version) for name, version in found.items()}

@@ -1,0 +1,269 @@
+"""The operator against drivers that a cluster starts: when it likes, on its own, and sometimes not at all."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
+from airflow_provider.version_compat import container_of_one_task
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    DeadlineExceededError,
+    ExitCode,
+    InterruptedRunError,
+    RejectedError,
+    RunCancelledError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
+from spark_jobs.storage.local import LocalFiles
+from tests.airflow.conftest import Homes, connection
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until
+from tests.support import small_pipeline
+
+__all__ = ["task_log"]
+SILENCE_S = 0.3
+PARAMETERS = {"events": "/data/events", "warehouse": "/data/warehouse"}
+SUBMIT = """#!/bin/sh
+case "$1" in --version) echo "version 4.2.0" >&2; exit 0 ;; esac
+n=$(ls {queue} | wc -l)
+printf '%s\\n' "$@" > {queue}/.$n && mv {queue}/.$n {queue}/$n
+cat {queue}/../says 2>/dev/null && exit 1
+exit 0
+"""
+
+
+class Cluster:
+    """A YARN that keeps what was submitted until it is told to start it."""
+
+    def __init__(self, directory: Path, python: Path) -> None:
+        self._python = python
+        self.queue = directory / "queue"
+        self.queue.mkdir(parents=True)
+        self.submit = directory / "bin/spark-submit"
+        self.submit.parent.mkdir()
+        self.submit.write_text(SUBMIT.format(queue=self.queue))
+        self.submit.chmod(0o755)
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def submitted(self) -> list[list[str]]:
+        """The arguments of each submission."""
+        return [path.read_text().splitlines() for path in sorted(self.queue.iterdir()) if not path.name.startswith(".")]
+
+    def refuse(self, words: str) -> None:
+        """From now on nothing is taken."""
+        (self.queue.parent / "says").write_text(words + "\n")
+
+    def begin(self, submission: int = 0, *, after_s: float = 0.0) -> None:
+        """Starts a driver that was submitted."""
+        until(lambda: len(self.submitted()) > submission)
+        threading.Event().wait(after_s)
+        argv = self.submitted()[submission]
+        (main,) = (number for number, each in enumerate(argv) if each.endswith("main.py"))
+        command = [str(self._python), "-m", "spark_jobs", "run", *argv[main + 1 :]]
+        self._started.append(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL))
+
+    def end(self) -> None:
+        for process in self._started:
+            process.wait(20.0)
+
+
+@pytest.fixture(params=[True, False], ids=["deferred", "in the worker"], autouse=True)
+def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setitem(GIVEN, "deferrable", request.param)
+    return bool(request.param)
+
+
+deferred = pytest.mark.parametrize("waits_deferred", [True], indirect=True)
+
+
+@pytest.fixture
+def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    found = Cluster(tmp_path / "cluster", fake_python)
+    monkeypatch.setenv("PATH", str(found.submit.parent), prepend=os.pathsep)
+    spark = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(spark))
+    given = connection(home_root=str(homes.root), python=str(fake_python), spark_conn_id="yarn")
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", given)
+    monkeypatch.setattr(
+        "airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": SILENCE_S, "start": None}
+    )
+    yield found
+    for home in homes.root.iterdir():
+        (home / "go").touch()
+    found.end()
+
+
+def asked_by_an_earlier_try(run: RunId = RUN) -> None:
+    order = StartOrder(entry="/pipelines/answers.py", run=run, parameters=PARAMETERS)
+    _, submitter = StreamPipelineHook().submit("flights", order)
+    assert submitter.wait(20.0)
+
+
+def channel(homes: Homes) -> Channel:
+    return Channel(LocalFiles(homes.path()))
+
+
+def real_driver(homes: Homes, request: str) -> subprocess.CompletedProcess[str]:
+    """The real one, late."""
+    command = [sys.executable, "-m", "spark_jobs", "run", small_pipeline.__file__, "--home", str(homes.path())]
+    return subprocess.run([*command, "--request", request], capture_output=True, text=True, check=False)
+
+
+def test_a_driver_that_waits_in_the_queue_is_waited_for(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
+    begun = once(cluster.submitted, lambda: cluster.begin(after_s=4 * SILENCE_S))
+    assert carry_out(operator(), context())["attempt"] == 1
+    assert "Requested attempt 1; spark-submit is process" in task_log.text
+    begun.join()
+    (argv,) = cluster.submitted()
+    assert argv[-5:] == ["/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"]
+
+
+def test_a_next_try_waits_for_the_driver_that_was_asked_for(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
+    asked_by_an_earlier_try()
+    begun = once(lambda: "A driver for attempt 1 was asked for" in task_log.text, cluster.begin)
+    assert carry_out(operator(), context())["attempt"] == 1
+    begun.join()
+    assert len(cluster.submitted()) == 1
+
+
+def test_another_run_gives_way_to_a_driver_that_is_on_its_way(homes: Homes, cluster: Cluster) -> None:
+    asked_by_an_earlier_try(RunId("somebody-else"))
+    assert "attempt 1 is asked for, for the run somebody-else" in str(failure(operator(), ConflictError))
+    assert len(cluster.submitted()) == 1
+
+
+def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
+    assert "has not begun within 0.5 s" in str(failure(operator(start_timeout_s=0.5, parameters=PARAMETERS), InterruptedRunError))
+    late = real_driver(homes, "start-1")
+    assert late.returncode == ExitCode.FAILED, late.stderr
+    assert "has not begun within 0.5 s" in " ".join(late.stderr.split())
+    assert channel(homes).attempts.numbers() == []
+    begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
+    assert carry_out(operator(), context())["attempt"] == 2
+    begun.join()
+
+
+def test_a_task_whose_own_time_is_up_leaves_the_driver_in_the_queue(homes: Homes, cluster: Cluster) -> None:
+    failure(operator(timeout_s=0.1), DeadlineExceededError)
+    assert channel(homes).unclaimed() is not None
+    begun = once(lambda: True, cluster.begin)
+    assert carry_out(operator(), context())["attempt"] == 1
+    begun.join()
+
+
+def test_a_submission_that_fails_is_an_error_with_its_words_and_a_next_try_asks_anew(
+    homes: Homes, cluster: Cluster, task_log: TaskLog
+) -> None:
+    cluster.refuse("the queue is closed")
+    assert "ended with exit code 1" in str(failure(operator(), InterruptedRunError))
+    assert "the queue is closed" in task_log.text
+    answer = channel(homes).response(start_request_id(AttemptNumber(1)))
+    assert answer is not None
+    assert answer.error is not None
+    (cluster.queue.parent / "says").unlink()
+    begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
+    assert carry_out(operator(), context())["attempt"] == 2
+    begun.join()
+
+
+@pytest.mark.parametrize("waits_deferred", [False], indirect=True)
+def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
+    task = operator(parameters=PARAMETERS)
+    killer = once(lambda: Owners(LocalFiles(homes.path()), AttemptNumber(1)).newest() is not None, task.on_kill)
+    assert "The task was killed" in str(failure(task, InterruptedRunError))
+    killer.join()
+    begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
+    assert carry_out(operator(), context(token="second try"))["attempt"] == 2
+    begun.join()
+    assert real_driver(homes, "start-1").returncode == ExitCode.FAILED
+    assert channel(homes).attempts.numbers() == [2]
+
+
+@deferred
+def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spark(homes: Homes, cluster: Cluster) -> None:
+    asked_by_an_earlier_try()
+    owners = Owners(LocalFiles(homes.path()), AttemptNumber(1))
+    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+    late = real_driver(homes, "start-1")
+    assert late.returncode == ExitCode.FAILED, late.stderr
+    assert "its task was cleared" in " ".join(late.stderr.split())
+    assert not (homes.path() / "work/spark.log").exists()
+    answer = channel(homes).response(start_request_id(AttemptNumber(1)))
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == RunCancelledError.__name__
+    assert channel(homes).attempts.numbers() == []
+
+
+@deferred
+def test_whoever_has_lost_charge_of_an_attempt_does_not_give_it_up(homes: Homes, cluster: Cluster) -> None:
+    asked_by_an_earlier_try()
+    hook = StreamPipelineHook()
+    first = hook.take_charge("flights", AttemptNumber(1), "a try that the scheduler has lost")
+    hook.take_charge("flights", AttemptNumber(1), "the next one")
+    hook.give_up("flights", AttemptNumber(1), InterruptedRunError("It has not begun."), first)
+    assert channel(homes).unclaimed() is not None
+
+
+@deferred
+def test_secrets_for_a_cluster_are_refused_before_anything_is_written(
+    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_API", '{"conn_type": "http", "password": "s3cr3t"}')
+    refused = failure(operator(secrets={"token": "api"}), RejectedError)
+    assert isinstance(refused, PipelineRunRefusedError)
+    assert "token cannot be given to a driver in cluster mode" in str(refused)
+    assert list(homes.root.iterdir()) == []
+    assert cluster.submitted() == []
+
+
+@deferred
+def test_the_test_of_a_connection_says_where_drivers_are_submitted(homes: Homes, cluster: Cluster) -> None:
+    well, said = StreamPipelineHook().test_connection()
+    assert well, said
+    for part in ("Spark connection 'yarn': YARN master yarn, deploy mode cluster", f"{cluster.submit} of Spark 4.2.0"):
+        assert part in said
+    assert list(homes.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("mark", ["AIRFLOW_IS_K8S_EXECUTOR_POD", "AIRFLOW_IS_EXECUTOR_CONTAINER"])
+def test_a_driver_that_would_end_with_its_tasks_container_is_refused(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    assert container_of_one_task() is None
+    monkeypatch.setenv(mark, "True")
+    refused = failure(operator(), RejectedError)
+    assert isinstance(refused, PipelineRunRefusedError)
+    assert "allow_driver_in_pod=True" in str(refused)
+    assert list(homes.root.iterdir()) == []
+
+
+def test_where_it_is_allowed_the_task_keeps_its_container_until_the_run_has_ended(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline.StreamPipelineOperator._defer", never)
+    assert operator(allow_driver_in_pod=True).execute(context())["attempt"] == 1
+
+
+def test_a_cluster_takes_drivers_from_a_container_too(homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
+    begun = once(lambda: len(cluster.submitted()) == 1, cluster.begin)
+    assert carry_out(operator(), context())["attempt"] == 1
+    begun.join()
+
+
+def never(*_: Any) -> None:
+    raise AssertionError("It was deferred.")

@@ -1,0 +1,282 @@
+"""The command that submits a driver: what it says for each master and deploy mode, and what is refused. Nothing is started."""
+
+import base64
+import json
+import os
+import stat
+import sys
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+import spark_jobs
+from airflow_provider.keytabs import keytab_file
+from airflow_provider.settings import Settings, read_settings
+from airflow_provider.spark_submit import DELTA_PACKAGE, MasterKind, Submission, parse_master, plan_submission
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, MissingRequirementError, RejectedError
+from spark_jobs.protocol.ids import RequestId
+
+MAIN = str(Path(spark_jobs.__file__).with_name("main.py"))
+STANDALONE, KUBERNETES = "spark://host:7077", "k8s://https://api:6443"
+IN_THE_IMAGE = "local:///opt/spark_jobs/main.py"
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``spark-submit`` on the path, which nobody starts."""
+    found = tmp_path / "bin" / "spark-submit"
+    found.parent.mkdir()
+    found.write_text("#!/bin/sh\nexit 1\n")
+    found.chmod(0o755)
+    monkeypatch.setenv("PATH", str(found.parent), prepend=os.pathsep)
+    return found
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> "Spark":
+    return Spark(monkeypatch)
+
+
+class Spark:
+    """A Spark connection, as a user has it for ``SparkSubmitOperator``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def connection(self, host: str, **extra: Any) -> None:
+        document = {"conn_type": "spark", "host": host, "extra": extra}
+        self._monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(document))
+
+    def plan(self, host: str, mode: str = "", conf: dict[str, str] | None = None, **extra: Any) -> Submission:
+        given = {"deploy-mode": mode} if mode else {}
+        self.connection(host, **(given | extra))
+        main = IN_THE_IMAGE if host == KUBERNETES else None
+        return plan_submission(Settings(spark_conn_id="spark_default", spark_main=main), conf or {})
+
+
+def command(submission: Submission) -> list[str]:
+    return submission.command(entry="/pipelines/a.py", home="file:///homes/flights", request=RequestId("start-3"))
+
+
+def option(argv: list[str], name: str) -> list[str]:
+    return [value for each, value in pairwise(argv) if each == name]
+
+
+@pytest.mark.parametrize(
+    ("master", "kind"),
+    [
+        ("local", MasterKind.LOCAL),
+        ("local[4]", MasterKind.LOCAL),
+        ("local[*]", MasterKind.LOCAL),
+        ("local[4,2]", MasterKind.LOCAL),
+        ("local-cluster[2,1,1024]", MasterKind.LOCAL),
+        ("spark://host:7077", MasterKind.STANDALONE),
+        ("spark://yarn-edge:7077", MasterKind.STANDALONE),
+        ("spark://k8s-edge.example:7077,other:7077", MasterKind.STANDALONE),
+        ("spark://[::1]:7077", MasterKind.STANDALONE),
+        ("yarn", MasterKind.YARN),
+        ("k8s://https://yarn.example:6443", MasterKind.KUBERNETES),
+        ("k8s://api.example", MasterKind.KUBERNETES),
+        ("k8s://http://127.0.0.1:8001/cluster", MasterKind.KUBERNETES),
+    ],
+)
+def test_a_master_is_told_by_its_whole_address(master: str, kind: MasterKind) -> None:
+    assert parse_master(master) is kind
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        *("", "host", "yarn://", "yarn-cluster", "local[]", "local[0]", "spark://host", "spark://", "spark://u:p@host:7077"),
+        *("mesos://host:5050", "sc://host:15002", "k8s://", "k8s://https://u:p@api:6443", "k8s://ftp://api", "k8s://api:port"),
+    ],
+)
+def test_what_is_no_master_is_refused_by_name(master: str) -> None:
+    with pytest.raises(InvalidParameterError, match="not the address of a Spark master") as refused:
+        parse_master(master)
+    assert refused.value.evidence == {"master": master}
+
+
+def test_a_driver_on_a_standalone_cluster_runs_in_client_mode_unless_told_otherwise(spark: Spark, program: Path) -> None:
+    submission = spark.plan(STANDALONE, conf={"spark.executor.memory": "2g"})
+    assert submission.driver_is_here
+    assert command(submission) == [
+        *(str(program), "--master", STANDALONE, "--conf", "spark.executor.memory=2g"),
+        *("--conf", f"spark.jars.packages={DELTA_PACKAGE}", "--name", "flights start-3", "--deploy-mode", "client"),
+        *(MAIN, "/pipelines/a.py", "--home", "file:///homes/flights", "--request", "start-3"),
+    ]
+    assert submission.environment() == {"PYSPARK_DRIVER_PYTHON": sys.executable}
+
+
+def test_on_yarn_the_queue_and_the_principal_are_the_connections_and_the_submitter_does_not_wait(
+    spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    keytab = base64.b64encode(b"the keytab").decode()
+    submission = spark.plan("yarn", "cluster", queue="nightly", principal="etl@EXAMPLE", keytab=keytab)
+    argv = command(submission)
+    assert not submission.driver_is_here
+    assert (option(argv, "--master"), option(argv, "--deploy-mode"), option(argv, "--queue")) == (
+        ["yarn"],
+        ["cluster"],
+        ["nightly"],
+    )
+    assert option(argv, "--principal") == ["etl@EXAMPLE"]
+    assert Path(option(argv, "--keytab")[0]).read_bytes() == b"the keytab"
+    assert keytab not in " ".join(argv)
+    assert set(option(argv, "--conf")) == {
+        "spark.yarn.submit.waitAppCompletion=false",
+        "spark.yarn.maxAppAttempts=1",
+        f"spark.jars.packages={DELTA_PACKAGE}",
+    }
+    assert submission.environment() == {}, "it would be given to the driver, where there is no such Python"
+
+
+def test_on_kubernetes_namespace_and_image_are_given_and_the_submitter_does_not_wait(spark: Spark) -> None:
+    argv = command(spark.plan(KUBERNETES, "cluster", {"spark.kubernetes.container.image": "us/spark:1"}, namespace="etl"))
+    assert option(argv, "--master") == [KUBERNETES]
+    assert {"spark.kubernetes.namespace=etl", "spark.kubernetes.submission.waitAppCompletion=false"} < set(option(argv, "--conf"))
+    assert "spark.kubernetes.container.image=us/spark:1" in option(argv, "--conf")
+    assert IN_THE_IMAGE in argv
+
+
+def test_the_words_in_an_address_decide_nothing(spark: Spark) -> None:
+    argv = command(spark.plan("spark://yarn-k8s:7077", namespace="etl"))
+    assert not [setting for setting in option(argv, "--conf") if "kubernetes" in setting or "yarn" in setting]
+
+
+def test_a_connection_given_as_a_url_has_the_same_master(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://host:7077?deploy-mode=client")
+    assert plan_submission(Settings(spark_conn_id="spark_default"), {}).master == STANDALONE
+
+
+def test_settings_of_a_task_go_before_what_the_connection_says(spark: Spark) -> None:
+    conf = {"spark.submit.deployMode": "client", "spark.app.name": "mine", "spark.yarn.maxAppAttempts": "2"}
+    argv = command(spark.plan("yarn", "cluster", conf))
+    assert (option(argv, "--deploy-mode"), option(argv, "--name")) == (["client"], ["mine"])
+    cluster = spark.plan("yarn", "cluster", {"spark.yarn.submit.waitAppCompletion": "true"})
+    assert "spark.yarn.submit.waitAppCompletion=true" in option(command(cluster), "--conf")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, DELTA_PACKAGE),
+        ("g:a:1", f"g:a:1,{DELTA_PACKAGE}"),
+        ("g:a:1, io.delta:delta-spark_4.2_2.13:4.4.9", "g:a:1,io.delta:delta-spark_4.2_2.13:4.4.9"),
+        ("", ""),
+    ],
+)
+def test_deltas_package_comes_with_the_driver_unless_spark_has_it(spark: Spark, given: str | None, expected: str) -> None:
+    conf = {} if given is None else {"spark.jars.packages": given}
+    (packages,) = [each for each in option(command(spark.plan(STANDALONE, conf=conf)), "--conf") if ".packages=" in each]
+    assert packages == f"spark.jars.packages={expected}"
+
+
+def test_deltas_package_is_that_of_the_extra_that_installs_spark() -> None:
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    assert f"io.delta:delta-spark_{minor}_2.13:{version('delta-spark')}" == DELTA_PACKAGE
+
+
+def test_a_python_that_is_chosen_for_the_driver_is_left_alone(spark: Spark) -> None:
+    assert spark.plan(STANDALONE, conf={"spark.pyspark.python": "/p"}).environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "conf", "expected"),
+    [
+        (STANDALONE, "cluster", {}, "no Python application in cluster mode on a standalone cluster"),
+        ("local[2]", "cluster", {}, "a local master has no cluster"),
+        ("yarn", "remote", {}, "'remote' is neither client nor cluster"),
+        ("yarn", "", {"spark.master": "local"}, "the connection names the master"),
+        ("yarn", "cluster", {"spark.yarn.appMasterEnv.SPARK_JOBS_PARAM_TOKEN": "t"}, "would show the value of a secret"),
+        (KUBERNETES, "cluster", {"spark.kubernetes.driverEnv.SPARK_JOBS_PARAM_TOKEN": "t"}, "would show the value of a secret"),
+        ("mesos://host:5050", "", {}, "not the address of a Spark master"),
+    ],
+)
+def test_what_cannot_run_is_refused_early(spark: Spark, host: str, mode: str, conf: dict[str, str], expected: str) -> None:
+    with pytest.raises(InvalidParameterError, match=expected) as refused:
+        spark.plan(host, mode, conf)
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize("extra", [{"rest-port": "many"}, {"spark-binary": "rm"}, {"spark-home": "/opt/spark"}, {"keytab": "a"}])
+def test_a_spark_connection_with_a_wrong_extra_is_refused(spark: Spark, extra: dict[str, str]) -> None:
+    with pytest.raises(InvalidParameterError, match="Spark connection"):
+        spark.plan(STANDALONE, **dict[str, Any](extra))
+
+
+def test_a_spark_connection_that_is_not_there_is_no_yarn() -> None:
+    with pytest.raises(MissingRequirementError, match="no Airflow connection 'spark_default'"):
+        plan_submission(Settings(spark_conn_id="spark_default"), {})
+
+
+def test_without_spark_submit_it_says_what_to_install(spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    spark.connection(STANDALONE)
+    alone = Settings(spark_conn_id="spark_default", python="/bin/sh")
+    with pytest.raises(MissingRequirementError, match="spark-submit is not a program"):
+        plan_submission(alone, {})
+
+
+def test_the_spark_submit_beside_the_drivers_python_is_the_second_choice(
+    spark: Spark, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    python = program.parent / "python"
+    python.symlink_to(sys.executable)
+    spark.connection(STANDALONE)
+    assert plan_submission(Settings(spark_conn_id="spark_default", python=str(python)), {}).program == str(program)
+
+
+def test_the_place_of_main_py_in_an_image_has_to_be_named(spark: Spark) -> None:
+    spark.connection(KUBERNETES, **{"deploy-mode": "cluster"})
+    with pytest.raises(MissingRequirementError, match="spark_main|main.py"):
+        plan_submission(Settings(spark_conn_id="spark_default"), {})
+    uploaded = plan_submission(Settings(spark_conn_id="spark_default"), {"spark.kubernetes.file.upload.path": "s3a://b/up"})
+    assert uploaded.application == MAIN
+
+
+def test_secret_parameters_reach_a_driver_on_this_host_only(spark: Spark) -> None:
+    spark.plan("yarn", "client").check_secrets(["token"])
+    with pytest.raises(RejectedError, match="token cannot be given to a driver in cluster mode") as refused:
+        spark.plan("yarn", "cluster").check_secrets(["token"])
+    assert "credentials provider" in refused.value.remedy
+    with pytest.raises(RejectedError) as refused:
+        spark.plan(KUBERNETES, "cluster").check_secrets(["token"])
+    assert "spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN=NAME:KEY" in refused.value.remedy
+
+
+def test_where_kubernetes_has_a_secret_may_be_said() -> None:
+    reference = {"spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN": "etl:token"}
+    assert Settings().driver_conf(reference) == reference
+    with pytest.raises(InvalidParameterError, match="oauthToken"):
+        Settings().driver_conf({"spark.kubernetes.authenticate.submission.oauthToken": "t"})
+
+
+def test_one_connection_names_the_master(spark: Spark) -> None:
+    with pytest.raises(InvalidParameterError, match="both 'master' and 'spark_conn_id'"):
+        read_settings({"master": "local[2]", "spark_conn_id": "spark_default"}, "c")
+
+
+def test_a_keytab_is_readable_for_its_user_only_and_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    encoded = base64.b64encode(b"the keytab").decode()
+    found = [keytab_file(encoded), keytab_file(encoded)]
+    assert found[0] is not None
+    assert found[0] == found[1]
+    file = Path(found[0])
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
+    assert list(file.parent.iterdir()) == [file]
+    assert keytab_file("") is None
+
+
+def test_no_keytab_is_put_where_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"stream-pipeline-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(AccessDeniedError, match="others can enter it"):
+        keytab_file(base64.b64encode(b"the keytab").decode())

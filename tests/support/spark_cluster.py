@@ -1,0 +1,115 @@
+"""A standalone Spark cluster on this host: a master and workers, each a JVM of its own."""
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from spark_jobs.runtime.delta_jars import DeltaJars
+
+STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+REGISTERED = "Successfully registered with master"
+DEADLINE_S = 60.0
+SPARK_HOME = Path(pyspark.__file__).parent
+DAEMON = {
+    "SPARK_HOME": str(SPARK_HOME),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+}
+
+
+@dataclass
+class SparkCluster:
+    """A running cluster."""
+
+    directory: Path
+    master: str = ""
+    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def executors(self) -> list[psutil.Process]:
+        """The processes that run tasks."""
+        found = []
+        for process in self.processes:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # it ended under our eyes
+                    found += [child] if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()) else []
+        return found
+
+    def start(self, name: str, arguments: Sequence[str], within: Sequence[str] = ()) -> Path:
+        """Starts a part; where its log is.
+
+        Args:
+            name: Of the log.
+            arguments: A class of Spark, and its arguments.
+            within: A command that runs the part.
+        """
+        log = self.directory / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*within, str(SPARK_HOME / "bin/spark-class"), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | DAEMON,
+            )
+        self.processes.append(process)
+        return log
+
+
+def said(log: Path, words: str) -> re.Match[str]:
+    """Waits until a log has them."""
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.05)):
+        if found := re.search(words, log.read_text(errors="replace")):
+            return found
+        pause.wait(0.05)
+    raise AssertionError(log.read_text(errors="replace"))
+
+
+def delta_on_this_host() -> dict[str, str]:
+    """Settings with which no jar is looked for or sent around: driver and executors find Delta where this host has it."""
+    jars = DeltaJars({}, ()).setting()
+    if jars is None:
+        return {}
+    own = [jar for jar in jars.split(",") if Path(jar).name.startswith(("io.delta_", "io.unitycatalog_"))]  # Spark has the others
+    found = os.pathsep.join(own)
+    return {"spark.jars.packages": "", "spark.driver.extraClassPath": found, "spark.executor.extraClassPath": found}
+
+
+@contextmanager
+def spark_cluster(directory: Path, workers: int = 2, within: Sequence[str] = ()) -> Iterator[SparkCluster]:
+    """A cluster of workers with a core each, until the context closes.
+
+    Args:
+        directory: For its logs and its executors.
+        workers: How many.
+        within: A command that runs each worker.
+    """
+    cluster = SparkCluster(directory)
+    directory.mkdir(parents=True)
+    try:
+        where = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        cluster.master = said(cluster.start("master", ["org.apache.spark.deploy.master.Master", *where]), STARTED.pattern)[1]
+        logs = []
+        for number in range(workers):
+            room = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
+            worker = ["org.apache.spark.deploy.worker.Worker", *where, *room, cluster.master]
+            logs.append(cluster.start(f"worker-{number}", worker, within))
+        for log in logs:
+            said(log, REGISTERED)
+        yield cluster
+    finally:
+        for process in reversed(cluster.processes):
+            process.terminate()
+        for process in cluster.processes:
+            process.wait(DEADLINE_S)
