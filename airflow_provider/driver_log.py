@@ -1,22 +1,24 @@
-"""What a driver has said last, for the log of a task that failed with it."""
+"""What a driver has said last, for whoever looks for the reason of its end."""
 
 import json
 import os
 from pathlib import Path
 
+from airflow_provider.plain_files import open_plain
+
 _LINE_BYTES = 4096
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log on this host, at most ``count``; empty where there is no such file.
+    """The last lines of a log on this host, at most ``count``; empty where there is no such file, or only a link.
 
-    JSON lines become time, level and message.
+    JSON lines become time, level and message. At most 4 KiB per line that is asked for are read.
     """
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_plain(path), "rb") as stream:
             size_bytes = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size_bytes - count * _LINE_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
+            lines = stream.read(count * _LINE_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []
     return [_readable(line) for line in lines[-count:]]

@@ -77,6 +77,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider.sensors.checkpoint", "airflow_provider.sensors.final_checkpoint"],
             }
         ],
+        "extra-links": [f"airflow_provider.links.{name}" for name in ("ManifestLink", "DriverLogLink", "TablesLink")],
         "connection-types": [
             {
                 "connection-type": "stream_pipeline",

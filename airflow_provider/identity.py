@@ -1,9 +1,11 @@
 """Who asks for a run: the same in every try of a task, never the same for two tasks."""
 
 from typing import Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from spark_jobs.protocol.ids import RunId
+
+_PREFIX = "airflow/"
 
 
 class TaskIdentity(Protocol):
@@ -31,4 +33,10 @@ def run_id_of(task: TaskIdentity, *, task_id: str | None = None) -> RunId:
     """
     index = task.map_index if task_id is None else -1
     parts = [task.dag_id, task.run_id, task_id or task.task_id, *([] if index is None or index < 0 else [str(index)])]
-    return RunId("airflow/" + "/".join(quote(part, safe=":+") for part in parts))
+    return RunId(_PREFIX + "/".join(quote(part, safe=":+") for part in parts))
+
+
+def dag_of(run: RunId) -> str | None:
+    """The DAG of a run; None if no task has asked for it."""
+    dag_id, _, rest = run.removeprefix(_PREFIX).partition("/")
+    return unquote(dag_id) if run.startswith(_PREFIX) and rest else None

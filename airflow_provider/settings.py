@@ -10,8 +10,8 @@ from typing import Any
 
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
-_SECRET = re.compile(r"secret|password|token|access[.]?key|account[.]key", re.IGNORECASE)
-"""As ``spark.redaction.regex``, and the names that Azure uses."""
+_SECRET = re.compile(r"secret|password|passphrase|token|(access|private)[.]?key|(account|encryption)[.]key", re.IGNORECASE)
+"""As ``spark.redaction.regex``, and the names that stores use."""
 _REFERENCE = re.compile(r"spark[.]kubernetes[.](driver|executor)[.](secretKeyRef|secrets)[.]|.*File$")
 """These say where a secret is."""
 

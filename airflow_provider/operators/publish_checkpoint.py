@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
+from airflow_provider.driver_log import last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, is_at_work
+from airflow_provider.spark_conf import checked_conf
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.5
 _EXIT_WAIT_S = 10.0
+_LOG_LINES = 50
 
 
 class PublishCheckpointOperator(BaseOperator):
@@ -41,7 +45,7 @@ class PublishCheckpointOperator(BaseOperator):
         pipelines: A home, several, or by home the number of its checkpoint, such as that of another task's XCom. Without a number,
             or with an empty one: its newest. Homes are inside the connection's home roots. Templated.
         deferrable: Wait for a Spark that publishes in the triggerer, and hold no worker's slot meanwhile.
-        conf: Spark settings, over the connection's, where Spark publishes. Not templated: some load code.
+        conf: Spark settings, over the connection's, where Spark publishes. Templated as those of the operator that runs a pipeline.
         conn_id: The connection, of type ``stream_pipeline``.
         kwargs: As for every operator.
 
@@ -50,8 +54,9 @@ class PublishCheckpointOperator(BaseOperator):
         PipelineRunError: Anything else; a retry does what is missing.
     """
 
-    template_fields: Sequence[str] = ("pipelines",)
-    template_fields_renderers = {"pipelines": "json"}  # noqa: RUF012  # as every operator declares it
+    template_fields: Sequence[str] = ("pipelines", "conf")
+    template_fields_renderers = {"pipelines": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
+    operator_extra_links = LINKS
     ui_color = "#e8f0e4"
 
     def __init__(
@@ -59,14 +64,14 @@ class PublishCheckpointOperator(BaseOperator):
         *,
         pipelines: str | Sequence[str] | Mapping[str, int | str | None],
         deferrable: bool = True,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str] | str | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.pipelines = pipelines
         self.deferrable = deferrable
-        self.conf = conf
+        self.conf = self._written_conf = conf
         self.conn_id = conn_id
         self._spark: LocalDriver | None = None
         self._killed = False
@@ -78,8 +83,11 @@ class PublishCheckpointOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Checks all, then publishes all; deferred while Spark does, unless ``deferrable`` is off."""
         with raising_airflow_errors():
+            checked_conf(self, self._written_conf, self.conf)
             planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
-            return self._publish(context, {plan.files.url: plan.manifest.checkpoint for plan in planned})
+            checkpoints = {plan.files.url: plan.manifest.checkpoint for plan in planned}
+            record_homes(context, self.conn_id, checkpoints)
+            return self._publish(context, checkpoints)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Goes on after Spark has published one of them, or has failed to."""
@@ -124,7 +132,7 @@ class PublishCheckpointOperator(BaseOperator):
         """Lets Spark publish one of them: here, or somebody else who is at it already."""
         checkpoint = checkpoints[home]
         output = self.hook.publication_output(home, checkpoint)
-        self._spark = self.hook.start_publication(home, checkpoint, self.conf or {})
+        self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self._written_conf, self.conf))
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
         if self.deferrable:
@@ -140,8 +148,10 @@ class PublishCheckpointOperator(BaseOperator):
 
     def _check_published(self, home: str, checkpoint: CheckpointId) -> None:
         """Raises why the process that this task has started has not done it."""
-        ended = not is_at_work(self.hook.publication_output(home, checkpoint))
-        if ended and self.hook.plan_publication(home, checkpoint).by_spark:
+        output = self.hook.publication_output(home, checkpoint)
+        if not is_at_work(output) and self.hook.plan_publication(home, checkpoint).by_spark:
+            lines = last_lines(output, _LOG_LINES)
+            self.log.error("The last %d lines of %s:\n%s", len(lines), output, "\n".join(lines))
             raise self.hook.publication_error(home, checkpoint)
 
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:

@@ -1,5 +1,6 @@
 """The operator that runs a pipeline."""
 
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -13,9 +14,11 @@ from airflow_provider.driver_log import last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
+from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, check_host_lasts
 from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, choice, mapping
+from airflow_provider.spark_conf import checked_conf
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waiting import Next, ProgressLog, Wait, checked, first_step, in_use
@@ -76,7 +79,8 @@ class StreamPipelineOperator(BaseOperator):
         on_rewind: What a fresh start does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         wait_for: What ends the task.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
-        conf: Spark settings, over the connection's. Not templated: some load code.
+        conf: Spark settings, over the connection's. Templated; but a setting that does not stand in the DAG file as it is may only say
+            how big the run is (:data:`airflow_provider.spark_conf.RUN_MAY_SET`).
         poll_interval_s: Between two looks at the home, while something changes there.
         max_poll_interval_s: Between two looks by the triggerer, once nothing has changed for a while.
         timeout_s: How long to wait at most; then the task fails, the driver goes on, and a retry waits for it again. Airflow's own
@@ -93,8 +97,9 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish")
-    template_fields_renderers = {"parameters": "json"}  # noqa: RUF012  # as every operator declares it
+    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", "conf")
+    template_fields_renderers = {"parameters": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
+    operator_extra_links = LINKS
     ui_color = "#e8f0e4"
 
     def __init__(
@@ -110,7 +115,7 @@ class StreamPipelineOperator(BaseOperator):
         on_rewind: str = OnRewind.REFUSE.value,
         wait_for: Literal["final_checkpoint"] = "final_checkpoint",
         deferrable: bool = True,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str] | str | None = None,
         poll_interval_s: float = 2.0,
         max_poll_interval_s: float = 5.0,
         timeout_s: float | None = None,
@@ -135,7 +140,7 @@ class StreamPipelineOperator(BaseOperator):
         self.on_rewind = on_rewind
         self.wait_for = wait_for
         self.deferrable = deferrable
-        self.conf = conf
+        self.conf = self._written_conf = conf
         self.poll_interval_s = poll_interval_s
         self.max_poll_interval_s = max_poll_interval_s
         self.timeout_s = timeout_s
@@ -157,6 +162,7 @@ class StreamPipelineOperator(BaseOperator):
         try:
             with raising_airflow_errors():
                 order, token = self._order(run_id_of(context["ti"])), str(context["ti"].id)
+                record_homes(context, self.conn_id, {self.hook.files(self.home).url: None})
                 while True:
                     begun = self._begin(order, token)
                     if isinstance(begun, StartResponse):
@@ -288,7 +294,7 @@ class StreamPipelineOperator(BaseOperator):
             publish=choice("publish", self.publish, Publish),
             fresh=self.fresh,
             on_rewind=choice("on_rewind", self.on_rewind, OnRewind) or OnRewind.REFUSE,
-            conf=self.conf or {},
+            conf=checked_conf(self, self._written_conf, self.conf),
             secrets=self.secrets or {},
         )
 
@@ -380,7 +386,9 @@ class StreamPipelineOperator(BaseOperator):
         )
 
     def _log_driver(self, attempt: AttemptNumber) -> None:
-        for path in (self.hook.driver_log(self.home, attempt), self.hook.driver_output(self.home, attempt)):
-            lines = last_lines(path, _LOG_LINES)
-            if lines:
-                self.log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
+        paths = (self.hook.driver_log(self.home, attempt), self.hook.driver_output(self.home, attempt))
+        found = {path: lines for path in paths if (lines := last_lines(path, _LOG_LINES))}
+        for path, lines in found.items():
+            self.log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
+        if not found:
+            self.log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), paths[0])

@@ -6,7 +6,7 @@ line, no request and no home.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
@@ -30,6 +30,8 @@ class BoundParameters:
     values: BaseModel | None
     """What functions are given as ``params``. None where the pipeline declares none."""
     _public: Mapping[str, Any] = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """The texts that must not be written down."""
 
     def public(self) -> dict[str, Any]:
         """JSON values by field name, without secrets."""
@@ -86,7 +88,9 @@ def _bound(place: Place, model: Model, values: BaseModel) -> BoundParameters:
         canonical(public)
     except ValueError as error:
         raise _refused(place, [f"a value cannot be written as JSON ({error})"], model) from error
-    return BoundParameters(values, MappingProxyType(public))
+    given = set(secret_fields(model)) & values.model_fields_set  # a default stands in the pipeline's code
+    secrets = [text for name in given for text in _secret_texts(getattr(values, name))]
+    return BoundParameters(values, MappingProxyType(public), tuple(secrets))
 
 
 def _validated(model: Model, values: dict[str, Any]) -> BaseModel | list[str]:
@@ -173,6 +177,20 @@ def _holds_secret(annotation: Any, seen: set[Any]) -> bool:
             if any(_holds_secret(info.annotation, seen) for info in kind.model_fields.values()):
                 return True
     return False
+
+
+def _secret_texts(value: Any) -> Iterator[str]:
+    """Every secret in a value, at any depth, as text."""
+    if isinstance(value, SecretStr | SecretBytes | Secret):
+        secret = value.get_secret_value()
+        yield secret.decode(errors="replace") if isinstance(secret, bytes) else str(secret)
+    elif isinstance(value, BaseModel):
+        yield from _secret_texts([each for _, each in value])
+    elif isinstance(value, Mapping):
+        yield from _secret_texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _secret_texts(each)
 
 
 def _refused(place: Place, problems: list[str], model: Model | None) -> InvalidParameterError:

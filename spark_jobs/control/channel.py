@@ -135,6 +135,10 @@ class Channel:
         """
         return read_document(self.files, f"requests/{request}.json", StartRequest)
 
+    def newest_request(self, run: RunId) -> StartRequest | None:
+        """The last that was asked for this run; None where nobody asked."""
+        return next((request for request in self._newest_first() if request.run == run), None)
+
     @contextmanager
     def refusals_answered(self, request: RequestId) -> Iterator[None]:
         """Answers ``request`` with whatever is refused inside: the same start would be refused again."""

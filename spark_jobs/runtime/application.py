@@ -46,6 +46,7 @@ from spark_jobs.protocol.ids import (
     new_incarnation_id,
     new_work_directory_id,
 )
+from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
@@ -114,7 +115,8 @@ class Application:
             except FencedError:
                 raise
             except Exception as error:
-                known = error if isinstance(error, StreamPipelineError) else _unexpected(error)
+                mask = masking(self.parameters.secrets)
+                known = masked_error(error if isinstance(error, StreamPipelineError) else _unexpected(error, mask), mask)
                 self._answer_failure(channel, request, known)
                 if known is error:
                     raise
@@ -157,7 +159,7 @@ class Application:
             if standing is not None:
                 return standing
             attempt = self._begin_attempt(request, decision, facts)
-            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt))))
+            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt)), masking(self.parameters.secrets)))
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
@@ -379,7 +381,7 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
     )
 
 
-def _unexpected(error: Exception) -> InterruptedRunError:
+def _unexpected(error: Exception, mask: Mask) -> InterruptedRunError:
     if jvm_has_ended(error):
         return InterruptedRunError(
             "Spark's Java process has ended, or does not answer any more.",
@@ -387,7 +389,7 @@ def _unexpected(error: Exception) -> InterruptedRunError:
             remedy="Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on.",
         )
     return InterruptedRunError(
-        f"{type(error).__name__}: {str(error).strip()[:2000]}",
+        f"{type(error).__name__}: {mask(str(error).strip())[:2000]}",
         exists="Every batch that was staged is kept, and so is a checkpoint that was completed.",
         remedy="Mend the cause and run it again: it goes on where it was.",
     )

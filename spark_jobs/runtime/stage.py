@@ -307,7 +307,7 @@ class StageRun:
             return cause
         text = java_message(cause)
         if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
-            text = f"... {text[-_MESSAGE_MAX:]}"
+            text = f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
         return InterruptedRunError(
             f"Stage '{self.stage.name}' failed in batch {self.spark_log.last_offsets()}: {text}",
             exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",

@@ -1,6 +1,7 @@
 """The DAGs on the pages of the documentation, as Airflow parses them."""
 
 import json
+import re
 import subprocess
 import sys
 from inspect import signature
@@ -10,10 +11,12 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_provider.get_provider_info import get_provider_info
+from airflow_provider.links import LINKS
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
+from airflow_provider.spark_conf import RUN_MAY_SET
 from spark_jobs.api.load import load_pipeline
 from tests.support.pages import ROOT, files, pages, table_rows
 
@@ -54,9 +57,10 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "refresh_prices": ["refresh"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
+        "sized": ["run"],
         "views": ["run"],
     }
-    assert len(shown) == 9
+    assert len(shown) == 10
 
 
 @pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor])
@@ -78,6 +82,16 @@ def test_the_move_from_spark_submit_names_every_argument_of_it() -> None:
     ]
     own = [name for name, each in signature(SparkSubmitOperator).parameters.items() if each.kind is each.KEYWORD_ONLY]
     assert sorted(rows) == sorted(own)
+
+
+def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
+    rows = [row.cells[column] for row in table_rows(REFERENCE) if (column := "settings that a run may choose") in row.cells]
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(rows))) == sorted(RUN_MAY_SET)
+
+
+def test_the_reference_names_every_link() -> None:
+    described = [row.cells["link"] for row in table_rows(REFERENCE) if "link" in row.cells]
+    assert described == [link.name for link in LINKS]
 
 
 def test_the_sensors_take_the_same_arguments() -> None:

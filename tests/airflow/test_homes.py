@@ -54,6 +54,11 @@ def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
         "{root}/link/x",
         "link/x",
         "file://{root}/l%69nk/x",
+        "file://localhost{root}/../x",
+        "FILE:{root}/%2e%2e/x",
+        "{root}/link/../../homes-of-others/x",
+        "./../homes-of-others/x",
+        "~root/flights",
     ],
 )
 def test_no_home_outside_is_opened(root: Path, home: str) -> None:
@@ -76,6 +81,20 @@ def test_no_home_outside_is_opened(root: Path, home: str) -> None:
         "",
         "  ",
         "file://{root}/%252e%252e/x",
+        "file://{root}/%25252e/x",
+        "file://{root}/x%00",
+        "file://{root}/x%0a",
+        "{root}/x\x7f",
+        "{root}\\..\\x",
+        "file:////etc/x",
+        "file://{root}?x",
+        "file://user:word@localhost{root}/x",
+        "http://169.254.169.254/x",
+        "abfss://container@account/x",
+        "C:/x",
+        "x:y",
+        "é:{root}/x",
+        "::/x",
     ],
 )
 def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
@@ -91,6 +110,49 @@ def test_without_roots_no_home_is_allowed(root: Path) -> None:
 def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(root)
     assert open_home("flights", [str(tmp_path / "alias")]).url == f"file://{root}/flights"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..\N{FULLWIDTH SOLIDUS}..\N{FULLWIDTH SOLIDUS}x",
+        "..\N{DIVISION SLASH}x",
+        "..\N{FRACTION SLASH}x",
+        "\N{TWO DOT LEADER}",
+        "\N{ONE DOT LEADER}\N{ONE DOT LEADER}",
+        "\N{FULLWIDTH FULL STOP}\N{FULLWIDTH FULL STOP}",
+        "..\N{ZERO WIDTH SPACE}",
+        "\N{FULLWIDTH TILDE}",
+    ],
+)
+def test_what_only_looks_like_a_way_out_is_a_name(root: Path, name: str) -> None:
+    place = Path(open_home(name, [str(root)]).url.removeprefix("file://"))
+    assert (place.parent, place.name) == (root, name)
+
+
+def test_a_root_may_be_a_url_and_has_the_same_walls(root: Path) -> None:
+    assert open_home("flights", [f"file://{root}"]).url == f"file://{root}/flights"
+    with pytest.raises(AccessDeniedError):
+        open_home("%2e%2e/homes-of-others/x", [f"file://{root}"])
+
+
+def test_a_very_long_home_is_refused_before_anything_is_written(root: Path) -> None:
+    with pytest.raises(RejectedError):
+        open_home("x/" * 5_000, [str(root)]).create("pipeline.json", b"{}")
+    with pytest.raises(RejectedError):
+        open_home("x" * 300, [str(root)]).create("pipeline.json", b"{}")
+    assert list(root.iterdir()) == []
+
+
+def test_a_link_that_is_turned_after_the_look_leads_nowhere_else(root: Path) -> None:
+    (root / "real").mkdir()
+    (root / "link").symlink_to("real")
+    files = open_home("link", [str(root)])
+    (root / "link").unlink()
+    (root / "link").symlink_to("../homes-of-others")
+    files.create("pipeline.json", b"{}")
+    assert (root / "real/pipeline.json").exists()
+    assert list((root.parent / "homes-of-others").iterdir()) == []
 
 
 @given(parts=st.lists(st.sampled_from(["..", ".", "a", "%2e%2e", "%2E.", "", "link", "up", "%2f", "file:"]), max_size=8))

@@ -47,6 +47,25 @@ def test_a_spark_on_this_host_has_no_deploy_mode() -> None:
     assert settings.local_conf({}) == {"spark.executor.cores": "2"}
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net",
+        "spark.hadoop.google.cloud.auth.service.account.private.key",
+        "spark.ssl.keyPassword",
+        "spark.hadoop.javax.jdo.option.ConnectionPassword",
+        "spark.kubernetes.authenticate.oauthToken",
+    ],
+)
+def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        Settings(conf={key: "hush"}).driver_conf({})
+    assert caught.value.evidence == {"settings": [key]}
+    assert "hush" not in str(caught.value)
+
+
 def test_a_driver_runs_in_the_workers_python_unless_told_otherwise() -> None:
     assert Settings().python == sys.executable
 

@@ -29,7 +29,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import AttemptNumber, RunId
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 
@@ -38,9 +38,9 @@ DEADLINE_S = 20.0
 
 
 def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = -1, token: str = "first try") -> Context:
-    task = SimpleNamespace(
-        dag_id="flights", run_id=run_id, task_id="run", map_index=map_index, id=f"{run_id} {map_index} {token}"
-    )
+    pushed: dict[str, Any] = {}
+    names = {"dag_id": "flights", "run_id": run_id, "task_id": "run", "map_index": map_index}
+    task = SimpleNamespace(**names, id=f"{run_id} {map_index} {token}", pushed=pushed, xcom_push=pushed.__setitem__)
     return cast(Context, {"ti": task})
 
 
@@ -199,6 +199,13 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
     assert error.error.evidence == {"stage": "hourly"}
     assert "noon error out of disk" in task_log.text
     assert "the driver says hello" in task_log.text
+
+
+def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
+    task = operator()
+    task._log_driver(AttemptNumber(7))
+    assert f"{os.uname().nodename} has nothing that the driver has said" in task_log.text
+    assert f"{homes.path()}/attempts/7.log" in task_log.text
 
 
 def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: TaskLog) -> None:
@@ -368,10 +375,6 @@ def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
 def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         operator(**arguments)
-
-
-def test_code_is_not_templated() -> None:
-    assert {"entry", "conf", "secrets", "conn_id"}.isdisjoint(StreamPipelineOperator.template_fields)
 
 
 @in_the_worker

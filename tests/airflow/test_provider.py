@@ -2,14 +2,20 @@
 
 import importlib
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import airflow
+from airflow.sdk.plugins_manager import AirflowPlugin
 
 import spark_jobs
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.links import LINKS
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.settings import Settings, read_settings
 from tests.airflow.conftest import ROOT
 
@@ -37,6 +43,29 @@ def test_every_module_it_names_is_there() -> None:
     for kind in ("hooks", "operators", "sensors"):
         for entry in info[kind]:
             assert all(importlib.import_module(module) for module in entry["python-modules"])
+
+
+def test_every_link_that_it_names_is_one_of_the_operators() -> None:
+    named = get_provider_info()["extra-links"]
+    assert named == [f"{type(link).__module__}.{type(link).__qualname__}" for link in LINKS]
+    for operator in (StreamPipelineOperator, PublishCheckpointOperator):
+        assert operator.operator_extra_links == LINKS
+
+
+def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (found,) = project["entry-points"]["airflow.plugins"].values()
+    module, _, name = found.partition(":")
+    plugin = getattr(importlib.import_module(module), name)
+    assert issubclass(plugin, AirflowPlugin)
+    assert plugin.name == "stream_pipelines"
+
+
+def test_no_worker_imports_what_the_pages_need() -> None:
+    modules = "airflow_provider.plugin", "airflow_provider.operators.stream_pipeline", "airflow_provider.triggers.run"
+    code = f"import sys, {', '.join(modules)}; print(sorted(name for name in sys.modules if 'airflow_provider.pages' in name))"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_connection_type_is_the_hooks() -> None:

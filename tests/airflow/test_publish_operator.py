@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from airflow.sdk import Context
 from airflow.sdk.exceptions import TaskDeferred
 from deltalake import DeltaTable
 
@@ -30,7 +29,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import PipelineName, SinkName
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import until
+from tests.airflow.test_operator import TaskLog, context, until
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.systems import quick
 
@@ -49,7 +48,7 @@ def staged(homes: Homes, name: str, checkpoints: int = 1, **cut: Any) -> StagedP
 
 
 def publish(pipelines: Any) -> Mapping[str, Any]:
-    return cast(Mapping[str, Any], PublishCheckpointOperator(task_id="publish", pipelines=pipelines).execute(cast(Context, {})))
+    return cast(Mapping[str, Any], PublishCheckpointOperator(task_id="publish", pipelines=pipelines).execute(context()))
 
 
 def refused(pipelines: Any, kind: type[StreamPipelineError]) -> PipelineRunRefusedError:
@@ -150,15 +149,25 @@ def in_thread(work: Callable[[], Any]) -> "Future[Any]":
 def test_where_spark_publishes_its_error_is_the_tasks(homes: Homes, deferrable: bool) -> None:
     pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
     with pytest.raises(PipelineRunRefusedError, match="starting no Spark in these tests"):
-        carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=deferrable), cast(Context, {}))
+        carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=deferrable), context())
     assert pipeline.rows(HOURLY) == []
     assert (homes.path("orders") / "work/publish-1.out").stat().st_mode & 0o077 == 0
+
+
+def test_what_spark_has_said_last_is_in_the_tasks_log(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged(homes, "orders", publisher=Publisher.SPARK)
+    log = TaskLog()
+    monkeypatch.setattr(PublishCheckpointOperator, "log", log)
+    with pytest.raises(PipelineRunRefusedError):
+        carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=False), context())
+    assert f"lines of {homes.path('orders')}/work/publish-1.out" in log.text
+    assert '"remedy": "Use the real one."' in log.text
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
-    waiting = in_thread(lambda: carry_out(task(deferrable=deferrable), cast(Context, {})))
+    waiting = in_thread(lambda: carry_out(task(deferrable=deferrable), context()))
     until(lambda: homes.starts("orders"))
     pipelines[1].checkpoint({HOURLY: [(7, "later")]}, publish=Publish.EXTERNAL, cut={"publisher": Publisher.SPARK})
     let_go(homes)
@@ -170,8 +179,8 @@ def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) ->
 def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     with pytest.raises(TaskDeferred):
-        task().execute(cast(Context, {}))
-    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+        task().execute(context())
+    waiting = in_thread(lambda: carry_out(task(), context()))
     until(lambda: pipelines[0].commits(HOURLY) == [1])
     let_go(homes)
     waiting.result(SOON_S)
@@ -181,14 +190,14 @@ def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
 
 def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_publishes_it(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
-    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+    waiting = in_thread(lambda: carry_out(task(), context()))
     until(lambda: homes.starts("orders"))
     os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
     with pytest.raises(PipelineRunError, match="said nothing"):
         waiting.result(SOON_S)
     assert pipelines[1].rows(HOURLY) == []
     (homes.path("orders") / "go").touch()
-    carry_out(task(), cast(Context, {}))
+    carry_out(task(), context())
     assert pipelines[1].commits(HOURLY) == [1]
 
 
@@ -196,9 +205,9 @@ def test_another_process_that_fails_is_followed_by_ones_own(homes: Homes) -> Non
     pipeline = by_spark(homes)
     staged(homes, "customers")
     with pytest.raises(TaskDeferred):
-        task().execute(cast(Context, {}))
+        task().execute(context())
     until(lambda: homes.starts("orders"))
-    waiting = in_thread(lambda: carry_out(task(), cast(Context, {})))
+    waiting = in_thread(lambda: carry_out(task(), context()))
     until(lambda: not waiting.done())
     os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
     until(lambda: len(homes.starts("orders")) == 2)
@@ -211,7 +220,7 @@ def test_a_kill_while_the_worker_waits_ends_the_spark(homes: Homes) -> None:
     pipeline = by_spark(homes)
     staged(homes, "customers")
     killed = task(deferrable=False)
-    waiting = in_thread(lambda: killed.execute(cast(Context, {})))
+    waiting = in_thread(lambda: killed.execute(context()))
     until(lambda: homes.starts("orders"))
     killed.on_kill()
     with pytest.raises(PipelineRunError, match="was killed"):
@@ -224,7 +233,7 @@ def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Home
     pipeline = by_spark(homes)
     staged(homes, "customers")
     with pytest.raises(PipelineRunError, match="has not ended within 1 s"):
-        carry_out(task(execution_timeout=timedelta(seconds=1)), cast(Context, {}))
+        carry_out(task(execution_timeout=timedelta(seconds=1)), context())
     let_go(homes)
     until(lambda: pipeline.commits(HOURLY) == [1])
 
@@ -233,6 +242,6 @@ def test_spark_itself_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -
     pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
     Channel(pipeline.files).claim(PipelineName("orders"))
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python=sys.executable))
-    (facts,) = carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders"), cast(Context, {})).values()
+    (facts,) = carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders"), context()).values()
     assert facts["sinks"]["hourly"]["version"] == 1
     assert pipeline.rows(HOURLY) == [(0, "a")]

@@ -19,10 +19,12 @@ import psutil
 START_S = 180.0
 DEADLINE_S = 90.0
 _PAUSE_S = 0.2
-_USERS = {"admin": "admin", "ann": "user", "bob": "viewer"}
+_USERS = {"admin": "admin", "ann": "user", "bob": "viewer", "eve": ""}
+"""By name the role; without one nothing is allowed."""
 SETTINGS = {
     "CORE__LOAD_EXAMPLES": "False",
     "CORE__PARALLELISM": "4",
+    "CORE__TEST_CONNECTION": "Enabled",
     "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in _USERS.items()),
     "API__WORKERS": "1",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "5",

@@ -228,6 +228,23 @@ def test_a_value_that_json_does_not_know_is_refused() -> None:
         bind(Ratio, {"ratio": "nan"})
 
 
+def test_every_secret_is_known_as_text_at_any_depth_but_not_its_default() -> None:
+    class Nested(BaseModel):
+        login: Login
+        keys: dict[str, list[SecretBytes]]
+        pin: Secret[int]
+        token: SecretStr = SecretStr("none")
+
+    model = Nested(login=Login(user="ann", password=SecretStr("hush")), keys={"a": [SecretBytes(b"key")]}, pin=Secret(1234))
+    assert sorted(bind(Nested, model).secrets) == ["1234", "hush", "key"]
+    assert "hush" not in repr(bind(Nested, model))
+
+
+def test_a_pipeline_without_secrets_hides_nothing() -> None:
+    assert bind(Params, {"flights": "/in"}).secrets == ()
+    assert bind(None, {}).secrets == ()
+
+
 def test_the_schema_has_types_and_what_is_required_but_no_secrets() -> None:
     class Form(BaseModel):
         flights: str

@@ -143,6 +143,16 @@ def test_the_newest_answer_of_a_run_counts(channel: Channel) -> None:
     assert channel.answer(A) == done
 
 
+def test_the_newest_request_of_a_run_is_found(channel: Channel) -> None:
+    assert channel.newest_request(A) is None
+    for fresh in (False, True):
+        channel.request_start(A, parameters={}, fresh=fresh)
+    channel.request_start(B, parameters={})
+    found = channel.newest_request(A)
+    assert found is not None
+    assert (found.attempt, found.run) == (2, A)
+
+
 def test_a_run_that_nobody_answered_has_no_answer(channel: Channel) -> None:
     channel.request_start(A, parameters={})
     assert channel.answer(A) is None

@@ -1,0 +1,76 @@
+"""Links from a task to its checkpoint's manifest, to what its driver says, and to its tables.
+
+A link leads to a page of Airflow's own server (:mod:`airflow_provider.plugin`) and names the task instance, nothing else. Where the
+home is, the page learns from what the task has recorded.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink, conf
+
+from airflow_provider.identity import TaskIdentity
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
+
+URL_PREFIX = "/stream-pipelines"
+RECORD_KEY = "stream_pipeline"
+"""The XCom in which a task records where its pipelines' homes are."""
+
+
+class _PageLink(BaseOperatorLink):
+    page: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return self.page.replace("-", " ").capitalize()
+
+    def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
+        """The URL of the page; relative to Airflow's own pages where this host is not told ``[api] base_url``."""
+        return _url(ti_key, self.page)
+
+
+class ManifestLink(_PageLink):
+    """The manifest of the task's checkpoint."""
+
+    page = "manifest"
+
+
+class DriverLogLink(_PageLink):
+    """The last lines of the driver's log."""
+
+    page = "driver-log"
+
+
+class TablesLink(_PageLink):
+    """The task's tables, with Delta versions and rows."""
+
+    page = "tables"
+
+
+LINKS = (ManifestLink(), DriverLogLink(), TablesLink())
+
+
+def record_homes(context: "Context", conn_id: str, homes: Mapping[str, int | None]) -> None:
+    """Records where a task's pipelines are, and shows its links from now on, deferred or not.
+
+    Args:
+        context: Of the task's execution.
+        conn_id: The connection whose roots allow the homes.
+        homes: By URL the checkpoint that the task is about; None: that of its own run.
+    """
+    task = context["ti"]
+    task.xcom_push(RECORD_KEY, {"conn_id": conn_id, "homes": dict(homes)})
+    for link in LINKS:
+        task.xcom_push(link.xcom_key, _url(task, link.page))
+
+
+def _url(task: TaskIdentity, page: str) -> str:
+    index = -1 if task.map_index is None else task.map_index
+    names = (quote(name, safe=":+") for name in (task.dag_id, task.run_id, task.task_id))
+    path = "{}/dags/{}/runs/{}/tasks/{}/{}/{}".format(URL_PREFIX.lstrip("/"), *names, index, page)
+    base = conf.get("api", "base_url", fallback=None)
+    return f"{base.rstrip('/')}/{path}" if base else path

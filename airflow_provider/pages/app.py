@@ -1,0 +1,192 @@
+"""The pages: one FastAPI app below Airflow's API server, which guards each of them as it guards the task instance itself."""
+
+import json
+import socket
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.models.dag import DagModel
+from airflow.models.xcom import XComModel
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from airflow_provider.driver_log import last_lines
+from airflow_provider.links import RECORD_KEY
+from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
+
+LOG_LINES = 200
+LINE_MAX_CHARACTERS = 2_000
+MANIFEST_MAX_CHARACTERS = 500_000
+
+_templates = Environment(
+    loader=PackageLoader("airflow_provider.pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_STYLE = _templates.get_template("style.css").render()
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+    f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""No script, nothing from elsewhere, no other site's frame, and no copy in a cache that other people use."""
+
+
+class _Table(BaseModel):
+    table: str
+    rows: int
+    version: int | None = None
+    known: bool = True
+    """Whether it has been said whether the rows are public."""
+
+
+class _Published(BaseModel):
+    """What a publishing task returns for one home; see :func:`airflow_provider.facts.publication_facts`."""
+
+    checkpoint: int
+    sinks: dict[str, _Table]
+
+
+def task_of_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskKey:
+    """The task instance of a URL: the only thing that a URL says."""
+    return TaskKey(dag_id, run_id, task_id, map_index)
+
+
+def recorded(session: Session, task: TaskKey, key: str) -> Any:
+    """What a task instance has pushed as XCom; None where there is nothing. No class is made of it, whatever it says."""
+    found = session.scalar(
+        select(XComModel.value).where(
+            XComModel.dag_id == task.dag_id,
+            XComModel.run_id == task.run_id,
+            XComModel.task_id == task.task_id,
+            XComModel.map_index == task.map_index,
+            XComModel.key == key,
+        )
+    )
+    try:
+        return json.loads(found) if isinstance(found, str) else found
+    except ValueError:
+        return None
+
+
+def may_see_dags(user: Any) -> Callable[[str], bool]:
+    """Whether somebody may look at the task instances of a DAG."""
+
+    def may_see(dag_id: str) -> bool:
+        details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+        entity = DagAccessEntity.TASK_INSTANCE
+        return bool(get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=user))
+
+    return may_see
+
+
+def looks(task: Annotated[TaskKey, Depends(task_of_path)], session: SessionDep, user: GetUserDep) -> list[Look]:
+    """What is seen of the homes that the task has recorded."""
+    try:
+        record = Record.model_validate(recorded(session, task, RECORD_KEY))
+    except ValidationError:
+        raise HTTPException(
+            404, "This task instance has recorded no home: it has not run yet, was refused before, or is no task of a pipeline."
+        ) from None
+    return list(look_at_homes(task, record, may_see_dags(user)))
+
+
+Task = Annotated[TaskKey, Depends(task_of_path)]
+Looks = Annotated[list[Look], Depends(looks)]
+
+router = APIRouter(
+    prefix="/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}",
+    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))],
+)
+
+
+@router.get("/manifest")
+def manifest(task: Task, looks: Looks) -> HTMLResponse:
+    """The manifest of each checkpoint that the task is about."""
+    texts = {}
+    for look in looks:
+        if look.manifest is not None:
+            text = json.dumps(look.manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            cut = f"\n… cut here: it has {len(text):,} characters" if len(text) > MANIFEST_MAX_CHARACTERS else ""
+            texts[look.home] = text[:MANIFEST_MAX_CHARACTERS] + cut
+    return _page("manifest.html", task, looks=looks, texts=texts)
+
+
+@router.get("/driver-log", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))])
+def driver_log(task: Task, looks: Looks) -> HTMLResponse:
+    """The last lines of what each driver has logged and printed."""
+    logs = {look.home: list(_logs(look)) for look in looks}
+    return _page("driver_log.html", task, looks=looks, logs=logs, count=LOG_LINES, host=socket.gethostname())
+
+
+@router.get("/tables", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))])
+def tables(task: Task, looks: Looks, session: SessionDep) -> HTMLResponse:
+    """The tables of each home with their Delta versions."""
+    published = _published(recorded(session, task, "return_value"))
+    return _page("tables.html", task, looks=looks, tables={look.home: _tables(look, published.get(look.home)) for look in looks})
+
+
+def _logs(look: Look) -> Iterator[tuple[str, str]]:
+    """By path the last lines; nothing where there is no such file."""
+    for path in look.logs:
+        lines = [line[:LINE_MAX_CHARACTERS] for line in last_lines(path, LOG_LINES)]
+        if lines:
+            yield str(path), "\n".join(lines)
+
+
+def _published(value: Any) -> dict[str, _Published]:
+    """What a publishing task has returned, by home; empty for what is nothing of the kind."""
+    found = {}
+    for home, facts in value.items() if isinstance(value, dict) else ():
+        try:
+            found[home] = _Published.model_validate(facts)
+        except ValidationError:
+            continue
+    return found
+
+
+def _tables(look: Look, published: _Published | None) -> dict[str, _Table]:
+    """The tables as they were when the task ended, or as a checkpoint names them that is on its way."""
+    if look.manifest is None:
+        return {}
+    if published is not None and published.checkpoint == look.manifest.checkpoint:
+        return published.sinks
+    results = look.results()
+    if results:
+        return {name: _Table(table=sink.table, rows=sink.rows, version=sink.version) for name, sink in results.items()}
+    cuts = look.manifest.sinks.items()
+    return {name: _Table(table=cut.table, rows=cut.actions.rows, known=False) for name, cut in cuts}
+
+
+def _page(template: str, task: TaskKey, status_code: int = 200, **values: Any) -> HTMLResponse:
+    text = _templates.get_template(template).render(task=task, style=_STYLE, **values)
+    return HTMLResponse(text, status_code, _HEADERS)
+
+
+def _refusal(request: Request, error: Exception) -> HTMLResponse:
+    assert isinstance(error, StarletteHTTPException)
+    text = _templates.get_template("refusal.html").render(style=_STYLE, status=error.status_code, detail=error.detail)
+    return HTMLResponse(text, error.status_code, _HEADERS | dict(error.headers or {}))
+
+
+def make_app() -> FastAPI:
+    """The app, without pages that describe it."""
+    app = FastAPI(title="Stream pipelines", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(router)
+    app.add_exception_handler(StarletteHTTPException, _refusal)
+    return app

@@ -1,0 +1,156 @@
+"""What a page shows of a task's homes: what the homes themselves say belongs to the task, or to a DAG that the viewer may see.
+
+A task has recorded where its homes are, and whoever may edit XComs may change that. So a record is a hint: the home has to be inside
+the roots of the connection, and its documents have to name a run that the viewer may look at.
+"""
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.identity import dag_of, run_id_of
+from airflow_provider.pages.read_only import read_only
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import log_path, output_path
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
+from spark_jobs.protocol.errors import AccessDeniedError, MissingRequirementError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
+from spark_jobs.storage.files import Files, local_path
+
+HOMES_MAX = 100
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """A task instance, whatever its try."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+class Record(BaseModel):
+    """What a task has recorded of itself; see :func:`airflow_provider.links.record_homes`."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    conn_id: str = Field(max_length=250)
+    homes: dict[str, int | None] = Field(max_length=HOMES_MAX)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is seen of one home."""
+
+    home: str
+    attempt: AttemptNumber | None = None
+    logs: tuple[Path, ...] = ()
+    """Where its driver, or who publishes with Spark, may have written."""
+    manifest: Manifest | None = None
+    answer: StartResponse | None = None
+    problem: str = ""
+    remedy: str = ""
+
+    def results(self) -> dict[SinkName, SinkResult]:
+        """The tables as the run has left them; empty while it has not ended."""
+        return self.answer.sinks if self.answer is not None else {}
+
+
+def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool]) -> Iterator[Look]:
+    """Looks at each of a task's homes, from this host.
+
+    Args:
+        task: Whose pages these are.
+        record: What it has recorded.
+        may_see: Whether the viewer may look at the task instances of a DAG.
+    """
+    hook = StreamPipelineHook(record.conn_id)
+    unusable = _unusable(hook)
+    for home, checkpoint in record.homes.items():
+        if unusable:
+            yield Look(
+                home, problem=unusable, remedy="Whoever edits connections can define it where the API server finds it, too."
+            )
+            continue
+        files = _allowed(hook, home)
+        if files is None:
+            yield Look(
+                home,
+                problem=f"It is not, or not any more, inside the home roots of the connection '{record.conn_id}'.",
+                remedy="Whoever edits connections can say why: home_root there names what may be looked at.",
+            )
+            continue
+        try:
+            found = _look(task, read_only(files), checkpoint, may_see)
+        except StreamPipelineError as error:
+            found = Look(home, problem=error.failed, remedy=error.remedy)
+        if checkpoint is not None and not found.problem:
+            found = replace(found, logs=(*found.logs, hook.publication_output(home, CheckpointId(checkpoint))))
+        yield found
+
+
+def _unusable(hook: StreamPipelineHook) -> str:
+    """What is wrong with the connection, as far as a viewer may know."""
+    try:
+        hook.settings  # noqa: B018  # read for its error
+    except MissingRequirementError:
+        return f"The connection '{hook.conn_id}' is not known on {socket.gethostname()}, where Airflow's API server runs."
+    except RejectedError:
+        return f"The connection '{hook.conn_id}' cannot be used."
+    return ""
+
+
+def _allowed(hook: StreamPipelineHook, home: str) -> Files | None:
+    try:
+        files = hook.files(home)
+    except (AccessDeniedError, RejectedError):
+        return None
+    return files if files.url == home else None  # a task records the place that its home has resolved to
+
+
+def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable[[str], bool]) -> Look:
+    if not local_path(files).is_dir():
+        return Look(
+            files.url,
+            problem=f"It is not on {socket.gethostname()}, where Airflow's API server runs.",
+            remedy="Mount it there under the same path, or look from a host that has it: spark-jobs status --home "
+            f"{local_path(files)}",
+        )
+    if checkpoint is None:
+        return _own_run(files, run_id_of(task))
+    manifest = CheckpointStore(files).manifest(CheckpointId(checkpoint))
+    if manifest.run != run_id_of(task) and ((dag_id := dag_of(manifest.run)) is None or not may_see(dag_id)):
+        return Look(
+            files.url,
+            problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
+            remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {local_path(files)}",
+        )
+    return Look(files.url, manifest.attempt, _logs(files, manifest.attempt), manifest)
+
+
+def _own_run(files: Files, run: RunId) -> Look:
+    channel, store = Channel(files), CheckpointStore(files)
+    request = channel.newest_request(run)
+    if request is None:
+        return Look(
+            files.url,
+            problem=f"It has nothing of this run on {socket.gethostname()}, where Airflow's API server runs.",
+            remedy="If no driver was started yet, look again later. If drivers run elsewhere, mount their home here under the same path.",
+        )
+    answer = channel.answer(run)
+    if answer is not None and answer.checkpoint is not None:
+        manifest: Manifest | None = store.manifest(answer.checkpoint)
+    else:
+        head = store.head()
+        manifest = head if head is not None and head.run == run else None
+    return Look(files.url, request.attempt, _logs(files, request.attempt), manifest, answer)
+
+
+def _logs(files: Files, attempt: AttemptNumber) -> tuple[Path, ...]:
+    return local_path(files, log_path(attempt)), local_path(files, output_path(attempt))

@@ -1,0 +1,125 @@
+"""The Spark settings of a task, and which of them a run may choose.
+
+Whoever may trigger a DAG is no author of code. A setting that stands in the DAG file is the author's, whatever it does; one that a
+template, or an expansion, has put there may only say how big a run is (docs/adr/0013-what-a-run-may-set.md).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from spark_jobs.protocol.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+
+RUN_MAY_SET = frozenset(
+    {
+        "spark.cores.max",
+        "spark.default.parallelism",
+        "spark.driver.cores",
+        "spark.driver.maxResultSize",
+        "spark.driver.memory",
+        "spark.driver.memoryOverhead",
+        "spark.driver.memoryOverheadFactor",
+        "spark.dynamicAllocation.enabled",
+        "spark.dynamicAllocation.executorIdleTimeout",
+        "spark.dynamicAllocation.initialExecutors",
+        "spark.dynamicAllocation.maxExecutors",
+        "spark.dynamicAllocation.minExecutors",
+        "spark.dynamicAllocation.shuffleTracking.enabled",
+        "spark.executor.cores",
+        "spark.executor.instances",
+        "spark.executor.memory",
+        "spark.executor.memoryOverhead",
+        "spark.executor.memoryOverheadFactor",
+        "spark.executor.pyspark.memory",
+        "spark.locality.wait",
+        "spark.memory.fraction",
+        "spark.memory.offHeap.enabled",
+        "spark.memory.offHeap.size",
+        "spark.memory.storageFraction",
+        "spark.network.timeout",
+        "spark.speculation",
+        "spark.speculation.multiplier",
+        "spark.speculation.quantile",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes",
+        "spark.sql.adaptive.coalescePartitions.enabled",
+        "spark.sql.adaptive.enabled",
+        "spark.sql.adaptive.skewJoin.enabled",
+        "spark.sql.autoBroadcastJoinThreshold",
+        "spark.sql.files.maxPartitionBytes",
+        "spark.sql.files.maxRecordsPerFile",
+        "spark.sql.shuffle.partitions",
+        "spark.task.cpus",
+        "spark.task.maxFailures",
+    }
+)
+"""Settings that say how big or how patient a run is, and nothing else. None of them names a class, a file, a host or a user."""
+_SIZE = re.compile(r"-?[0-9A-Za-z.]{1,32}")
+"""Numbers, sizes, times and booleans; no ``$`` that Spark would replace and no blank that a command line could be cut at."""
+
+
+def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dict[str, str]:
+    """The settings of one task instance.
+
+    Args:
+        task: The task that is executed.
+        written: What its constructor was given.
+        rendered: What templates have made of it.
+
+    Raises:
+        InvalidParameterError: A run has chosen a setting that it may not choose, or it is no mapping.
+    """
+    own = _declared(task, written)
+    conf = _mapping(rendered)
+    written_so = {key for key, value in own.items() if key in conf and conf[key] == value}
+    refused = sorted(str(key) for key, value in conf.items() if key not in written_so and not _is_size(key, value))
+    if refused:
+        raise InvalidParameterError(
+            f"A run may not choose these Spark settings, or not these values: {', '.join(refused)}.",
+            safe="Nothing was started.",
+            remedy="Write them into the DAG file without a template, or into the connection's conf. What a run may choose is how big "
+            "it is: memory, cores, executors and partitions (docs/reference/airflow.md).",
+            settings=refused,
+        )
+    return {str(key): _text(value) for key, value in conf.items()}
+
+
+def _declared(task: "BaseOperator", written: object) -> Mapping[Any, Any]:
+    """What stands in the DAG file. A mapped task's constructor is given expanded values: only those for all instances stand there."""
+    declared = task.dag.get_task(task.task_id) if task.has_dag() else task  # type: ignore[no-untyped-call]
+    if isinstance(declared, MappedOperator):
+        written = declared.partial_kwargs.get("conf")
+    return written if isinstance(written, Mapping) else {}
+
+
+def _mapping(rendered: object) -> Mapping[Any, Any]:
+    """A template that stands for all settings may give a mapping, or JSON."""
+    found = rendered
+    if isinstance(rendered, str) and rendered.strip():
+        try:
+            found = json.loads(rendered)
+        except ValueError:
+            found = rendered
+    if not found:
+        return {}
+    if not isinstance(found, Mapping):
+        raise InvalidParameterError(
+            f"conf is {type(found).__name__}, not a mapping of Spark settings.",
+            safe="Nothing was started.",
+            remedy="Correct conf= of the task; a template for all of it gives JSON, as with the filter 'tojson'.",
+            argument="conf",
+        )
+    return found
+
+
+def _is_size(key: object, value: object) -> bool:
+    return key in RUN_MAY_SET and isinstance(value, str | int | float) and _SIZE.fullmatch(_text(value)) is not None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

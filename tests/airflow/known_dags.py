@@ -1,0 +1,28 @@
+"""DAGs that are made by a test, in the database of the tests' own Airflow."""
+
+import os
+from functools import cache
+from typing import Any
+
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.sdk import DAG
+from airflow.utils import db
+from airflow.utils.session import create_session
+
+
+@cache
+def _database() -> None:
+    db.initdb()
+    with create_session() as session:
+        bundles: Any = DagBundlesManager
+        bundles().sync_bundles_to_db(session=session)
+
+
+def run_dag(dag: DAG, **conf: Any) -> Any:
+    """Runs a DAG to its end in this process; its DAG run."""
+    _database()
+    bag = DagBag(dag_folder=os.devnull, collect_dags=False)
+    bag.bag_dag(dag)
+    sync_bag_to_db(bag, "dags-folder", None)
+    return dag.test(run_conf=conf)

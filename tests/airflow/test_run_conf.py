@@ -1,0 +1,92 @@
+"""What the configuration of a run can change of a task, and what it cannot."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Param
+
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.triggers.run import RunTrigger
+from tests.airflow.conftest import Homes
+from tests.airflow.known_dags import run_dag
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+]
+
+AUTHORS = {"spark.jars": "/opt/udfs.jar", "spark.executor.memory": "{{ params.memory }}"}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scheduler is there to be late."""
+    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
+
+
+def run(chosen: dict[str, Any], **arguments: Any) -> str:
+    """How a DAG run ends that somebody has triggered with a configuration."""
+    given: dict[str, Any] = {
+        "entry": "/pipelines/answers.py",
+        "home": "{{ params.home }}",
+        "conf": AUTHORS,
+        "poll_interval_s": 0.05,
+    } | arguments
+    params = {"home": "flights", "memory": Param("1g", type="string"), "conf": {}}
+    with DAG("chosen", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), params=params) as dag:
+        StreamPipelineOperator(task_id="run", **given)
+    return str(run_dag(dag, **chosen).state)
+
+
+def command(homes: Homes) -> list[str]:
+    (start,) = homes.starts()
+    return list(start["argv"])
+
+
+def test_a_run_says_how_big_it_is(homes: Homes) -> None:
+    assert run({"memory": "8g"}) == "success"
+    assert command(homes)[-4:] == ["--conf", "spark.jars=/opt/udfs.jar", "--conf", "spark.executor.memory=8g"]
+
+
+def test_a_run_chooses_no_code_and_no_connection(homes: Homes) -> None:
+    chosen = {
+        "entry": "/tmp/mine.py",
+        "python": "/tmp/python",
+        "conn_id": "mine",
+        "conf": {"spark.jars": "/tmp/mine.jar"},
+        "secrets": {"x": "y"},
+    }
+    assert run(chosen) == "success"
+    assert command(homes)[3] == "/pipelines/answers.py"
+    assert not [part for part in command(homes) if "mine" in part or "/tmp/python" in part]
+    assert homes.starts()[0]["environment"].get("SPARK_JOBS_PARAM_X") is None
+
+
+def test_a_template_in_the_entry_stays_a_text(homes: Homes) -> None:
+    assert run({"entry": "/tmp/mine"}, entry="{{ dag_run.conf['entry'] }}/answers.py") == "success"
+    assert command(homes)[3] == "{{ dag_run.conf['entry'] }}/answers.py"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "arguments"),
+    [
+        ({"home": "../elsewhere"}, {}),
+        ({"home": "file:///tmp/elsewhere"}, {}),
+        ({"home": "s3://elsewhere/x"}, {}),
+        ({"memory": "1g -Dx=y"}, {}),
+        ({"conf": {"spark.jars": "/tmp/mine.jar"}}, {"conf": "{{ params.conf | tojson }}"}),
+        ({"memory": "/tmp/mine.jar"}, {"conf": {"spark.jars": "{{ params.memory }}"}}),
+        ({"memory": "/tmp/mine.jar"}, {"conf": {"spark.jars": "/opt/{{ params.memory }}.jar"}}),
+    ],
+)  # fmt: skip
+def test_what_a_run_may_not_choose_is_refused_before_anything_is_written(
+    homes: Homes, chosen: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    assert run(chosen, **arguments) == "failed"
+    assert list(homes.root.iterdir()) == []
+
+
+def test_a_run_that_gives_all_sizes_gives_them_as_json(homes: Homes) -> None:
+    assert run({"conf": {"spark.executor.instances": 4}}, conf="{{ params.conf | tojson }}") == "success"
+    assert command(homes)[-2:] == ["--conf", "spark.executor.instances=4"]

@@ -1,0 +1,170 @@
+"""A secret parameter reaches the driver's environment, and nothing that anybody can look at."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+from airflow.sdk import DAG
+from deltalake import write_deltalake
+from pyarrow import table
+
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.triggers.run import RunTrigger
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.storage.open import open_files
+from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
+from tests.airflow.known_dags import run_dag
+from tests.support.short_jvm import SHORT_RUN
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+]
+
+CORE = uuid4().hex  # drawn: Airflow keeps the source of a DAG, which is this file
+SECRET = f'{CORE}/" +ü'
+"""However it is quoted, its core is the same."""
+
+PIPELINE = """
+from pydantic import BaseModel, SecretStr
+
+from spark_jobs import DeltaSink, Pipeline
+
+
+class Params(BaseModel):
+    rows: str
+    warehouse: str
+    quotes: bool = False
+    token: SecretStr
+
+
+pipeline = Pipeline("secretive", params=Params)
+
+
+@pipeline.source(bounded=True)
+def numbers(spark, params):
+    token = params.token.get_secret_value()
+    if params.quotes:
+        raise ValueError(f"no login at db?password={token}")
+    return spark.readStream.format("delta").option("password", token).load(params.rows)
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/copy"))
+def copy(numbers):
+    return numbers
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection with a password, and no scheduler that could be late."""
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": SECRET}))
+    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
+
+
+@pytest.fixture
+def triggers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The triggers of tasks that were deferred, as Airflow's database would have them."""
+    found: list[str] = []
+    defer = StreamPipelineOperator.defer
+
+    def record(task: StreamPipelineOperator, *, trigger: Any, **arguments: Any) -> Any:
+        found.append(json.dumps(trigger.serialize(), ensure_ascii=False))
+        return defer(task, trigger=trigger, **arguments)
+
+    monkeypatch.setattr(StreamPipelineOperator, "defer", record)
+    return found
+
+
+class CommandLines:
+    """The command lines of all processes, looked at again and again."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> "CommandLines":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._end.wait(0.05):
+            for process in psutil.process_iter(["cmdline"]):
+                self.seen.add("\0".join(process.info["cmdline"] or ()))
+
+
+def let_go(home: Path) -> None:
+    """Lets the driver end that waits, once it is at work."""
+    pause = threading.Event()
+    while not (home.exists() and driver_at_work(open_files(str(home)))):
+        pause.wait(0.05)
+    pause.wait(0.5)
+    (home / "go").touch()
+
+
+def run(**arguments: Any) -> str:
+    with DAG("secretive", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        StreamPipelineOperator(task_id="run", home="flights", secrets={"token": "shop"}, poll_interval_s=0.05, **arguments)
+    return str(run_dag(dag).state)
+
+
+def holding(*directories: Path, but: str = "") -> Iterator[str]:
+    """The files that have the secret in them."""
+    for directory in directories:
+        for path in directory.rglob("*"):
+            if path.is_file() and not (but and path.match(but)) and CORE.encode() in path.read_bytes():
+                yield str(path)
+
+
+def check(home: Path, command_lines: CommandLines, triggers: list[str], said: str, but: str = "") -> None:
+    said_by = {"a command line": "\n".join(command_lines.seen), "a trigger": "\n".join(triggers), "the task's log": said}
+    assert [name for name, text in said_by.items() if CORE in text] == []
+    assert any("spark_jobs" in line and "--request" in line for line in command_lines.seen)
+    assert list(holding(home, Path(AIRFLOW_HOME.name), but=but)) == []
+
+
+def test_nobody_who_looks_sees_a_secret(homes: Homes, triggers: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    threading.Thread(target=let_go, args=(homes.path(),)).start()
+    with CommandLines() as command_lines:
+        assert run(entry="/pipelines/waits.py") == "success"
+    assert homes.starts()[0]["environment"]["SPARK_JOBS_PARAM_TOKEN"] == SECRET
+    assert len(triggers) == 1
+    check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but="started-*.json")  # the fake driver's own note
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("quotes", [False, True], ids=["used", "quoted by an error"])
+def test_no_real_driver_writes_a_secret_down(
+    homes: Homes,
+    triggers: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    quotes: bool,
+) -> None:
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
+    extra = {"home_root": str(homes.root), "python": sys.executable, "master": "local[2]", "conf": json.dumps(conf)}
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    write_deltalake(str(tmp_path / "rows"), table({"number": [1, 2, 3]}))
+    (tmp_path / "secretive.py").write_text(PIPELINE)
+    parameters = {"rows": str(tmp_path / "rows"), "warehouse": str(tmp_path / "warehouse"), "quotes": quotes}
+    with CommandLines() as command_lines:
+        state = run(entry=str(tmp_path / "secretive.py"), parameters=parameters)
+    assert state == ("failed" if quotes else "success")
+    said = "".join(capfd.readouterr())
+    assert ("no login at db?password=***" in said) == quotes
+    check(homes.path(), command_lines, triggers, said)
+    assert list(holding(tmp_path / "warehouse")) == []

@@ -1,0 +1,53 @@
+"""Secrets are taken out of what is written down."""
+
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.errors import InterruptedRunError, StorageFullError
+from spark_jobs.protocol.masking import masked_error, masking, unmasked
+
+SECRET = "p/ä ss\"w'ö&rd\n"
+
+
+@pytest.mark.parametrize(
+    "form", [SECRET, quote(SECRET), quote(SECRET, safe=""), quote_plus(SECRET), json.dumps(SECRET), repr(SECRET)]
+)
+def test_a_secret_is_found_as_it_is_and_as_it_is_quoted(form: str) -> None:
+    text = masking([SECRET])(f"login failed: url=jdbc:x?password={form}&ssl=1")
+    assert "***" in text
+    assert "&ssl=1" in text
+    assert "rd" not in text.replace("password", "")
+
+
+def test_of_two_secrets_the_longer_one_is_taken_out_whole() -> None:
+    assert masking(["secret", "secret-and-more"])("secret-and-more, secret") == "***, ***"
+
+
+@pytest.mark.parametrize("secrets", [[], [""], ["abc"]])
+def test_what_is_no_secret_stays(secrets: list[str]) -> None:
+    assert masking(secrets) is unmasked
+
+
+@given(secret=st.text(min_size=4), before=st.text(), after=st.text())
+def test_no_secret_is_left_in_any_text(secret: str, before: str, after: str) -> None:
+    if "***" not in secret and secret not in f"{before}***{after}":
+        assert secret not in masking([secret])(before + secret + after).replace("***", "\0")
+
+
+def test_an_error_keeps_its_class_and_loses_its_secrets() -> None:
+    error = StorageFullError(
+        "no s3cret", exists="s3cret", safe="s3cret", remedy="s3cret", lines=["a s3cret"], more={"k": ("s3cret", 7)}
+    )
+    found = masked_error(error, masking(["s3cret"]))
+    assert type(found) is StorageFullError
+    assert (found.failed, found.exists, found.safe, found.remedy) == ("no ***", "***", "***", "***")
+    assert found.evidence == {"lines": ["a ***"], "more": {"k": ["***", 7]}}
+
+
+def test_an_error_without_secrets_stays_itself() -> None:
+    error = InterruptedRunError("It failed.", remedy="Repeat.", batch=7)
+    assert masked_error(error, masking(["s3cret"])) is error
