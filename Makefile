@@ -29,9 +29,9 @@ test: warm ## Run every test that a change must pass
 	$(PYTHON) -m pytest $(SIDE_BY_SIDE)
 
 nightly: warm ## Run every test there is, with more examples; hours
-	$(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
+	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
 
-bench: setup ## Measure, and compare with Spark and Delta alone; QUICK=1: five minutes
+bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
 
 format: packages ## Format, and mend what ruff can mend

@@ -66,6 +66,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": name,
                 "python-modules": [
                     "airflow_provider.triggers.checkpoint",
+                    "airflow_provider.triggers.publication",
                     "airflow_provider.triggers.run",
                     "airflow_provider.triggers.spark_publication",
                 ],

@@ -11,8 +11,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest
-from spark_jobs.protocol.ids import CheckpointId, RequestId, RunId, start_request_id
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files
 
 
@@ -92,6 +93,34 @@ ANY_CHECKPOINT = CheckpointId(0)
 
 
 @dataclass(frozen=True)
+class Listing:
+    """The names of what a home has for those who wait: cheap to look at again and again."""
+
+    checkpoints: tuple[CheckpointId, ...]
+    """The numbers in use, ascending."""
+    answers: tuple[AttemptNumber, ...]
+    """Whose start requests were answered, ascending."""
+
+
+class ListingLook:
+    """Lists a home. In a home at rest a look reads two directories, however much there is; one thread at a time.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._channel, self._store = Channel(files), CheckpointStore(files)
+        self._known: frozenset[CheckpointId] = frozenset()
+
+    def __call__(self) -> Listing:
+        """What is there now."""
+        checkpoints = self._store.taken(self._known)
+        self._known = frozenset(checkpoints)
+        return Listing(tuple(checkpoints), tuple(self._channel.answered()))
+
+
+@dataclass(frozen=True)
 class WantedCheckpoint:
     """Which checkpoint is waited for."""
 
@@ -103,16 +132,58 @@ class WantedCheckpoint:
     """Only one with a higher number."""
 
 
+class CheckpointSearch:
+    """Searches a home for a checkpoint, and reads each document once: they never change. One thread at a time.
+
+    Args:
+        files: The home.
+        wanted: What is searched for.
+    """
+
+    def __init__(self, files: Files, wanted: WantedCheckpoint) -> None:
+        self._channel, self._store, self._wanted = Channel(files), CheckpointStore(files), wanted
+        self._unwanted: set[CheckpointId] = set()
+        self._read: set[AttemptNumber] = set()
+        self._answer: StartResponse | None = None
+
+    def find(self, listing: Listing) -> Manifest | None:
+        """The newest checkpoint that is wanted; None while there is none.
+
+        Raises:
+            StreamPipelineError: The home cannot be read, or not by this version.
+        """
+        if self._wanted.run is not None:
+            self._read_answers(listing)
+        for number in reversed(listing.checkpoints):
+            if number <= self._wanted.newer_than:
+                return None
+            if number in self._unwanted and not self._answers(number):
+                continue
+            try:
+                manifest = self._store.manifest(number)
+            except (CorruptDocumentError, NotFoundError):  # as everywhere, a corrupt one is none; one that is gone neither
+                continue
+            if self._is_wanted(manifest):
+                return manifest
+            self._unwanted.add(number)
+        return None
+
+    def _read_answers(self, listing: Listing) -> None:
+        for number in listing.answers:
+            if number not in self._read:
+                answer = self._channel.response(start_request_id(number))
+                self._read.add(number)
+                if answer is not None and answer.run == self._wanted.run:
+                    self._answer = answer
+
+    def _answers(self, number: CheckpointId) -> bool:
+        return self._answer is not None and self._answer.checkpoint == number
+
+    def _is_wanted(self, manifest: Manifest) -> bool:
+        asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
+        return asked and (manifest.checkpoint_kind is CheckpointKind.FINAL or not self._wanted.final)
+
+
 def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | None:
     """The newest checkpoint that is wanted; None while there is none."""
-    store = CheckpointStore(files)
-    answer = None if wanted.run is None else Channel(files).answer(wanted.run)
-    for number in reversed(store.ids()):
-        if number <= wanted.newer_than:
-            return None
-        manifest = store.manifest(number)
-        final = manifest.checkpoint_kind is CheckpointKind.FINAL
-        asked = wanted.run in (None, manifest.run) or (answer is not None and manifest.checkpoint == answer.checkpoint)
-        if asked and (final or not wanted.final):
-            return manifest
-    return None
+    return CheckpointSearch(files, wanted).find(ListingLook(files)())

@@ -75,7 +75,7 @@ async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable
     """What is seen, again and again, for as long as somebody iterates.
 
     Args:
-        key: What is looked at: all who give the same key in one event loop share the looks, and the pace of the first.
+        key: What is looked at: all who give the same key and pace in one event loop share the looks.
         look: Looks once; runs in a thread.
         pace: How often.
         same: Whether nothing worth a closer look has changed between two looks.
@@ -84,9 +84,10 @@ async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable
         Exception: What ``look`` raises. Iterating anew looks again.
     """
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
-    poll = polls.get(key)
+    shared = (key, pace)
+    poll = polls.get(shared)
     if poll is None:
-        poll = polls[key] = _Poll(look, pace, same)
+        poll = polls[shared] = _Poll(look, pace, same)
     poll.waiting += 1
     number = poll.before_newest()
     try:
@@ -97,5 +98,5 @@ async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable
         poll.waiting -= 1
         if not poll.waiting:
             poll.task.cancel()
-            if polls.get(key) is poll:
-                del polls[key]
+            if polls.get(shared) is poll:
+                del polls[shared]

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from spark_jobs.protocol.ids import RequestId
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Of the versions that the extra ``spark`` installs."""
+_SPARK = "4.2"
 _DELTA = re.compile(r"io[.]delta:delta-spark_")
 _PACKAGES = "spark.jars.packages"
 _DEPLOY_MODE = "spark.submit.deployMode"
@@ -89,7 +90,18 @@ def _is_kubernetes_address(address: str) -> bool:
 
 
 class _CommandBuilder(SparkSubmitHook):
-    """The provider's command builder. Kinds of masters are told to it: by itself it looks for words anywhere in an address."""
+    """The provider's command builder, which is told what it would find out by itself.
+
+    Without a connection it takes the master ``yarn``; so it is given the one that was looked up. And it knows kinds of masters by words
+    anywhere in an address.
+    """
+
+    def __init__(self, connection: Connection, **arguments: Any) -> None:
+        self._given = connection
+        super().__init__(**arguments)
+
+    def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]  # a class method, called on the instance only
+        return self._given
 
     def _resolve_connection(self) -> dict[str, Any]:
         resolved: dict[str, Any] = super()._resolve_connection()
@@ -108,7 +120,7 @@ class _CommandBuilder(SparkSubmitHook):
 class Submission:
     """How drivers are submitted through one Spark connection, checked."""
 
-    conn_id: str
+    connection: Connection = field(repr=False)
     master: str
     kind: MasterKind
     deploy_mode: DeployMode
@@ -129,7 +141,7 @@ class Submission:
     def command(self, *, entry: str, home: str, request: RequestId) -> list[str]:
         """The arguments that start the driver for a request; without secrets."""
         builder = _CommandBuilder(
-            conn_id=self.conn_id,
+            self.connection,
             conf=dict(self.conf),
             name=self.conf.get("spark.app.name", f"{Path(home).name} {request}"),
             deploy_mode=self.deploy_mode.value,
@@ -178,7 +190,7 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
     connection = _connection(settings.spark_conn_id)
     keytab = keytab_file(connection.extra_dejson.get("keytab"))
     try:
-        found = _CommandBuilder(conn_id=settings.spark_conn_id, keytab=keytab)
+        found = _CommandBuilder(connection, keytab=keytab)
     except (AirflowException, TypeError, ValueError) as error:
         raise _refused(
             settings.spark_conn_id, f"cannot be used: {error}", "Correct its extras under Admin, Connections."
@@ -189,7 +201,7 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
     if mode is DeployMode.CLIENT:
         settings.check_python()
     return Submission(
-        conn_id=settings.spark_conn_id,
+        connection=connection,
         master=found.master,
         kind=kind,
         deploy_mode=mode,
@@ -201,11 +213,11 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
     )
 
 
-def spark_version(submission: Submission) -> str:
+def check_spark(submission: Submission) -> str:
     """The version of Spark that ``spark-submit`` belongs to; starts it.
 
     Raises:
-        MissingRequirementError: It does not run.
+        MissingRequirementError: It does not run, or is of a Spark that runs no pipelines.
     """
     try:
         done = subprocess.run(
@@ -224,12 +236,19 @@ def spark_version(submission: Submission) -> str:
             remedy="Install Spark with its scripts there, with Java 17 or newer.",
             program=submission.program,
         ) from error
-    version = re.search(r"version (\d\S*)", done.stderr + done.stdout)
-    return version[1] if version else "unknown"
+    said = re.search(r"version (\d\S*)", done.stderr + done.stdout)
+    version = said[1] if said else "unknown"
+    if not version.startswith(f"{_SPARK}."):
+        raise MissingRequirementError(
+            f"{submission.program} is of Spark {version}; pipelines need Spark {_SPARK}.",
+            remedy=f"Install Spark {_SPARK} there, and put its bin directory first in the workers' PATH.",
+            program=submission.program,
+            found=version,
+        )
+    return version
 
 
 def _connection(conn_id: str) -> Connection:
-    """The Spark connection; the provider takes the master ``yarn`` where there is none."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:

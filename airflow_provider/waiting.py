@@ -122,6 +122,7 @@ class Wait:
         start: StartLimit | None = None,
     ) -> None:
         self._start = start
+        self._beat: datetime | None = None
         self._home, self._request = home, request
         self._deadline_s = deadline_s
         self._timeout_s, self._silence_max_s = timeout_s, silence_max_s
@@ -141,8 +142,9 @@ class Wait:
         another_works = look.at_work and look.exit_code == ExitCode.FAILED  # ours met the lock of one that came first
         if look.exit_code and not another_works:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
-        if look.ours_runs or look.at_work:
-            self._seen_s = now_s
+        beat = self._beat if look.status is None else look.status.updated_at
+        if look.ours_runs or look.at_work or beat != self._beat:  # a new heartbeat is a sign whatever the clock of its host says
+            self._seen_s, self._beat = now_s, beat
         if look.ours_runs or look.status is not None:
             self._start = None  # it has begun; who is at work may still be the one before it
         silent = now_s - self._seen_s >= self._silence_max_s

@@ -5,7 +5,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import final_checkpoint, fixed_cost, growth, publication, staged_sink, upsert, watermark_state
+from benchmarks import final_checkpoint, fixed_cost, growth, publication, staged_sink, upsert, waiting, watermark_state
 from benchmarks.figures import Figure
 from benchmarks.plot import draw
 from benchmarks.report import Report, about
@@ -26,13 +25,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOCS / "benchmarks" / "ratios.svg"
 PARTS = {
     part.__name__.rpartition(".")[2]: part
-    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth)
+    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth, waiting)
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, five minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs, eight minutes")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part alone; may be repeated")
     parser.add_argument("--render", type=Path, metavar="FILE", help="make the page's tables and plot from the numbers of a run")
     options = parser.parse_args()
@@ -75,11 +74,15 @@ def measure(names: list[str], *, quick: bool, console: Console) -> Iterator[Repo
 
 
 def render(source: Path) -> None:
-    """Makes the tables and the plot of the page from ``source``, and keeps it beside the plot."""
+    """Makes the tables and the plot of the page from ``source``, and keeps the numbers beside the plot.
+
+    A run of some parts alone takes the place of those parts; what was kept of the others stays.
+    """
+    report = Report.read(source)
     if source.resolve() != KEPT.resolve():
-        KEPT.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, KEPT)
-    report = Report.read(KEPT)
+        if KEPT.exists():
+            report = Report.read(KEPT).with_newer(report)
+        report.write(KEPT)
     PAGE.write_text(report.markdown(PAGE.read_text()))
     draw(report, KEPT, PLOT)
 

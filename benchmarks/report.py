@@ -49,6 +49,15 @@ class Report:
         about = json.loads(path.read_text())
         return cls(about, [Figure.from_json(data) for data in about.pop("figures")])
 
+    def with_newer(self, newer: "Report") -> "Report":
+        """This report with the kinds of a newer one in place of its own, which says where those were measured."""
+        kinds = [kind.name for kind, _ in newer.kinds()]
+        figures = [figure for figure in self.figures if figure.kind.name not in kinds]
+        if not figures:
+            return newer
+        later = [entry for entry in self.about.get("later", []) if not set(entry["kinds"]) <= set(kinds)]
+        return Report(dict(self.about) | {"later": [*later, {"kinds": kinds} | dict(newer.about)]}, [*figures, *newer.figures])
+
     def markdown(self, page: str) -> str:
         """``page`` with the table of each kind of figure between its marks, and where it was measured.
 
@@ -73,13 +82,20 @@ class Report:
             console.print(table)
 
     def _where(self) -> str:
-        about = self.about
-        versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-        loads = " to ".join(f"{load:.1f}" for load in (min(about["loads"]), max(about["loads"])))
-        return (
-            f"Measured on {about['measured_at'][:10]}: {about['cores']} cores ({about['machine']}), load {loads}; "
-            f"Python {about['python']}, {versions}, `{about['settings']['spark.master']}`.\n"
-        )
+        lines = [f"Measured on {_conditions(self.about)}.\n"]
+        lines += [
+            f"{', '.join(later['kinds']).capitalize()}: on {_conditions(later)}.\n" for later in self.about.get("later", [])
+        ]
+        return "\n".join(lines)
+
+
+def _conditions(about: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    loads = " to ".join(f"{load:.1f}" for load in (min(about["loads"]), max(about["loads"])))
+    return (
+        f"{about['measured_at'][:10]}: {about['cores']} cores ({about['machine']}), load {loads}; "
+        f"Python {about['python']}, {versions}, `{about['settings']['spark.master']}`"
+    )
 
 
 def about(settings: Mapping[str, str], *, quick: bool, loads: Sequence[float]) -> dict[str, Any]:

@@ -1,42 +1,61 @@
-"""A DAG that runs when tables have changed, and asks the pipeline's home for one cut over all of them."""
+"""DAGs that run when tables have changed, and ask the pipeline's home for one cut over all of them. Two ways to be told."""
 
 from datetime import UTC, datetime
+from typing import Any
 
-from airflow.sdk import DAG, AssetAlias, task
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, task
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.triggers.publication import PublicationTrigger
 
-with DAG(
-    "asset_consumer",
-    description="Reads the tables that write_audit_publish has made public",
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
-    schedule=[AssetAlias("write_audit_publish_tables")],
-    catchup=False,
-    max_active_runs=1,
-    tags=["spark", "delta", "example"],
-    doc_md="""
-    ### After a publication
+WATCHER = AssetWatcher(name="daily_increment", trigger=PublicationTrigger(home="daily_increment"))
+CONSUMERS: dict[str, tuple[str, Any, str]] = {
+    "asset_consumer": (
+        "write_audit_publish",
+        AssetAlias("write_audit_publish_tables"),
+        "The task that publishes emits an event for each table, because it has an `AssetAlias` among its outlets.",
+    ),
+    "watching_consumer": (
+        "daily_increment",
+        Asset("daily_increment_public", watchers=[WATCHER]),
+        "The triggerer watches the home and emits an event for each checkpoint that is public in every table, whoever runs the "
+        "pipeline: a DAG, a command, another Airflow.",
+    ),
+}
 
-    `write_audit_publish` emits an event for each table that it has published. This DAG runs on them and counts the rows of each
-    table in the version that belongs to the newest checkpoint which is public everywhere.
+for dag_id, (home, asset, told) in CONSUMERS.items():
+    with DAG(
+        dag_id,
+        description=f"Reads the tables that {home} has made public",
+        start_date=datetime(2013, 1, 1, tzinfo=UTC),
+        schedule=[asset],
+        catchup=False,
+        max_active_runs=1,
+        tags=["spark", "delta", "example"],
+        doc_md=f"""
+        ### After a publication of `{home}`
 
-    Events coalesce: several publications may be one run of this DAG, and a table may have moved on meanwhile. So the versions
-    come from the pipeline's home, not from the events.
-    """,
-) as dag:
+        {told} This DAG runs on the events and counts the rows of each table in the version that belongs to the newest checkpoint
+        which is public everywhere.
 
-    @task
-    def count_rows() -> dict[str, int]:
-        """The rows of each table, all as of one checkpoint."""
-        from deltalake import DeltaTable
+        Events coalesce: several publications may be one run of this DAG, and a table may have moved on meanwhile. So the versions
+        come from the pipeline's home, not from the events.
 
-        from spark_jobs import consistent_versions
+        Needs the connection `stream_pipeline_default`; the home is `{home}` in its first home root.
+        """,
+    ):
 
-        home = StreamPipelineHook().files("write_audit_publish").url
-        cut = consistent_versions(home)
-        found = {str(sink): DeltaTable(table, version=version).count() for sink, (table, version) in cut.items()}
-        for name, rows in found.items():
-            print(f"{name}: {rows:,} rows")
-        return found
+        @task
+        def count_rows(home: str) -> dict[str, int]:
+            """The rows of each table, all as of one checkpoint."""
+            from deltalake import DeltaTable
 
-    count_rows()
+            from spark_jobs import consistent_versions
+
+            cut = consistent_versions(StreamPipelineHook().files(home).url)
+            found = {str(sink): DeltaTable(table, version=version).count() for sink, (table, version) in cut.items()}
+            for name, rows in found.items():
+                print(f"{name}: {rows:,} rows")
+            return found
+
+        count_rows(home)

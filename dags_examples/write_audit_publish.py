@@ -48,8 +48,8 @@ for dag_id, end in ENDS.items():
         `run` runs `pipelines/increments.py` with `publish="external"`: its final checkpoint is complete, all rows are staged, no
         table has changed. `audit` reads the staged rows with Spark and checks them. {end}
 
-        * **The audit fails**: no table was changed, and its log says how to look at the rows. Clear `audit` if they are fit after
-          all; or throw them away with a fresh start of the pipeline.
+        * **The audit fails, or a person rejects**: no table was changed, and the log of `audit` says how to look at the rows. Clear
+          the task if they are fit after all; or throw them away with a fresh start of the pipeline.
         * **Days pile up**: a day whose audit failed stays staged; publishing a later one publishes it, too.
 
         Needs the connection `stream_pipeline_default`; the home is `{dag_id}` in its first home root.
@@ -94,7 +94,8 @@ for dag_id, end in ENDS.items():
                 approve = ApprovalOperator(
                     task_id="approve",
                     subject=f"Publish checkpoint {CHECKPOINT} of {dag_id}?",
-                    body="The audit has passed. Approve, and its rows become public in every table.",
+                    body="The audit has passed; its log says how to look at the rows. Approve, and they become public in every "
+                    "table. Reject, and they stay staged: no table changes.",
                 )
                 audit >> approve >> publish
             else:

@@ -293,12 +293,12 @@ class StreamPipelineHook(BaseHook):
         return True, f"Seen from {socket.gethostname()}: {', '.join(self.settings.roots)} can hold homes.{submitting}{has}"
 
     def _probe_submission(self) -> str:
-        from airflow_provider.spark_submit import spark_version
+        from airflow_provider.spark_submit import check_spark
 
         submission = self._submission({})
         return (
-            f" Spark connection '{submission.conn_id}': {submission.kind} master {submission.master}, deploy mode"
-            f" {submission.deploy_mode}, submitted by {submission.program} of Spark {spark_version(submission)}; the master was not asked."
+            f" Spark connection '{self.settings.spark_conn_id}': {submission.kind} master {submission.master}, deploy mode"
+            f" {submission.deploy_mode}, submitted by {submission.program} of Spark {check_spark(submission)}; the master was not asked."
         )
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":

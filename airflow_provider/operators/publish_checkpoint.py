@@ -11,6 +11,7 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.driver_log import last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
+from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, is_at_work
@@ -83,6 +84,7 @@ class PublishCheckpointOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Checks all, then publishes all; deferred while Spark does, unless ``deferrable`` is off."""
         with raising_airflow_errors():
+            refuse_hidden(pipelines=self.pipelines, conf=self.conf)
             checked_conf(self, self._written_conf, self.conf)
             planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
             checkpoints = {plan.files.url: plan.manifest.checkpoint for plan in planned}

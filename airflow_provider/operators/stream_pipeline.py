@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider.assets import emit_tables
 from airflow_provider.driver_log import last_lines
 from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
@@ -117,7 +118,7 @@ class StreamPipelineOperator(BaseOperator):
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 5.0,
+        max_poll_interval_s: float = 3.0,
         timeout_s: float | None = None,
         cancel_on_kill: bool = True,
         start_timeout_s: float = 600.0,
@@ -286,6 +287,7 @@ class StreamPipelineOperator(BaseOperator):
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""
+        refuse_hidden(home=self.home, parameters=self.parameters, on_end=self.on_end, publish=self.publish, conf=self.conf)
         return StartOrder(
             entry=self.entry,
             run=run,
@@ -355,6 +357,8 @@ class StreamPipelineOperator(BaseOperator):
                     return Waited.SEEN
                 self._pause()
         except StreamPipelineError as error:
+            if self._driver is not None:
+                self._driver.let_go()  # it may be on its way to its end
             if self._is_of_another(error):
                 return Waited.ENDED_BY_ANOTHER
             self._log_driver(attempt)

@@ -58,7 +58,7 @@ class CheckpointSensor(BaseSensorOperator):
         newer_than: int | str | None = None,
         deferrable: bool = True,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 5.0,
+        max_poll_interval_s: float = 3.0,
         conn_id: str = StreamPipelineHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

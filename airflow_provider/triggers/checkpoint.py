@@ -1,11 +1,13 @@
 """The trigger that waits for a checkpoint."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from operator import eq
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from airflow_provider.shared_looks import Pace
 from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
 from spark_jobs.protocol.documents import Manifest
@@ -69,24 +71,23 @@ class CheckpointTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event."""
         files = open_files(self.home)
-        seen: list[Manifest] = []
+        search = CheckpointSearch(files, self.wanted)
+        found: Manifest | None = None
+        searched: Listing | None = None
 
-        def see(manifest: Manifest | None, left_s: float | None) -> bool:
-            if manifest is not None:
-                seen.append(manifest)
-                return True
-            if left_s is not None and left_s <= 0:
+        async def see(listing: Listing, left_s: float | None) -> bool:
+            nonlocal found, searched
+            if listing != searched:
+                found = await asyncio.to_thread(search.find, listing)
+                searched = listing
+            if found is None and left_s is not None and left_s <= 0:
                 raise self._too_late()
-            return False
+            return found is not None
 
-        key = ("checkpoint", self.home, self.wanted)
-        event = await settled(
-            wait_for(
-                key, lambda: find_checkpoint(files, self.wanted), self.pace, lambda *_: True, see, self.deadline_at, self.log
-            ),
-            self.settle_s,
-        )
-        yield TriggerEvent(event or {"checkpoint": seen[0].checkpoint})  # type: ignore[no-untyped-call]
+        key = ("listing", self.home)  # whatever is searched for there: all waits for one home share the looks
+        waiting = wait_for(key, ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
+        event = await settled(waiting, self.settle_s)
+        yield TriggerEvent(event or {"checkpoint": found and found.checkpoint})  # type: ignore[no-untyped-call]
 
     def _too_late(self) -> DeadlineExceededError:
         what = "a final checkpoint" if self.wanted.final else "a checkpoint"

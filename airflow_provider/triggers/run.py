@@ -90,7 +90,7 @@ class RunTrigger(BaseTrigger):
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress = ProgressLog(_PROGRESS_INTERVAL_S)
 
-        def see(look: Look, _: float | None) -> bool:
+        async def see(look: Look, _: float | None) -> bool:
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)

@@ -60,7 +60,7 @@ class SparkPublicationTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event."""
 
-        def see(at_work: bool, left_s: float | None) -> bool:
+        async def see(at_work: bool, left_s: float | None) -> bool:
             if at_work and left_s is not None and left_s <= 0:
                 raise self._too_late()
             return not at_work

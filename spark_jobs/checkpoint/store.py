@@ -11,7 +11,7 @@ Invariants:
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_jobs.protocol.codec import canonical, sha256
@@ -106,10 +106,15 @@ class CheckpointStore:
             )
         return [json.loads(line) for line in data.splitlines()]
 
-    def taken(self) -> list[CheckpointId]:
-        """The numbers that are in use, ascending: those of valid and of corrupt manifests."""
+    def taken(self, known: Container[int] = ()) -> list[CheckpointId]:
+        """The numbers that are in use, ascending: those of valid and of corrupt manifests.
+
+        Args:
+            known: Numbers that were in use before. A number is given back only with its whole directory, so that nothing but the
+                directory's name is looked for again.
+        """
         numbers = (int(name) for name in self._files.names(_CHECKPOINTS) if name.isdecimal() and name == str(int(name)))
-        return [CheckpointId(k) for k in sorted(numbers) if _MANIFEST in self._files.names(f"{_CHECKPOINTS}/{k}")]
+        return [CheckpointId(k) for k in sorted(numbers) if k in known or _MANIFEST in self._files.names(f"{_CHECKPOINTS}/{k}")]
 
     def corrupt(self) -> dict[CheckpointId, CorruptDocumentError]:
         """The numbers whose manifest cannot be used, and why."""

@@ -99,9 +99,10 @@ class Progress:
 
 
 class ProgressLines:
-    """Chooses what to print where there is no terminal: each change of a stage's state, and a sign of life in between."""
+    """Chooses what to print where there is no terminal: what is going on now, each change of a stage, and a sign of life in between."""
 
     def __init__(self) -> None:
+        self._headline = ""
         self._states: dict[str, StageState] = {}
         self._printed_s: float | None = None
 
@@ -110,7 +111,9 @@ class ProgressLines:
         stages = status.stages if status else {}
         changed = [name for name, stage in stages.items() if self._states.get(name, StageState.WAITING) is not stage.state]
         self._states = {name: stage.state for name, stage in stages.items()}
-        lines = [stage_line(name, stages[name]) for name in changed]
+        lines = [headline] if headline != self._headline else []
+        self._headline = headline
+        lines += [stage_line(name, stages[name]) for name in changed]
         if not lines and (self._printed_s is None or now_s - self._printed_s >= LINE_INTERVAL_S):
             active = [n for n, stage in stages.items() if stage.state in (StageState.RUNNING, StageState.DRAINING)]
             lines = [stage_line(name, stages[name]) for name in active] or [headline]

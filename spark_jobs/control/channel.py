@@ -184,6 +184,10 @@ class Channel:
         except NotFoundError:
             return None
 
+    def answered(self) -> list[AttemptNumber]:
+        """Whose requests were answered, ascending; reads the names only."""
+        return self._numbers("responses")
+
     def answer(self, run: RunId) -> StartResponse | None:
         """The newest answer that this run was given, with or without an error; None while there is none."""
         answers = (self.response(request.request) for request in self._newest_first() if request.run == run)
@@ -197,7 +201,10 @@ class Channel:
         return request if self.response(request.request) is None else None
 
     def _request_numbers(self) -> list[AttemptNumber]:
-        stems = (name.removesuffix(".json").partition("-") for name in self.files.names("requests"))
+        return self._numbers("requests")
+
+    def _numbers(self, directory: str) -> list[AttemptNumber]:
+        stems = (name.removesuffix(".json").partition("-") for name in self.files.names(directory))
         return sorted(AttemptNumber(int(number)) for kind, _, number in stems if kind == "start" and number.isdigit())
 
     def _newest_first(self) -> Iterator[StartRequest]:

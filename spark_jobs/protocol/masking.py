@@ -49,5 +49,5 @@ def _masked(value: Any, mask: Mask) -> Any:
     if isinstance(value, dict):
         return {key: _masked(each, mask) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked(each, mask) for each in value]
+        return type(value)([_masked(each, mask) for each in value])
     return value

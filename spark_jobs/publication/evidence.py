@@ -38,6 +38,23 @@ def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
     return None if found is None else found[0]
 
 
+def versions_with(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
+    """Per sink the table and the Delta version right after the checkpoint became public; empty unless each sink has such a version.
+
+    Raises:
+        NotFoundError: A table is not there.
+        StorageError: The storage fails.
+    """
+    versions = {}
+    for sink in ordered_sinks(manifest):
+        cut = manifest.sinks[sink]
+        version = _own_version(cut, manifest.checkpoint)
+        if version is None:
+            return {}
+        versions[sink] = (cut.table, version)
+    return versions
+
+
 def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> dict[SinkName, tuple[str, int]]:
     """One consistent cut over all tables of a pipeline, as the Delta versions right after one checkpoint was published.
 
@@ -60,7 +77,7 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     store = CheckpointStore(open_files(home) if isinstance(home, str) else home)
     if checkpoint is None:
         candidates = store.ids()[::-1]
-        found = (public for k in candidates if (public := _public_in_all(store.manifest(k))))
+        found = (public for k in candidates if (public := versions_with(store.manifest(k))))
         if newest := next(found, None):
             return newest
         raise RejectedError(
@@ -70,7 +87,7 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
             checkpoints=candidates,
         )
     manifest = chosen_manifest(store, checkpoint)
-    if public := _public_in_all(manifest):
+    if public := versions_with(manifest):
         return public
     lacking = [sink for sink, cut in manifest.sinks.items() if _own_version(cut, checkpoint) is None]
     raise RejectedError(
@@ -81,18 +98,6 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
         checkpoint=checkpoint,
         sinks=lacking,
     )
-
-
-def _public_in_all(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
-    """Per sink the table and the version right after the checkpoint became public; empty unless there is one for every sink."""
-    versions = {}
-    for sink in ordered_sinks(manifest):
-        cut = manifest.sinks[sink]
-        version = _own_version(cut, manifest.checkpoint)
-        if version is None:
-            return {}
-        versions[sink] = (cut.table, version)
-    return versions
 
 
 def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:

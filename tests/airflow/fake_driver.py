@@ -3,7 +3,6 @@
 It is started as the driver's Python: ``fake_driver -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK
+from spark_jobs.control.liveness import DRIVER_LOCK, holding, noted
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
@@ -84,12 +83,6 @@ def claim(channel: Channel, request: StartRequest) -> None:
             versions={},
         )
     )
-
-
-def hold(channel: Channel) -> None:
-    path = local_path(channel.files, DRIVER_LOCK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fcntl.lockf(os.open(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
 
 
 def respond(channel: Channel, request: StartRequest, error: StreamPipelineError | None) -> None:
@@ -182,11 +175,25 @@ def main() -> int:
     if behaviour == "refused_before_anything":
         print("no such pipeline", flush=True)
         return 2
+    lock = local_path(channel.files, DRIVER_LOCK)
+    try:
+        if behaviour == "slow":
+            with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
+                wait_for_file(local_path(channel.files, "begin"), cancellation)
+        with holding(lock, request.request):
+            return work(behaviour, channel, request)
+    except RunCancelledError:
+        return 3
+    except BlockingIOError:  # as the real one: who is at work already does it, or is in the way
+        return 0 if noted(lock) == request.request else 3
+
+
+def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
+    """What is done by one driver at a time."""
     try:
         claim(channel, request)
     except FencedError:
         return 0
-    hold(channel)
     local_path(channel.files, "attempts/1.log").write_text('{"time": "noon", "level": "error", "message": "out of disk"}\n')
     stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
     write_status(
@@ -209,7 +216,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 4
     if behaviour == "silent":
         return 0
-    if behaviour in ("waits", "stubborn"):
+    if behaviour in ("waits", "stubborn", "slow"):
         if behaviour == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.local_driver import LocalDriver
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.control.channel import Channel
@@ -155,6 +158,34 @@ def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(hom
     begun.join()
 
 
+@deferred
+def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
+    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task's worker was lost while it waited."""
+    asked_by_an_earlier_try()
+    later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
+    monkeypatch.setattr("airflow_provider.looking.datetime", later)
+    begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
+    assert carry_out(operator(parameters=PARAMETERS), context())["attempt"] == 2
+    begun.join()
+    assert "was asked for" in " ".join(real_driver(homes, "start-1").stderr.split())
+
+
+@deferred
+@pytest.mark.parametrize(
+    ("exit_code", "at_work", "expected"), [(None, False, None), (0, False, None), (1, False, 1), (1, True, None)]
+)
+def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_works(
+    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, at_work: bool, expected: int | None
+) -> None:
+    asked_by_an_earlier_try()
+    monkeypatch.setattr("airflow_provider.looking.driver_at_work", lambda files: at_work)
+    submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
+    look = StreamPipelineHook().look("flights", start_request_id(AttemptNumber(1)), submitter)
+    assert (look.exit_code, look.ours_runs) == (expected, False)
+
+
 def test_a_task_whose_own_time_is_up_leaves_the_driver_in_the_queue(homes: Homes, cluster: Cluster) -> None:
     failure(operator(timeout_s=0.1), DeadlineExceededError)
     assert channel(homes).unclaimed() is not None
@@ -185,7 +216,7 @@ def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: H
     assert "The task was killed" in str(failure(task, InterruptedRunError))
     killer.join()
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
-    assert carry_out(operator(), context(token="second try"))["attempt"] == 2
+    assert carry_out(operator(parameters=PARAMETERS), context(token="second try"))["attempt"] == 2
     begun.join()
     assert real_driver(homes, "start-1").returncode == ExitCode.FAILED
     assert channel(homes).attempts.numbers() == [2]
@@ -236,6 +267,19 @@ def test_the_test_of_a_connection_says_where_drivers_are_submitted(homes: Homes,
     for part in ("Spark connection 'yarn': YARN master yarn, deploy mode cluster", f"{cluster.submit} of Spark 4.2.0"):
         assert part in said
     assert list(homes.root.iterdir()) == []
+
+
+@deferred
+@pytest.mark.parametrize(
+    ("says", "expected"), [("echo version 3.5.1 >&2", "is of Spark 3.5.1; pipelines need Spark 4.2"), ("exit 1", "does not run")]
+)
+def test_the_test_of_a_connection_says_that_its_spark_submit_is_none_for_pipelines(
+    homes: Homes, cluster: Cluster, says: str, expected: str
+) -> None:
+    cluster.submit.write_text(f"#!/bin/sh\n{says}\n")
+    well, said = StreamPipelineHook().test_connection()
+    assert not well
+    assert expected in said
 
 
 @pytest.mark.parametrize("mark", ["AIRFLOW_IS_K8S_EXECUTOR_POD", "AIRFLOW_IS_EXECUTOR_CONTAINER"])

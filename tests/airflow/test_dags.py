@@ -146,6 +146,7 @@ def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Pa
     assert "read_staged(spark" in "".join(capfd.readouterr())
 
 
+@pytest.mark.nightly
 def test_three_days_of_runs_equal_one_answer_over_all_three(bag: DagBag) -> None:
     tables: dict[str, pa.Table] = {}
     for number, day in enumerate(DAYS, start=1):

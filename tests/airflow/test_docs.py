@@ -17,6 +17,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
+from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
 from tests.support.pages import ROOT, files, pages, table_rows
 
@@ -49,21 +50,26 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "after_orders": ["read"],
         "audited_orders": ["run", "audit", "publish"],
         "elsewhere": ["orders_are_done"],
+        "in_a_pool": ["run"],
         "nightly": ["run"],
         "orders": ["run"],
         "orders_by_submit": ["run"],
         "orders_on_a_cluster": ["run"],
         "orders_by_hand": ["run"],
         "refresh_prices": ["refresh"],
+        "report": ["read"],
+        "report_on_sales": ["read"],
+        "sales": ["run"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
         "sized": ["run"],
         "views": ["run"],
+        "watches_orders": ["read"],
     }
-    assert len(shown) == 10
+    assert len(shown) == 14
 
 
-@pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor])
+@pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor, PublicationTrigger])
 def test_the_reference_describes_every_argument(kind: type) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")

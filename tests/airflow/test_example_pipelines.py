@@ -29,6 +29,7 @@ EXAMPLES = [
     "asset_consumer",
     "bounded_flights",
     "daily_increment",
+    "watching_consumer",
     "write_audit",
     "write_audit_approve_publish",
     "write_audit_publish",

@@ -40,7 +40,7 @@ def test_its_description_is_one_that_airflow_takes() -> None:
 
 def test_every_module_it_names_is_there() -> None:
     info = get_provider_info()
-    for kind in ("hooks", "operators", "sensors"):
+    for kind in ("hooks", "operators", "sensors", "triggers"):
         for entry in info[kind]:
             assert all(importlib.import_module(module) for module in entry["python-modules"])
 

@@ -238,6 +238,7 @@ def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Home
     until(lambda: pipeline.commits(HOURLY) == [1])
 
 
+@pytest.mark.nightly
 def test_spark_itself_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
     Channel(pipeline.files).claim(PipelineName("orders"))

@@ -17,10 +17,9 @@ from pyarrow import table
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.triggers.run import RunTrigger
-from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
 from tests.airflow.known_dags import run_dag
+from tests.airflow.test_operator import once
 from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = [
@@ -105,15 +104,6 @@ class CommandLines:
                 self.seen.add("\0".join(process.info["cmdline"] or ()))
 
 
-def let_go(home: Path) -> None:
-    """Lets the driver end that waits, once it is at work."""
-    pause = threading.Event()
-    while not (home.exists() and driver_at_work(open_files(str(home)))):
-        pause.wait(0.05)
-    pause.wait(0.5)
-    (home / "go").touch()
-
-
 def run(**arguments: Any) -> str:
     with DAG("secretive", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         StreamPipelineOperator(task_id="run", home="flights", secrets={"token": "shop"}, poll_interval_s=0.05, **arguments)
@@ -136,12 +126,31 @@ def check(home: Path, command_lines: CommandLines, triggers: list[str], said: st
 
 
 def test_nobody_who_looks_sees_a_secret(homes: Homes, triggers: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    threading.Thread(target=let_go, args=(homes.path(),)).start()
+    ending = once(lambda: triggers, (homes.path() / "go").touch)
     with CommandLines() as command_lines:
         assert run(entry="/pipelines/waits.py") == "success"
+    ending.join()
     assert homes.starts()[0]["environment"]["SPARK_JOBS_PARAM_TOKEN"] == SECRET
     assert len(triggers) == 1
     check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but="started-*.json")  # the fake driver's own note
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"parameters": {"url": "jdbc:x?password={{ conn.shop.password }}"}},
+        {"parameters": {"urls": [{"url": "{{ conn.shop.password }}"}]}},
+        {"conf": {"spark.executor.memory": "{{ conn.shop.password }}"}},
+    ],
+)
+def test_a_password_that_a_template_has_put_into_an_argument_is_refused_before_it_is_written(
+    homes: Homes, capfd: pytest.CaptureFixture[str], arguments: dict[str, Any]
+) -> None:
+    assert run(entry="/pipelines/answers.py", **arguments) == "failed"
+    said = "".join(capfd.readouterr())
+    assert "Airflow hides a value of" in said
+    assert CORE not in said
+    assert list(homes.root.iterdir()) == []
 
 
 @pytest.mark.spark

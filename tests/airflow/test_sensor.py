@@ -123,7 +123,7 @@ def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(homes: Homes, soft:
 
 def test_a_corrupt_home_ends_a_deferred_wait_and_is_not_retried(homes: Homes) -> None:
     sensor = a_sensor(run="somebody")
-    files = homes.path() / "requests"
+    files = homes.path() / "responses"
     files.mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(carry_out, sensor, cast(Context, {"ti": TASK}))

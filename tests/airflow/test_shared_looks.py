@@ -61,6 +61,26 @@ def test_other_things_are_looked_at_separately() -> None:
     assert soon(work) == [0, 1, 2]
 
 
+def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None:
+    home, slow = Home(*range(20)), Pace(60.0, 60.0)
+
+    async def one(pace: Pace, wanted: int) -> int:
+        async with aclosing(looks("home", home.look, pace, lambda before, now: before == now)) as found:
+            async for look in found:
+                if look >= wanted:
+                    return int(look)
+        raise AssertionError("the looks have ended")
+
+    async def work() -> int:
+        patient = asyncio.create_task(one(slow, 19))
+        await asyncio.sleep(0.01)
+        seen = await one(FAST, 10)
+        patient.cancel()
+        return seen
+
+    assert soon(work) >= 10
+
+
 def test_nothing_is_looked_at_once_nobody_waits() -> None:
     home = Home(1)
 

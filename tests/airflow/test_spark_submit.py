@@ -215,6 +215,12 @@ def test_a_spark_connection_that_is_not_there_is_no_yarn() -> None:
         plan_submission(Settings(spark_conn_id="spark_default"), {})
 
 
+def test_a_spark_connection_that_goes_away_meanwhile_changes_no_master(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    submission = spark.plan(STANDALONE)
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    assert option(command(submission), "--master") == [STANDALONE]
+
+
 def test_without_spark_submit_it_says_what_to_install(spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     spark.connection(STANDALONE)

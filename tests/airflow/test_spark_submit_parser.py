@@ -93,7 +93,8 @@ def test_spark_submit_takes_the_command(
     assert found.parts["Main class:"] == [main]
     assert (found.arguments["master"], found.arguments["deployMode"]) == (host, mode)
     assert found.arguments["name"] == "flights start-3"
-    assert (found.arguments["primaryResource"], found.arguments["executorMemory"]) == (submission.application, "2g")
+    assert found.arguments["primaryResource"].removeprefix("file:") == submission.application
+    assert found.arguments["executorMemory"] == "2g"
     assert found.arguments["childArgs"] == f"[{' '.join(APPLICATION)}]"
     passed = found.parts["Arguments:"]
     assert [word for word in passed if word in APPLICATION] == APPLICATION

@@ -1,7 +1,7 @@
 """What a look at a home means. No files, no clock."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -216,6 +216,17 @@ def test_a_driver_that_has_begun_is_missed_as_any_other(sign: Look) -> None:
     assert waiting.see(sign, 101.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for"):
         waiting.see(NOTHING, 120.0)
+
+
+def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed_once_there_is_none() -> None:
+    waiting = wait()
+    beats = [
+        replace(NOTHING, status=status().model_copy(update={"updated_at": NOW + timedelta(seconds=10 * each)}))
+        for each in range(6)
+    ]
+    assert [waiting.see(beat, 100.0 + 10 * each) for each, beat in enumerate(beats)] == [None] * 6
+    with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
+        waiting.see(beats[-1], 165.0)
 
 
 def test_a_driver_before_ours_that_is_still_on_its_way_out_is_not_ours() -> None:

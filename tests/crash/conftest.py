@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.heartbeat import Heartbeat
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
@@ -24,7 +25,9 @@ def one_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     """Where nothing ran yet.
 
-    The thread of the heartbeat stays quiet: it would die of a crash, and two runs would not do their operations in the same order.
+    The threads of the heartbeat and of the cancellation stay quiet: they would die of a crash, and two runs would not do their
+    operations in the same order.
     """
     monkeypatch.setattr(Heartbeat, "_beat", lambda heartbeat: None)
+    monkeypatch.setattr(Cancellation, "_watch", lambda cancellation: None)
     return RunSite(tmp_path / "site", one_day)

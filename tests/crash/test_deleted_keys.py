@@ -98,6 +98,7 @@ def test_deletes_outlive_incarnations_that_publish_nothing(customers_site: RunSi
     assert public(customers_site) == [("a", 4)]
 
 
+@pytest.mark.nightly
 def test_only_the_live_incarnations_deletes_are_left_in_the_home(customers_site: RunSite) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"))
     customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)

@@ -4,40 +4,27 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import CheckpointKind, StartResponse
+from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.storage.open import open_files
 from tests.support.fake_python import make_fake_python
-from tests.support.running_airflow import RunningAirflow, TaskRun, postgres, running, until
+from tests.support.postgres import Postgres, airflow_settings, postgres
+from tests.support.running_airflow import RunningAirflow, TaskRun, running, survivors, until
+from tests.support.short_jvm import SHORT_RUN
 
 DAGS = Path(__file__).with_name("dags")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where homes are."""
-    return tmp_path_factory.mktemp("homes")
-
-
-@pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path) -> Iterator[RunningAirflow]:
-    """An Airflow whose drivers act on their homes as the real ones do."""
-    python = make_fake_python(tmp_path_factory.mktemp("bin"))
-    extra = {"home_root": str(roots), "python": str(python)}
-    environment = {
-        "AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT": json.dumps({"conn_type": "stream_pipeline", "extra": extra}),
-        "PYTHONPATH": str(ROOT),
-    }
-    directory = tmp_path_factory.mktemp("airflow")
-    with postgres(tmp_path_factory.mktemp("pg")) as settings, running(directory, DAGS, environment, settings) as found:
-        yield found
-    for home in roots.iterdir():  # what a driver may wait for still
-        (home / "go").touch()
+EXAMPLES = ROOT / "dags_examples"
 
 
 @dataclass(frozen=True)
@@ -50,6 +37,10 @@ class Home:
     def name(self) -> str:
         return self.path.name
 
+    @property
+    def channel(self) -> Channel:
+        return Channel(open_files(str(self.path)))
+
     def starts(self) -> int:
         """How many drivers were started."""
         return len(list(self.path.glob("started-*.json")))
@@ -61,20 +52,110 @@ class Home:
         return self.is_at_work() and read_status(open_files(str(self.path))) is not None
 
     def attempts(self) -> int:
-        return len(Channel(open_files(str(self.path))).attempts.numbers())
+        return len(self.channel.attempts.numbers())
+
+    def let_begin(self) -> None:
+        """What a slow driver waits for."""
+        (self.path / "begin").touch()
 
     def let_end(self) -> None:
+        """What a driver waits for."""
         (self.path / "go").touch()
 
     def ends(self) -> None:
         until(lambda: not self.is_at_work(), f"no driver is at work in {self.name}")
 
+    def cancel(self) -> None:
+        """Ends whatever is under way, as its newest owner may."""
+        for name in self.channel.files.names("requests"):
+            attempt = name.removeprefix("start-").removesuffix(".json")
+            if attempt.isdigit() and self.channel.response(start_request_id(AttemptNumber(int(attempt)))) is None:
+                owners = Owners(self.channel.files, AttemptNumber(int(attempt)))
+                owners.cancel(owners.take_charge("the end of the tests").owner, "the tests are over")
+        self.ends()
+
+    def answers(self) -> list[StartResponse]:
+        """Every answer that was given, oldest first."""
+        found = (self.channel.response(start_request_id(number)) for number in self.channel.answered())
+        return [answer for answer in found if answer is not None]
+
+    def assert_one_result(self, task: TaskRun | None = None) -> None:
+        """One attempt at most has completed anything, and the task, if it was a success, has handed on just that.
+
+        Read from the home's documents: what Airflow says of the task proves nothing about the data.
+        """
+        store = CheckpointStore(self.channel.files)
+        finals = [manifest for manifest in map(store.manifest, store.ids()) if manifest.checkpoint_kind is CheckpointKind.FINAL]
+        answers = [answer for answer in self.answers() if answer.error is None]
+        assert len(answers) <= len(finals) <= 1, "a driver may have died between its checkpoint and its answer"
+        if task is None or task.state != "success":
+            return
+        (answer,), (final,) = answers, finals
+        result = task.xcom()
+        assert result["checkpoint"] == answer.checkpoint == final.checkpoint
+        assert result["attempt"] == answer.attempt == final.attempt
+        assert all(sink["version"] is not None for sink in result["sinks"].values())
+
+
+@pytest.fixture(scope="package")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where homes are."""
+    return tmp_path_factory.mktemp("homes")
+
+
+@pytest.fixture(scope="package")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with postgres(tmp_path_factory.mktemp("pg")) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Postgres) -> Iterator[RunningAirflow]:
+    """An Airflow whose drivers act on their homes as the real ones do. Nothing of it outlives the tests."""
+    programs, directory = tmp_path_factory.mktemp("bin"), tmp_path_factory.mktemp("airflow")
+    examples = tmp_path_factory.mktemp("examples")
+    environment = connection(roots, make_fake_python(programs)) | {"SPARK_JOBS_EXAMPLES": str(examples)}
+    bundles = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("tests", DAGS), bundle("examples", EXAMPLES)])}
+    with running(directory, DAGS, environment, airflow_settings(database) | bundles) as found:
+        yield found
+    assert_nothing_is_left(roots, programs, directory, examples)
+
+
+def bundle(name: str, path: Path) -> dict[str, Any]:
+    """A directory with DAGs."""
+    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    return {"name": name, "classpath": classpath, "kwargs": {"path": str(path), "refresh_interval": 5}}
+
+
+def connection(roots: Path, python: Path) -> dict[str, str]:
+    """The environment of an Airflow whose connection allows homes in ``roots``."""
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
+    extra = {"home_root": str(roots), "python": str(python), "master": "local[2]", "conf": json.dumps(conf)}
+    return {
+        "AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT": json.dumps({"conn_type": "stream_pipeline", "extra": extra}),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def assert_nothing_is_left(roots: Path, *directories: Path) -> None:
+    """Ends every driver through its home, once no Airflow is there to start the next one, and lists what is there still."""
+    for requests in roots.rglob("requests"):
+        Home(requests.parent).cancel()
+    _, left = psutil.wait_procs(survivors(roots, *directories), timeout=10.0)
+    told = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+    for process in left:
+        process.kill()
+    assert told == []
+
 
 @pytest.fixture
 def home(roots: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
+    """A home of the test's own; in the end it has one result at most."""
     found = Home(roots / request.node.name.replace("[", "-").replace("]", "").replace(" ", "_"))
     yield found
     if found.path.exists():
+        found.assert_one_result()
+        found.let_begin()
         found.let_end()
 
 
@@ -85,4 +166,12 @@ def deferred(airflow: RunningAirflow, home: Home) -> TaskRun:
     task.reaches("deferred")
     until(home.has_begun, "the driver is at work")
     until(lambda: " starting" in task.log(), "the triggerer waits")
+    return task
+
+
+def at_work(airflow: RunningAirflow, home: Home, dag_id: str, *states: str, conf: dict[str, str] | None = None) -> TaskRun:
+    """A task whose driver is at work, in one of some states."""
+    task = airflow.trigger(dag_id, **(conf or {"home": home.name}))
+    until(home.has_begun, "the driver is at work")
+    task.reaches(*states)
     return task

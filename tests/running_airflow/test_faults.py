@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.running_airflow.conftest import Home
+from tests.running_airflow.conftest import Home, at_work
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
 
 pytestmark = pytest.mark.airflow
@@ -13,12 +13,14 @@ def test_a_deferred_task_ends_with_the_answer(deferred: TaskRun, home: Home) -> 
     deferred.reaches("success")
     assert (deferred.xcom()["checkpoint"], deferred.xcom()["attempt"], deferred.tries) == (1, 1, 1)
     assert home.starts() == 1
+    home.assert_one_result(deferred)
     assert "stage hourly: running, batch 3" in deferred.log()
 
 
 def test_a_run_that_was_answered_needs_no_second_driver(airflow: RunningAirflow, home: Home) -> None:
     task = airflow.trigger("answers_deferred", home=home.name)
     task.reaches("success")
+    until(lambda: task.run_state == "success", "the DAG run has ended, too")
     task.clear()
     task.reaches("success", tries=2)
     assert home.starts() == 1
@@ -41,6 +43,7 @@ def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home
     home.let_end()
     deferred.reaches("success", tries=2)
     assert deferred.xcom()["attempt"] == home.attempts()
+    home.assert_one_result(deferred)
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
@@ -65,14 +68,7 @@ def test_a_driver_that_fails_is_retried_and_a_refused_run_is_not(airflow: Runnin
     assert "out of disk" in failed.log(1)
 
 
-def at_work(airflow: RunningAirflow, home: Home, dag_id: str, *states: str) -> TaskRun:
-    """A task whose driver is at work, in one of some states."""
-    task = airflow.trigger(dag_id, home=home.name)
-    until(home.has_begun, "the driver is at work")
-    task.reaches(*states)
-    return task
-
-
+@pytest.mark.nightly
 def test_a_task_that_does_not_cancel_leaves_its_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "waits_left_running", "deferred")
     until(lambda: " starting" in task.log(), "the triggerer waits")
@@ -99,7 +95,7 @@ def test_a_task_whose_time_is_up_in_airflows_eyes_ends_its_driver(airflow: Runni
 
 def test_a_worker_that_dies_while_it_waits_leaves_the_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "waits_in_the_worker", "running")
-    airflow.kill_worker(task)
+    task.kill_worker()
     task.reaches("running", tries=2, deadline_s=120.0)
     home.let_end()
     task.reaches("success", tries=2)
@@ -113,6 +109,7 @@ def test_a_task_that_is_marked_while_its_worker_waits_ends_its_driver(airflow: R
     assert task.state == "failed"
 
 
+@pytest.mark.nightly
 def test_what_happens_while_no_triggerer_runs_ends_no_driver_and_the_next_try_takes_it_up(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
@@ -124,3 +121,17 @@ def test_what_happens_while_no_triggerer_runs_ends_no_driver_and_the_next_try_ta
     home.let_end()
     deferred.reaches("success", tries=2)
     assert (home.starts(), deferred.xcom()["attempt"]) == (1, 1)
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_cleared_while_no_triggerer_runs_goes_on_with_its_driver(
+    airflow: RunningAirflow, deferred: TaskRun, home: Home
+) -> None:
+    airflow.kill_triggerer()
+    deferred.clear()
+    deferred.reaches("deferred", tries=2)
+    airflow.start_triggerer()
+    home.let_end()
+    deferred.reaches("success", tries=2)
+    assert (home.starts(), deferred.xcom()["attempt"]) == (1, 1)
+    home.assert_one_result(deferred)

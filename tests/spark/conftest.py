@@ -14,7 +14,7 @@ from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-    } | SHORT_RUN
+    } | FEW_ROWS
     session = start_session("tests", conf)
     yield session
     session.stop()

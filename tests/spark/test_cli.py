@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from spark_jobs import consistent_versions
 from tests.support import small_pipeline
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ CONF = [
     "spark.ui.enabled=false",
     "spark.sql.shuffle.partitions=2",
     "spark.driver.memory=1g",
-    *(f"{key}={value}" for key, value in SHORT_RUN.items()),
+    *(f"{key}={value}" for key, value in FEW_ROWS.items()),
 ]
 
 

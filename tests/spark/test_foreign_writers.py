@@ -29,7 +29,7 @@ from tests.support.publication_schedules import (
 )
 from tests.support.replaced_commits import assert_found_out_later, assert_made_again_at_once
 from tests.support.seeds import seed
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS
 from tests.support.sink_kinds import Kind, Reference, graves_in
 from tests.support.spark_writers import SparkWriter, assert_clones_are_versions
 from tests.support.staged_pipeline import HOURLY
@@ -98,7 +98,7 @@ class Worker:
 def begin_worker(together: ProcessBarrier) -> None:
     Worker.together = together
     settings = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-    session = start_session("publisher", settings | SHORT_RUN)
+    session = start_session("publisher", settings | FEW_ROWS)
     Worker.publishers = Publishers(lambda: session)
 
 

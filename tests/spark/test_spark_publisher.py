@@ -15,7 +15,7 @@ from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ def test_without_spark_nothing_is_published_and_with_it_everything_once(site: Si
         publish(open_files(str(site.home)))
     tables = ("plain", "tracked", "merged")
     assert [public_count(site.tables / name) for name in tables] == [0, 0, 0]
-    conf = [option for key, value in SHORT_RUN.items() for option in ("--conf", f"{key}={value}")]
+    conf = [option for key, value in FEW_ROWS.items() for option in ("--conf", f"{key}={value}")]
     command = [sys.executable, "-m", "spark_jobs", "publish", "--home", str(site.home), *conf, "--conf", "spark.master=local[2]"]
     for _ in range(2):
         subprocess.run(command, check=True, capture_output=True, cwd=ROOT)

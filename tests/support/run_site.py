@@ -21,10 +21,10 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
-APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | SHORT_RUN
+APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | FEW_ROWS
 """Settings of the application, which all tests of a process share."""
 SMALL = {
     "spark.sql.shuffle.partitions": "1",

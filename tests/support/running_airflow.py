@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,8 +15,10 @@ from typing import Any
 import httpx
 import psutil
 
-START_S = 180.0
+START_S = 300.0
+STOP_S = 15.0
 DEADLINE_S = 90.0
+COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 _PAUSE_S = 0.2
 _USERS = {"admin": "admin", "ann": "user", "bob": "viewer", "eve": ""}
 """By name the role; without one nothing is allowed."""
@@ -77,21 +78,22 @@ class RunningAirflow:
 
     def trigger(self, dag_id: str, **conf: Any) -> "TaskRun":
         """Starts a run of a DAG, and names its task ``run``."""
-        until(lambda: self.call("GET", f"/api/v2/dags/{dag_id}").status_code == 200, f"DAG {dag_id} is known")
-        assert self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}).status_code == 200
+        self.unpause(dag_id)
         answer = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         assert answer.status_code == 200, answer.text
         return TaskRun(self, dag_id, answer.json()["dag_run_id"])
 
+    def unpause(self, dag_id: str) -> None:
+        """Lets a DAG run, once it is known."""
+        until(lambda: self.call("GET", f"/api/v2/dags/{dag_id}").status_code == 200, f"DAG {dag_id} is known")
+        assert self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}).status_code == 200
+
     def component(self, name: str) -> psutil.Process:
         """The process of a component, such as ``triggerer``."""
-        roots = [psutil.Process(self.process.pid), *(psutil.Process(each.pid) for each in self.others if each.poll() is None)]
-        for root in roots:
-            for process in [root, *root.children(recursive=True)]:
-                with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-                    if f" {name}" in " ".join(process.cmdline()):
-                        return process
-        raise AssertionError(f"Airflow has no {name}")
+        found = self._component(name)
+        if found is None:
+            raise AssertionError(f"Airflow has no {name}")
+        return found
 
     def kill_triggerer(self) -> None:
         """As a host that loses power."""
@@ -100,32 +102,60 @@ class RunningAirflow:
             process.kill()
         until(lambda: not triggerer.is_running() or triggerer.status() == psutil.STATUS_ZOMBIE, "the triggerer is dead")
 
-    def kill_worker(self, task: "TaskRun") -> None:
-        """The process of a task with the worker that supervises it."""
-        pid = until(lambda: task.facts()["pid"], "the task has a process")
-        process = psutil.Process(pid)
-        worker = process.parent()
-        assert worker is not None
-        for each in (worker, process):
-            each.kill()
-
     def start_triggerer(self) -> None:
         self.others.append(self._start("triggerer"))
 
+    def start_what_is_missing(self) -> None:
+        """As whatever watches over the components in production does; returns when Airflow is ready again."""
+        for name in COMPONENTS:
+            if self._component(name) is None:
+                self.others.append(self._start(name))
+        until(self.is_ready, "Airflow is ready again", START_S)
+
+    def stop_components(self) -> None:
+        """As a service manager does: it asks each component to end, and kills what has not ended in time."""
+        components = [found for name in COMPONENTS if (found := self._component(name)) is not None]
+        everything = self._processes()
+        for process in components:
+            process.terminate()
+        psutil.wait_procs(components, timeout=STOP_S)
+        _end(everything, psutil.Process.kill)
+        self._reap()
+
+    def restart(self) -> None:
+        """Starts it anew after :meth:`stop_components`; returns when it is ready."""
+        self.process, self.others, self._tokens = self._start("standalone"), [], {}
+        until(self.is_ready, "Airflow is ready again", START_S)
+
     def stop(self) -> None:
         """Ends every process of it."""
+        _end(self._processes(), psutil.Process.terminate)
+        self._reap()
+
+    def is_ready(self) -> bool:
+        """Whether every component says that it is healthy."""
+        if self.process.poll() is not None:
+            raise AssertionError((self.directory / "standalone.log").read_text()[-4000:])
+        try:
+            health = httpx.get(f"http://127.0.0.1:{self.port}/api/v2/monitor/health", timeout=5.0).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
+
+    def _reap(self) -> None:
         for process in [*self.others, self.process]:
-            tree = (
-                [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-                if process.poll() is None
-                else []
-            )
-            if tree:
-                process.send_signal(signal.SIGTERM)
-            _, alive = psutil.wait_procs(tree, timeout=15.0)
-            for each in alive:
-                each.kill()
-            process.wait(15.0)
+            process.wait(STOP_S)
+
+    def _component(self, name: str) -> psutil.Process | None:
+        for process in self._processes():
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+                if f" {name}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                    return process
+        return None
+
+    def _processes(self) -> list[psutil.Process]:
+        roots = [psutil.Process(each.pid) for each in (self.process, *self.others) if each.poll() is None]
+        return [process for root in roots for process in (root, *root.children(recursive=True))]
 
     def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return start(self.directory, self.environment, *arguments)
@@ -169,6 +199,11 @@ class TaskRun:
         return str(self.facts()["state"])
 
     @property
+    def run_state(self) -> str:
+        """Of the DAG run. One that is about to end forgets a task that is cleared in that moment."""
+        return str(self.airflow.get(f"dags/{self.dag_id}/dagRuns/{self.run_id}")["state"])
+
+    @property
     def tries(self) -> int:
         return int(self.facts()["try_number"])
 
@@ -202,6 +237,22 @@ class TaskRun:
         path = f"/api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
         assert self.airflow.call("PATCH", path, {"state": state}).status_code == 200
 
+    def process(self) -> psutil.Process:
+        """The process that runs the task."""
+        return psutil.Process(until(lambda: self.facts()["pid"], "the task has a process"))
+
+    def worker(self) -> psutil.Process:
+        """The process of the worker that supervises it."""
+        found = self.process().parent()
+        assert found is not None
+        return found
+
+    def kill_worker(self) -> None:
+        """As a host that loses power."""
+        process, worker = self.process(), self.worker()
+        for each in (worker, process):
+            each.kill()
+
     def xcom(self) -> Any:
         value = self.airflow.get(f"{self.path}/xcomEntries/return_value")["value"]
         return json.loads(value) if isinstance(value, str) else value
@@ -229,23 +280,6 @@ def start(directory: Path, environment: Mapping[str, str], *arguments: str) -> "
 
 
 @contextmanager
-def postgres(directory: Path) -> Iterator[dict[str, str]]:
-    """A PostgreSQL behind a socket in ``directory``, and Airflow's settings for it."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(directory.parent))  # where it keeps its locks
-    from pgserver.postgres_server import get_server
-
-    server = get_server(directory, cleanup_mode="stop")
-    try:
-        uri = server.get_uri().removeprefix("postgresql://")
-        yield {
-            "DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{uri}",
-            "DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{uri}",
-        }
-    finally:
-        server.cleanup()
-
-
-@contextmanager
 def running(directory: Path, dags: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[RunningAirflow]:
     """An Airflow that is ready; ends with the context.
 
@@ -270,17 +304,28 @@ def running(directory: Path, dags: Path, environment: Mapping[str, str], setting
     whole = inherited | {"AIRFLOW_HOME": str(directory), "PATH": path} | variables | dict(environment)
     airflow = RunningAirflow(directory, whole, port, start(directory, whole, "standalone"))
     try:
-        until(lambda: _is_ready(airflow), "Airflow is ready", START_S)
+        until(airflow.is_ready, "Airflow is ready", START_S)
         yield airflow
     finally:
         airflow.stop()
 
 
-def _is_ready(airflow: RunningAirflow) -> bool:
-    if airflow.process.poll() is not None:
-        raise AssertionError((airflow.directory / "standalone.log").read_text()[-4000:])
-    try:
-        health = httpx.get(f"http://127.0.0.1:{airflow.port}/api/v2/monitor/health", timeout=5.0).json()
-    except (httpx.HTTPError, ValueError):
-        return False
-    return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
+def _end(processes: list[psutil.Process], how: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            how(process)
+    _, alive = psutil.wait_procs(processes, timeout=STOP_S)
+    for each in alive:
+        each.kill()
+
+
+def survivors(*directories: Path) -> list[psutil.Process]:
+    """Every process that works in one of these directories, or names one on its command line."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            told = [process.cwd(), *process.cmdline()]
+            ours = any(str(directory) in each for directory in directories for each in told)
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

@@ -1,11 +1,15 @@
-"""DAGs with one pipeline each. What its driver does is said by the name; the run says where its home is."""
+"""DAGs with one pipeline or sensor each. What a driver does is said by the name; the run says where its home is."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from airflow.sdk import DAG, AssetAlias
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.sensors.checkpoint import CheckpointSensor
+from airflow_provider.triggers.publication import PublicationTrigger
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS: dict[str, dict[str, Any]] = {
@@ -20,6 +24,49 @@ with DAG("answers_and_tells", start_date=START, schedule=None):
     StreamPipelineOperator(
         task_id="run", entry="/pipelines/answers.py", home="{{ dag_run.conf['home'] }}", outlets=[AssetAlias("tables")]
     )
+
+with DAG("slow_deferred", start_date=START, schedule=None, max_active_runs=4):
+    StreamPipelineOperator(
+        task_id="run",
+        entry="/pipelines/slow.py",
+        home="{{ dag_run.conf['home'] }}",
+        poll_interval_s=0.5,
+        max_poll_interval_s=1.0,
+        retries=2,
+        retry_delay=timedelta(seconds=1),
+    )
+
+for kind in ("deferred", "in_the_worker"):
+    with DAG(f"small_{kind}", start_date=START, schedule=None):
+        StreamPipelineOperator(
+            task_id="run",
+            entry=str(Path(__file__).parents[2] / "support/small_pipeline.py"),
+            home="{{ dag_run.conf['home'] }}",
+            parameters={"events": "{{ dag_run.conf['events'] }}", "warehouse": "{{ dag_run.conf['warehouse'] }}"},
+            deferrable=kind == "deferred",
+            retries=2,
+            retry_delay=timedelta(seconds=1),
+        )
+
+for name, limits in {
+    "senses": {},
+    "senses_in_vain": {"timeout": 5.0},
+    "senses_softly": {"timeout": 5.0, "soft_fail": True},
+}.items():
+    with DAG(name, start_date=START, schedule=None, max_active_runs=4):
+        CheckpointSensor(
+            task_id="run",
+            home="{{ dag_run.conf['home'] }}",
+            poll_interval_s=0.5,
+            retries=2,
+            retry_delay=timedelta(seconds=1),
+            **cast(dict[str, Any], limits),
+        )
+
+WATCHER = AssetWatcher(name="watched", trigger=PublicationTrigger(home="watched", poll_interval_s=0.5, max_poll_interval_s=1.0))
+
+with DAG("watching", start_date=START, schedule=[Asset("watched_public", watchers=[WATCHER])]):
+    EmptyOperator(task_id="run")
 
 for behaviour in ("answers", "waits", "failed", "refused"):
     for kind, own in KINDS.items():

@@ -112,6 +112,24 @@ def test_rendering_keeps_the_numbers_beside_the_plot(tmp_path: Path, report: Rep
     assert plot.exists()
 
 
+def test_a_newer_run_of_one_part_takes_the_place_of_that_part_and_says_where_it_was_measured(
+    tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, plot, page = tmp_path / "docs/run.json", tmp_path / "docs/ratios.svg", tmp_path / "page.md"
+    for name, path in {"KEPT": kept, "PLOT": plot, "PAGE": page}.items():
+        monkeypatch.setattr(bench, name, path)
+    page.write_text(PAGE)
+    report.write(kept)
+    for ours in (4.0, 5.0):
+        newer = Report(about({"spark.master": "local[2]"}, quick=True, loads=[9.0]), [Figure(RUNS, "1 stage", [ours], [1.0])])
+        newer.write(tmp_path / "newer.json")
+        bench.render(tmp_path / "newer.json")
+    text = page.read_text()
+    assert "| 1 stage | 5.00 | 1.00 |" in text
+    assert "| small | 200 (100 to 300) |" in text
+    assert (text.count("Whole runs: on "), text.count("load 9.0 to 9.0"), text.count("load 0.5 to 3.2")) == (1, 1, 1)
+
+
 def test_the_tables_of_the_page_are_those_of_the_run_that_is_kept() -> None:
     assert bench.PAGE.read_text() == Report.read(bench.KEPT).markdown(bench.PAGE.read_text())
 

@@ -22,7 +22,8 @@ def a_stage(**fields: Any) -> StageStatus:
 def test_a_change_of_a_stage_is_told_at_once() -> None:
     lines = ProgressLines()
     assert lines.tick(0.0, "starting", None) == ["starting"]
-    assert lines.tick(0.5, "running", a_status(hourly=StageState.RUNNING, daily=StageState.WAITING)) == ["stage hourly: running"]
+    running = a_status(hourly=StageState.RUNNING, daily=StageState.WAITING)
+    assert lines.tick(0.5, "running", running) == ["running", "stage hourly: running"]
     both = lines.tick(1.0, "running", a_status(hourly=StageState.ENDED, daily=StageState.RUNNING))
     assert both == ["stage hourly: ended", "stage daily: running"]
 

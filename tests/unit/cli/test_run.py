@@ -1,6 +1,7 @@
 """``spark-jobs run`` as far as it goes without a JVM: what is refused, what is answered from the home, how errors end."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +20,10 @@ from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish,
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
+from tests.support import small_pipeline
 from tests.support.command_line import UsedHome, document, spark_jobs
+
+MAIN = Path(small_pipeline.__file__).parents[2] / "spark_jobs" / "main.py"
 
 
 def run(home: UsedHome, *options: object) -> Result:
@@ -247,9 +251,34 @@ def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> N
 
 
 def test_main_py_is_the_run_command(drained: UsedHome) -> None:
-    main = Path(sys.modules["spark_jobs"].__path__[0]) / "main.py"
-    command = [sys.executable, str(main), drained.entry, "--home", drained.url, *drained.params, "--output", "json"]
+    command = [sys.executable, str(MAIN), drained.entry, "--home", drained.url, *drained.params, "--output", "json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=drained.directory)
     assert done.returncode == 0, done.stderr
     assert '"checkpoint": 1' in done.stdout
+
+
+def submitted(main: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(main), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=main.parent)
+
+
+def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) -> None:
+    """It may be the file of another environment, such as an Airflow worker's."""
+    another = tmp_path / "spark_jobs"
+    another.mkdir()
+    (another / "__init__.py").write_text("raise RuntimeError('This package is for another Python.')\n")
+    (another / "typer.py").write_text("raise RuntimeError('Found bare.')\n")
+    main = Path(shutil.copy(MAIN, another))
+    done = submitted(main, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--request" in done.stdout
+
+
+def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    """Where YARN runs it, with the files that were sent along."""
+    shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
+    main = Path(shutil.copy(MAIN, tmp_path))
+    done = submitted(main, "sent_along", "--home", str(tmp_path / "home"))
+    assert "bad parameters: events: Field required" in " ".join(done.stderr.split())

@@ -45,9 +45,9 @@ def test_an_error_keeps_its_class_and_loses_its_secrets() -> None:
     found = masked_error(error, masking(["s3cret"]))
     assert type(found) is StorageFullError
     assert (found.failed, found.exists, found.safe, found.remedy) == ("no ***", "***", "***", "***")
-    assert found.evidence == {"lines": ["a ***"], "more": {"k": ["***", 7]}}
+    assert found.evidence == {"lines": ["a ***"], "more": {"k": ("***", 7)}}
 
 
 def test_an_error_without_secrets_stays_itself() -> None:
-    error = InterruptedRunError("It failed.", remedy="Repeat.", batch=7)
+    error = InterruptedRunError("It failed.", remedy="Repeat.", batch=7, versions=(1, 2), lines=["a"])
     assert masked_error(error, masking(["s3cret"])) is error

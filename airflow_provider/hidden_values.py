@@ -1,0 +1,39 @@
+"""Keeps what Airflow hides out of what is written down: a task's arguments are recorded in the home, and shown."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow.sdk.log import redact  # type: ignore[attr-defined]  # from where Airflow's own providers have it
+
+from spark_jobs.protocol.errors import InvalidParameterError
+
+
+def refuse_hidden(**arguments: Any) -> None:
+    """Refuses arguments with a value that Airflow masks in logs, such as a template's password of a connection.
+
+    Args:
+        arguments: By name what was given; looked through at any depth.
+
+    Raises:
+        InvalidParameterError: Names the arguments, not the values.
+    """
+    found = sorted({where for name, value in arguments.items() for where, text in _texts(name, value) if redact(text) != text})
+    if found:
+        raise InvalidParameterError(
+            f"Airflow hides a value of {', '.join(found)}: it would be written into the pipeline's home for everybody to read.",
+            safe="Nothing was started, and nothing was written.",
+            remedy="Make it a secret parameter of the pipeline, and name its connection in secrets= of the task.",
+            arguments=found,
+        )
+
+
+def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(where, key)
+            yield from _texts(f"{where}.{redact(key)}", each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _texts(where, each)

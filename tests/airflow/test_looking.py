@@ -1,0 +1,131 @@
+"""Looks at a home that are repeated again and again: cheap while nothing happens there, and never blind for what has."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import CheckpointKind
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from tests.airflow.fake_driver import ERRORS, respond
+from tests.support.staged_pipeline import a_manifest
+
+RUN = RunId("run-1")
+FINAL = WantedCheckpoint(final=True)
+
+
+class CountedFiles(LocalFiles):
+    """A home that knows how often it was read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.calls: Counter[str] = Counter()
+
+    def read(self, path: str) -> bytes:
+        self.calls["read"] += 1
+        return super().read(path)
+
+    def names(self, directory: str) -> list[str]:
+        self.calls["names"] += 1
+        return super().names(directory)
+
+    def cost(self, work: Any) -> dict[str, int]:
+        self.calls.clear()
+        work()
+        return dict(self.calls)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CountedFiles:
+    return CountedFiles(tmp_path / "home")
+
+
+def complete(files: Files, *numbers: int, **changes: Any) -> None:
+    for number in numbers:
+        CheckpointStore(files).complete(a_manifest(number, **changes))
+
+
+def answer(files: Files, run: RunId, checkpoint: int) -> None:
+    """Answers ``run`` with the checkpoint of another one, as a driver does that finds its round finished."""
+    channel = Channel(files)
+    request = channel.request_start(run, parameters={})
+    channel.respond_failure(request, ERRORS["failed"])
+    path = f"responses/{request.request}.json"
+    failed = channel.response(request.request)
+    assert failed is not None
+    files.delete(path)
+    channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)}))
+
+
+def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
+    complete(files, *range(1, 30))
+    look = ListingLook(files)
+    look()
+    assert files.cost(look) == {"names": 2}
+
+
+def test_a_look_sees_a_checkpoint_once_its_manifest_is_there(files: CountedFiles) -> None:
+    look = ListingLook(files)
+    assert look() == Listing((), ())
+    files.create("checkpoints/1/hourly.actions", b"")
+    assert look().checkpoints == ()
+    complete(files, 1)
+    assert look().checkpoints == (1,)
+
+
+def test_a_look_sees_answers_and_checkpoints_that_went(files: CountedFiles) -> None:
+    complete(files, 1, 2)
+    look = ListingLook(files)
+    look()
+    files.delete("checkpoints/1")
+    channel = Channel(files)
+    respond(channel, channel.request_start(RUN, parameters={}), ERRORS["failed"])
+    assert look() == Listing((CheckpointId(2),), (AttemptNumber(1),))
+
+
+def test_a_search_reads_each_manifest_once(files: CountedFiles) -> None:
+    complete(files, *range(1, 10), checkpoint_kind=CheckpointKind.PERIODIC)
+    look, search = ListingLook(files), CheckpointSearch(files, FINAL)
+    assert search.find(look()) is None
+    complete(files, 10, checkpoint_kind=CheckpointKind.PERIODIC)
+    listing = look()
+    assert files.cost(lambda: search.find(listing)) == {"read": 1}
+
+
+def test_a_search_reads_nothing_that_is_not_newer(files: CountedFiles) -> None:
+    complete(files, *range(1, 10))
+    search, listing = CheckpointSearch(files, WantedCheckpoint(final=True, newer_than=CheckpointId(9))), ListingLook(files)()
+    assert files.cost(lambda: search.find(listing)) == {}
+
+
+def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files: CountedFiles) -> None:
+    complete(files, 1, run=RunId("another"))
+    look, search = ListingLook(files), CheckpointSearch(files, WantedCheckpoint(final=True, run=RUN))
+    assert search.find(look()) is None
+    answer(files, RUN, checkpoint=1)
+    found = search.find(look())
+    assert found is not None
+    assert found.checkpoint == 1
+
+
+def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
+    complete(files, 1, 2)
+    files.replace("checkpoints/2/manifest.json", b"torn")
+    found = find_checkpoint(files, FINAL)
+    assert found is not None
+    assert found.checkpoint == 1
+    files.replace("checkpoints/1/manifest.json", b"torn")
+    assert find_checkpoint(files, FINAL) is None
+
+
+def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(files: CountedFiles) -> None:
+    complete(files, 1)
+    listing = ListingLook(files)()
+    files.delete("checkpoints/1")
+    assert CheckpointSearch(files, FINAL).find(listing) is None

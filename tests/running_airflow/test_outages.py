@@ -1,0 +1,78 @@
+"""What becomes of drivers and their tasks while Airflow itself, or its database, is away."""
+
+import time
+
+import pytest
+
+from tests.running_airflow.conftest import Home, at_work
+from tests.support.postgres import Postgres
+from tests.support.running_airflow import RunningAirflow, TaskRun, until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.nightly]
+
+AWAY_S = 60.0
+LATE_S = 240.0
+"""How long Airflow may take to notice what happened meanwhile."""
+
+
+def pass_time(seconds: float) -> None:
+    """Time is what is tested: an outage shorter than Airflow's timeouts proves little."""
+    end_s = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= end_s, "time passes", seconds + 10.0)
+
+
+def finished(task: TaskRun, home: Home) -> None:
+    task.reaches("success", deadline_s=LATE_S)
+    home.assert_one_result(task)
+
+
+def test_a_deferred_task_outlives_a_minute_without_airflows_database(
+    airflow: RunningAirflow, database: Postgres, deferred: TaskRun, home: Home
+) -> None:
+    database.stop()
+    pass_time(AWAY_S / 2)
+    home.let_end()
+    home.ends()
+    pass_time(AWAY_S / 2)
+    database.start()
+    airflow.start_what_is_missing()
+    finished(deferred, home)
+    assert home.starts() == 1
+
+
+def test_a_task_in_a_worker_outlives_a_minute_without_airflows_database(
+    airflow: RunningAirflow, database: Postgres, home: Home
+) -> None:
+    task = at_work(airflow, home, "waits_in_the_worker", "running")
+    database.stop()
+    pass_time(AWAY_S)
+    database.start()
+    airflow.start_what_is_missing()
+    home.let_end()
+    finished(task, home)
+
+
+def test_a_deferred_task_outlives_a_restart_of_airflow(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+    airflow.stop_components()
+    assert home.is_at_work()
+    airflow.restart()
+    home.let_end()
+    finished(deferred, home)
+    assert home.starts() == 1
+
+
+def test_an_answer_that_comes_while_airflow_is_away_is_found(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+    airflow.stop_components()
+    home.let_end()
+    home.ends()
+    airflow.restart()
+    finished(deferred, home)
+    assert home.starts() == 1
+
+
+def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_in_the_worker", "running")
+    airflow.stop_components()
+    airflow.restart()
+    home.let_end()
+    finished(task, home)

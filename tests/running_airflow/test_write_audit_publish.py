@@ -1,0 +1,73 @@
+"""The examples that publish what was looked at before, on a running Airflow, with real pipelines and a person's answer."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_provider.triggers.patience import SETTLE_S
+from tests.support.running_airflow import RunningAirflow, TaskRun, until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
+
+LATE_S = 300.0
+
+
+def task(run: TaskRun, task_id: str) -> TaskRun:
+    return replace(run, task_id=task_id)
+
+
+def answer(run: TaskRun, option: str) -> None:
+    """What a person chooses in the UI."""
+    approve = task(run, "approve")
+    approve.reaches("awaiting_input", deadline_s=LATE_S)
+    asked_s = time.monotonic()
+    until(
+        lambda: time.monotonic() - asked_s >= SETTLE_S,
+        "a person reads the question: Airflow fails a task that is answered at once",
+    )
+    chosen = {"chosen_options": [option], "params_input": {}}
+    path = f"/api/v2/{approve.path}/-1/hitlDetails"
+    assert run.airflow.call("PATCH", path, chosen).status_code == 200
+
+
+def ended(run: TaskRun) -> dict[str, str]:
+    """The state of each task, once the DAG run has ended."""
+    path = f"dags/{run.dag_id}/dagRuns/{run.run_id}"
+    until(lambda: run.airflow.get(path)["state"] in ("success", "failed"), "the DAG run has ended", LATE_S)
+    return {each["task_id"]: each["state"] for each in run.airflow.get(f"{path}/taskInstances")["task_instances"]}
+
+
+def tables(run: TaskRun) -> dict[str, tuple[int, int]]:
+    """Version and rows of each table of the pipeline."""
+    sinks: dict[str, Any] = task(run, "run").xcom()["sinks"]
+    opened = {name: DeltaTable(sink["table"]) for name, sink in sinks.items()}
+    return {name: (table.version(), table.count()) for name, table in opened.items()}
+
+
+def test_what_a_person_rejects_stays_staged_and_what_they_approve_is_published(airflow: RunningAirflow) -> None:
+    first = airflow.trigger("write_audit_approve_publish", day="2013-01-01")
+    answer(first, "Reject")
+    assert ended(first) == {"arrive": "success", "run": "success", "audit": "success", "approve": "success", "publish": "skipped"}
+    before = tables(first)
+    assert {rows for _, rows in before.values()} == {0}
+    assert "read_staged(spark, 'file://" in task(first, "audit").log()
+
+    second = airflow.trigger("write_audit_approve_publish", day="2013-01-02")
+    answer(second, "Approve")
+    assert set(ended(second).values()) == {"success"}
+    staged = [task(run, "run").xcom()["sinks"] for run in (first, second)]
+    assert {name: rows for name, (_, rows) in tables(second).items()} == {
+        name: sum(sinks[name]["rows"] for sinks in staged) for name in before
+    }
+
+
+def test_an_audit_that_fails_leaves_every_table_as_it_was(airflow: RunningAirflow) -> None:
+    run = airflow.trigger("write_audit_publish", day="2013-01-01", most_cancelled=0)
+    assert ended(run) == {"arrive": "success", "run": "success", "audit": "failed", "publish": "upstream_failed"}
+    assert {rows for _, rows in tables(run).values()} == {0}
+    log = task(run, "audit").log()
+    assert "of the flights were cancelled" in log
+    assert "read_staged(spark, 'file://" in log

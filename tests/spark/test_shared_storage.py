@@ -1,0 +1,50 @@
+"""Executors and driver have to see the same home. Without a cluster: the real disks that are not shared are at night."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.runtime.shared_storage import check_shared, is_on_this_host
+from spark_jobs.storage.local import LocalFiles
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.runtime.shared_storage.is_on_this_host", lambda master: False)
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]"])
+def test_a_local_masters_executors_are_on_this_host(master: str) -> None:
+    assert is_on_this_host(master)
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://local:7077", "k8s://https://local", "localhost"])
+def test_another_masters_executors_may_be_elsewhere(master: str) -> None:
+    assert not is_on_this_host(master)
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_shared_home_is_left_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    check_shared(spark, LocalFiles(tmp_path / "home"))
+    assert [path.name for path in (tmp_path / "home").rglob("*")] == ["work"]
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_home_that_executors_cannot_write_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("a file where a directory should be")
+    with pytest.raises(RejectedError, match="is not shared with the executors of local.*cannot write and read there"):
+        check_shared(spark, LocalFiles(tmp_path))
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_home_in_which_the_driver_does_not_see_what_executors_wrote_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalFiles, "names", lambda self, directory: [])
+    with pytest.raises(RejectedError, match="the driver sees 0") as refused:
+        check_shared(spark, LocalFiles(tmp_path))
+    assert "mounted at the same path" in refused.value.remedy
