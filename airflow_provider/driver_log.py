@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 from pathlib import Path
+from typing import Any
 
 from airflow_provider.plain_files import open_plain
 
 _LINE_BYTES = 4096
+_TOLD_LINES = 50
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -22,6 +25,15 @@ def last_lines(path: Path, count: int) -> list[str]:
     except OSError:
         return []
     return [_readable(line) for line in lines[-count:]]
+
+
+def log_last_lines(log: Any, *paths: Path) -> None:
+    """Tells in a task's log what a process has said last in its files on this host, or that there is nothing."""
+    found = {path: lines for path in paths if (lines := last_lines(path, _TOLD_LINES))}
+    for path, lines in found.items():
+        log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
+    if not found:
+        log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), paths[0])
 
 
 def _readable(line: str) -> str:

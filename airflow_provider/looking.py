@@ -1,9 +1,9 @@
 """Looks at a home through its documents: what tasks and triggers see of it."""
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from airflow_provider.clocks import monotonic_at
 from airflow_provider.local_driver import LocalDriver
 from airflow_provider.waiting import FirstLook, Look, StartLimit
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -55,7 +55,7 @@ def start_limit(start_by: float | None, start_timeout_s: float) -> StartLimit | 
         start_by: In seconds since 1970; None: there is no such limit.
         start_timeout_s: The time that it ends.
     """
-    return None if start_by is None else StartLimit(time.monotonic() + start_by - time.time(), start_timeout_s)
+    return None if start_by is None else StartLimit(monotonic_at(start_by), start_timeout_s)
 
 
 def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None = None) -> Look:

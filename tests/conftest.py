@@ -52,16 +52,11 @@ def started_by_us() -> list[psutil.Process]:
 
 
 def close_jvm() -> None:
-    """Ends this process's own JVM, which Spark otherwise keeps until the interpreter exits."""
-    pyspark = sys.modules.get("pyspark")
-    gateway = pyspark and pyspark.SparkContext._gateway
-    if not pyspark or not gateway:
-        return
-    if pyspark.SparkContext._active_spark_context:
-        pyspark.SparkContext._active_spark_context.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(OUTLIVE_S)
+    """Ends this process's own JVM, if there can be one."""
+    if "pyspark" in sys.modules:
+        from spark_jobs.runtime.session import end_jvm
+
+        end_jvm(OUTLIVE_S)
 
 
 @pytest.hookimpl(trylast=True)

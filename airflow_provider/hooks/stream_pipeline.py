@@ -173,9 +173,7 @@ class StreamPipelineHook(BaseHook):
             on_rewind=order.on_rewind,
         )
         if submission is None:
-            command = [self.settings.python, "-m", "spark_jobs", "run", order.entry, "--home", files.url]
-            command += ["--request", request.request]
-            command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+            command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)
         else:
             command = submission.command(entry=order.entry, home=files.url, request=request.request)
             environment |= submission.environment()
@@ -196,8 +194,8 @@ class StreamPipelineHook(BaseHook):
         files = self.files(home)
         settings = self.settings.local_conf(conf)
         self.settings.check_python()
-        command = [self.settings.python, "-m", "spark_jobs", "publish", "--home", files.url, "--checkpoint", str(checkpoint)]
-        command += ["--output", "json", *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}"))]
+        words = ("publish", "--home", files.url, "--checkpoint", str(checkpoint), "--output", "json")
+        command = self._command(*words, conf=settings)
         output = self.publication_output(home, checkpoint)
         try:
             return start_local_driver(command, output=output, environment={}, alone=True)
@@ -300,6 +298,11 @@ class StreamPipelineHook(BaseHook):
             f" Spark connection '{self.settings.spark_conn_id}': {submission.kind} master {submission.master}, deploy mode"
             f" {submission.deploy_mode}, submitted by {submission.program} of Spark {check_spark(submission)}; the master was not asked."
         )
+
+    def _command(self, *words: str, conf: Mapping[str, str]) -> list[str]:
+        """A command of ``spark-jobs``, with Spark settings, in the driver's Python."""
+        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        return [self.settings.python, "-m", "spark_jobs", *words, *settings]
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
         from airflow_provider.spark_submit import plan_submission

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
-from airflow_provider.driver_log import last_lines
+from airflow_provider.driver_log import log_last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hidden_values import refuse_hidden
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.5
 _EXIT_WAIT_S = 10.0
-_LOG_LINES = 50
 
 
 class PublishCheckpointOperator(BaseOperator):
@@ -152,8 +151,7 @@ class PublishCheckpointOperator(BaseOperator):
         """Raises why the process that this task has started has not done it."""
         output = self.hook.publication_output(home, checkpoint)
         if not is_at_work(output) and self.hook.plan_publication(home, checkpoint).by_spark:
-            lines = last_lines(output, _LOG_LINES)
-            self.log.error("The last %d lines of %s:\n%s", len(lines), output, "\n".join(lines))
+            log_last_lines(self.log, output)
             raise self.hook.publication_error(home, checkpoint)
 
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:

@@ -1,6 +1,5 @@
 """The operator that runs a pipeline."""
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
-from airflow_provider.driver_log import last_lines
+from airflow_provider.driver_log import log_last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -47,7 +46,6 @@ _UNTIL_SEEN_S = 10.0
 its exit code, which only the process that has started it can read."""
 _SLICE_S = 0.5
 """A signal does not end a sleep; the flag that it sets is looked at this often."""
-_LOG_LINES = 50
 
 
 class Waited(Enum):
@@ -390,9 +388,4 @@ class StreamPipelineOperator(BaseOperator):
         )
 
     def _log_driver(self, attempt: AttemptNumber) -> None:
-        paths = (self.hook.driver_log(self.home, attempt), self.hook.driver_output(self.home, attempt))
-        found = {path: lines for path in paths if (lines := last_lines(path, _LOG_LINES))}
-        for path, lines in found.items():
-            self.log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
-        if not found:
-            self.log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), paths[0])
+        log_last_lines(self.log, self.hook.driver_log(self.home, attempt), self.hook.driver_output(self.home, attempt))

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from airflow_provider.clocks import monotonic_at
 from airflow_provider.shared_looks import Pace, looks
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
@@ -49,7 +50,7 @@ async def wait_for(
     Returns:
         An event: the error as ``"error"``; empty if there was none.
     """
-    end_s = None if deadline_at is None else time.monotonic() + deadline_at - time.time()
+    end_s = None if deadline_at is None else monotonic_at(deadline_at)
     away_since_s: float | None = None
     while True:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.clocks import monotonic_at
 from airflow_provider.looking import look_for_answer, same_run, start_limit
 from airflow_provider.shared_looks import Pace
 from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
@@ -85,7 +86,7 @@ class RunTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, logs the progress, and sends one event."""
         files, began_s = open_files(self.home), time.monotonic()
-        deadline_s = None if self.deadline_at is None else began_s + self.deadline_at - time.time()
+        deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress = ProgressLog(_PROGRESS_INTERVAL_S)

@@ -43,7 +43,7 @@ def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT
                         _write_rows(session, directory)
                         _pipeline(directory).run(spark=session, home=directory / "home")
                         progress.doing("keeping the classes")
-                        end_jvm(session, _END_TIMEOUT_S)
+                        end_jvm(_END_TIMEOUT_S)
             except FileNotFoundError as error:
                 raise MissingRequirementError(
                     "This Java keeps no classes.", safe="Nothing was changed.", remedy="Runs are as fast as before, without it."

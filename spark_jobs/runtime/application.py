@@ -153,9 +153,8 @@ class Application:
             if adopted:
                 check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
             cancellation.check()
-            standing = _standing(
-                Channel(self.home), request
-            )  # Spark may have waited long for the cluster: nobody may want it now
+            # Spark may have waited long for the cluster: nobody may want it now
+            standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
             attempt = self._begin_attempt(request, decision, facts)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -175,14 +175,17 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1) if number == "*" else number}
 
 
-def end_jvm(spark: SparkSession, timeout_s: float) -> None:
-    """Ends a session and the JVM that was started for it.
+def end_jvm(timeout_s: float) -> None:
+    """Ends the JVM that this process has started, with its application; Spark keeps it until the interpreter exits. Idempotent.
 
     Raises:
         subprocess.TimeoutExpired: The JVM has not ended in time.
     """
-    gateway: Any = spark.sparkContext._gateway
-    spark.stop()
+    gateway: Any = SparkContext._gateway
+    if gateway is None or gateway.proc.poll() is not None:
+        return
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(timeout_s)
