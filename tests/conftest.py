@@ -2,7 +2,10 @@
 
 import os
 import sys
+import tempfile
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +24,9 @@ settings.load_profile("every_change")
 MARK = "SPARK_JOBS_TESTS"
 """An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
 
+JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""An environment variable with options for every JVM that Spark's launcher starts."""
+
 AIRFLOW_TESTS = "tests/airflow/"
 RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
 SHARED = (AIRFLOW_TESTS, RUNNING_AIRFLOW_TESTS)
@@ -35,6 +41,27 @@ def pytest_configure() -> None:
     os.environ[MARK] = str(uuid.uuid4())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Puts temporary files, those of JVMs too, where pytest removes them: a process that is killed leaves its own."""
+    directory = str(tmp_path_factory.mktemp("temporary"))
+    options = f'{os.environ.get(JVM_OPTIONS, "")} "-Djava.io.tmpdir={directory}"'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", directory)
+        patch.setenv(JVM_OPTIONS, options.strip())
+        patch.setattr(tempfile, "tempdir", directory)
+        yield
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process's temporary directory during one test, with nothing in it."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
 
 
 def started_by_us() -> list[psutil.Process]:

@@ -4,7 +4,8 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ _MAPPING_MODE = "delta.columnMapping.mode"
 _MAPPING_ID = "delta.columnMapping.id"
 
 
+@contextmanager
 def scratch_table(
     uri: str,
     metadata: Mapping[str, Any],
@@ -23,8 +25,8 @@ def scratch_table(
     lines: Iterable[Mapping[str, Any]],
     *,
     label: str | None = None,
-) -> Path:
-    """Makes the log, in a directory of its own that is removed when this process ends.
+) -> Iterator[Path]:
+    """The log, in a directory of its own that is removed when the context closes: frames must have been read by then.
 
     It has an id of its own, because Delta keeps what it knows of a table by id.
 
@@ -35,8 +37,36 @@ def scratch_table(
         lines: ``{"add": …}`` for each staged file, with whatever else is known of it.
         label: What of a line each of its file's rows gets, as the number in column :func:`column_of`.
     """
-    directory = Path(tempfile.mkdtemp(prefix="staged-rows-"))
+    directory = _new_directory()
+    try:
+        _write_log(directory, uri, metadata, protocol, lines, label)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def lasting_scratch_table(
+    uri: str, metadata: Mapping[str, Any], protocol: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]
+) -> Path:
+    """As :func:`scratch_table`, for a frame that a user keeps: the directory is removed when this process ends."""
+    directory = _new_directory()
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    _write_log(directory, uri, metadata, protocol, lines, None)
+    return directory
+
+
+def _new_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="staged-rows-"))
+
+
+def _write_log(
+    directory: Path,
+    uri: str,
+    metadata: Mapping[str, Any],
+    protocol: Mapping[str, Any],
+    lines: Iterable[Mapping[str, Any]],
+    label: str | None,
+) -> None:
     described = {**metadata, "id": str(uuid4())}
     column = "" if label is None else column_of(label, metadata)
     actions: list[dict[str, Any]] = [
@@ -52,7 +82,6 @@ def scratch_table(
     log = directory / _LOG
     log.parent.mkdir()
     log.write_bytes(b"\n".join(canonical(action) for action in actions) + b"\n")
-    return directory
 
 
 def column_of(label: str, metadata: Mapping[str, Any]) -> str:

@@ -105,22 +105,22 @@ class SparkTransaction:
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
-        directory = scratch_table(rule.staged_in, metadata, protocol, lines, label="batch")
-        upsert = Upsert(rule, read_events(self._session, str(directory)), column_of("batch", metadata), replace)
-        tombstones = None
-        if rule.tombstones is not None:
-            path = _path(rule.tombstones)
-            with step(Step.BURY_KEYS):
-                upsert.bury(DeltaTable.forPath(self._session, path))
-            tombstones = self._session.read.format("delta").load(path)
-        if not open_table(table).differs_only_in_rows(self.table):
-            raise ConflictError(
-                f"Somebody else has changed table {table} since it was looked at.",
-                safe="Nothing was merged.",
-                remedy="Repeat: the table is looked at anew.",
-                table=table,
-            )
-        upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+        with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
+            upsert = Upsert(rule, read_events(self._session, str(directory)), column_of("batch", metadata), replace)
+            tombstones = None
+            if rule.tombstones is not None:
+                path = _path(rule.tombstones)
+                with step(Step.BURY_KEYS):
+                    upsert.bury(DeltaTable.forPath(self._session, path))
+                tombstones = self._session.read.format("delta").load(path)
+            if not open_table(table).differs_only_in_rows(self.table):
+                raise ConflictError(
+                    f"Somebody else has changed table {table} since it was looked at.",
+                    safe="Nothing was merged.",
+                    remedy="Repeat: the table is looked at anew.",
+                    table=table,
+                )
+            upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

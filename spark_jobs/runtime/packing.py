@@ -42,10 +42,9 @@ def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: B
     if not small:
         return list(lines)
     table, session = stage.table, stage.frame.sparkSession
-    directory = scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN)
     number = F.col(column_of(_BIN, table.metadata))
-    rows = session.read.format("delta").load(str(directory)).repartitionById(len(bins), number.cast("int")).drop(number)
-    with step(Step.PACK_FILES):
+    with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
+        rows = session.read.format("delta").load(str(directory)).repartitionById(len(bins), number.cast("int")).drop(number)
         adds = DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
     before, after = _rows(line["add"] for line in small), _rows(adds)
     if before != after:

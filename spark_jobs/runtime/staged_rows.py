@@ -6,7 +6,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut, staged_in
-from spark_jobs.publication.scratch_table import scratch_table
+from spark_jobs.publication.scratch_table import lasting_scratch_table
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -39,4 +39,4 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
     lines = pending_lines(files, SinkName(sink), number)
     directory = staged_in(cut)
     _, metadata, protocol = DeltaJvm(spark).snapshot(str(table_directory(directory)))
-    return spark.read.format("delta").load(str(scratch_table(directory, metadata, protocol, lines)))
+    return spark.read.format("delta").load(str(lasting_scratch_table(directory, metadata, protocol, lines)))

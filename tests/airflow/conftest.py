@@ -27,6 +27,10 @@ os.environ |= {
 }
 
 
+def pytest_unconfigure() -> None:
+    AIRFLOW_HOME.cleanup()  # one of several processes that run the tests ends without what it has left for its end
+
+
 # Airflow reads its settings when it is imported.
 from airflow_provider.local_driver import LocalDriver, start_local_driver  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402

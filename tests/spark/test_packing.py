@@ -57,7 +57,7 @@ def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, s
     assert_same(public(site.tables / "copy"), whole)
 
 
-def test_rounds_go_on_and_what_was_packed_is_swept_a_round_later(site: Site) -> None:
+def test_rounds_go_on_and_what_was_packed_is_swept_a_round_later(site: Site, temporary: Path) -> None:
     waste = []
     for part in range(4):
         inputs.write_versions(site.home.parent / "events", inputs.events(600, seed=part)[["id", "ts", "region"]], BATCHES)
@@ -68,6 +68,7 @@ def test_rounds_go_on_and_what_was_packed_is_swept_a_round_later(site: Site) -> 
     assert_same(public(site.tables / "copy"), whole)
     assert _files(site.tables / "packed") == 4
     assert waste[2] == waste[3] <= 2 * BATCHES + 2
+    assert list(temporary.iterdir()) == []
 
 
 class _LosesARow(DeltaJvm):

@@ -1,6 +1,7 @@
 """A sink with mode="upsert" holds per key the row that comes last in the order of its rows, whenever it came."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -75,8 +76,9 @@ def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_the_table_is_that_of_all_changes_however_they_come(site: Site, rounds: int) -> None:
+def test_the_table_is_that_of_all_changes_however_they_come(site: Site, rounds: int, temporary: Path) -> None:
     _in_rounds(site, _split(changes(), rounds))
+    assert list(temporary.iterdir()) == []
     assert_same(public(site.tables / "customers", COLUMNS), expected(site.spark, str(site.home.parent / "changes")))
 
 

@@ -1,5 +1,7 @@
-"""The check that no process outlives the tests can itself fail."""
+"""The tests leave nothing: no process, which is checked by a check that can itself fail, and no temporary file elsewhere."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,12 @@ def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester,
 def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester, processes: list[str]) -> None:
     result = run(pytester, "process.communicate()", processes)
     assert result.ret == pytest.ExitCode.OK
+
+
+def test_temporary_files_of_tests_and_of_what_they_start_are_where_pytest_removes_them(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tempfile.gettempdir()
+    assert Path(directory).is_relative_to(tmp_path_factory.getbasetemp())
+    assert os.environ["TMPDIR"] == directory
+    assert f'"-Djava.io.tmpdir={directory}"' in os.environ["SPARK_SUBMIT_OPTS"]
