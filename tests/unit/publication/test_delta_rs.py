@@ -28,6 +28,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts, translated
 from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.table_features import REFUSED, Refused
 
 APP = AppId("pipeline/incarnation/sink")
 READER_FEATURES = {
@@ -122,6 +123,21 @@ def test_a_table_with_a_feature_that_delta_rs_cannot_commit_with_is_sparks_or_re
         assert refused.value.evidence["unsupported"] == [feature]
     with pytest.raises(ConflictError, match="Unsupported table features"):  # the list above is no more careful than delta-rs is
         open_table(uri).commit((), APP, k(1), {})
+
+
+@pytest.mark.parametrize("mode", list(SinkMode))
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.evidence)
+def test_what_the_page_calls_refused_is_refused_in_every_mode(tmp_path: Path, refused: Refused, mode: SinkMode) -> None:
+    uri = table_with(
+        tmp_path,
+        *refused.protocol,
+        writer=refused.writer_version,
+        field={"metadata": dict(refused.field_metadata)},
+        properties=dict(refused.configuration),
+    )
+    with pytest.raises(UnsupportedTableError) as error:
+        check_publishable(uri, mode)
+    assert refused.evidence in error.value.failed
 
 
 def test_delta_rs_publishes_what_it_can_and_spark_what_merges(tmp_path: Path) -> None:
