@@ -1,12 +1,14 @@
 """The staged Parquet files of a table: where they are, and which are gone."""
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.errors import AccessDeniedError, StorageError, UnsupportedTableError
 
 _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
 """What delta-rs gets wrong in a table's own path: it decodes ``%20`` twice, and its URL parser panics on the others."""
@@ -52,7 +54,28 @@ def missing_files(table_uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str
     Args:
         table_uri: The table they were staged for.
         adds: Delta's ``add`` actions; paths relative to the table, URL-encoded.
+
+    Raises:
+        StorageError: The storage does not tell.
     """
     directory = table_directory(table_uri)
-    paths = ((directory / unquote(add["path"]), int(add["size"])) for add in adds)
-    return [str(path) for path, size_bytes in paths if not path.is_file() or path.stat().st_size != size_bytes]
+    paths = ((f"{directory}/{unquote(add['path'])}", int(add["size"])) for add in adds)
+    return [path for path, size_bytes in paths if _size_bytes(path, table_uri) != size_bytes]
+
+
+def _size_bytes(path: str, table_uri: str) -> int | None:
+    """The size of a file, None where there is none. Asked once: of two answers the second may be that it is gone."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+        raise kind(
+            f"The storage of table {table_uri} fails: {error}",
+            safe="Nothing was written.",
+            remedy="Repair the storage and repeat.",
+            table=table_uri,
+            path=path,
+        ) from error
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
