@@ -61,6 +61,14 @@ class DeltaJvm:
         actions = self.log(path).startTransaction().writeFiles(frame._jdf)
         return [json.loads(action.json())["add"] for action in self.convert.asJava(actions)]
 
+    def add_files(self, adds: Iterable[Mapping[str, Any]]) -> Any:
+        """Delta's own objects for ``add`` actions, as a Java list; parsed in one call, as a call for each takes longer than the commit."""
+        load = self.jvm.org.apache.spark.util.Utils.classForName
+        mapper = self.object("org.apache.spark.sql.delta.util.JsonUtils$").mapper()
+        add_file = load("org.apache.spark.sql.delta.actions.AddFile", True, False)
+        kind = mapper.getTypeFactory().constructCollectionType(load("java.util.ArrayList", True, False), add_file)
+        return mapper.readValue(canonical([dict(add) for add in adds]).decode(), kind)
+
     def transaction(self, path: str, app: AppId) -> "JvmTransaction":
         """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now.
 
@@ -113,9 +121,7 @@ class JvmTransaction:
         if replace:
             for file in convert.asJava(self._transaction.filterFiles()):
                 actions.add(file.remove())
-        parse = self._delta.object("org.apache.spark.sql.delta.actions.Action$").fromJson
-        for add in adds:
-            actions.add(parse(canonical({"add": dict(add)}).decode()))
+        actions.addAll(self._delta.add_files(adds))
         modes = jvm.org.apache.spark.sql.streaming.OutputMode
         operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
             modes.Complete() if replace else modes.Append(), self._app, version, some(canonical(dict(commit_info)).decode())
