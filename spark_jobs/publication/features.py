@@ -28,12 +28,14 @@ SPARK_FEATURES = DELTA_RS_FEATURES | {
     "domainMetadata",
     "icebergCompatV1",
     "icebergCompatV2",
+    "icebergCompatV3",
     "inCommitTimestamp",
     "materializePartitionColumns",
     "rowTracking",
     "typeWidening",
     "typeWidening-preview",
     "vacuumProtocolCheck",
+    "variantShredding",
     "variantShredding-preview",
 }
 """The table features that Spark can commit with what was staged before: it adds what they need in the transaction itself."""

@@ -17,8 +17,11 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import DeltaSink, Pipeline, read_staged
 from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
@@ -79,6 +82,8 @@ class Made:
     site: Site
     publishers: Mapping[str, Any]
     """By round and sink."""
+    staged: Mapping[str, Rows]
+    """What an auditor has read before the first publication, by sink; for appends."""
     read: dict[str, Rows] = field(default_factory=dict)
     """What Spark has read already, by sink."""
 
@@ -89,10 +94,14 @@ class Made:
         """The input of a round."""
         return self.site.spark.createDataFrame(pa.concat_tables(_batch(number) for number in BATCHES[round]))
 
+    def returned(self, feature: Feature) -> DataFrame:
+        """What a stage returns in the first round, with what its table adds to each row."""
+        return self.rows(0).selectExpr(*(feature.answer or feature.staged))
+
     def expected(self, feature: Feature, rounds: int = ROUNDS) -> Rows:
         """Batch SQL over the whole input."""
         columns = feature.answer or feature.staged
-        rows = self.rows(0).selectExpr(*columns)
+        rows = self.returned(feature)
         if feature.held and self.mode is not SinkMode.COMPLETE:
             rows = rows.union(self.site.spark.sql(f"SELECT * FROM VALUES {feature.held}"))
         if rounds > 1:
@@ -126,7 +135,10 @@ class Made:
 
 def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Feature]) -> Pipeline:
     pipeline = Pipeline(f"{mode.value}_tables", on_end="suspend")
-    keys = {"keys": ["id"], "sequence_by": "seq"} if mode is SinkMode.UPSERT else {}
+    options: dict[SinkMode, dict[str, Any]] = {
+        SinkMode.UPSERT: {"keys": ["id"], "sequence_by": "seq"},
+        SinkMode.APPEND: {"target_file_size": "10mb"},  # packs the first round, which has two batches; not the second
+    }
 
     @pipeline.source(bounded=True)
     def rows(spark: SparkSession) -> DataFrame:
@@ -143,7 +155,7 @@ def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Featu
         return stage
 
     for feature in features:
-        sink = DeltaSink(str(site.tables / feature.key), mode=mode, **keys, **(feature.sink or {}))  # type: ignore[arg-type]
+        sink = DeltaSink(str(site.tables / feature.key), mode=mode, **options.get(mode, {}), **(feature.sink or {}))
         pipeline.stage(sink=sink, name=feature.key)(stage_of(feature))
     return pipeline
 
@@ -159,6 +171,7 @@ def _make(mode: SinkMode, spark: SparkSession, root: Path, features: Sequence[Fe
         for statement in feature.before:
             spark.sql(statement.format(table=table))
     publishers: dict[str, Any] = {}
+    staged: dict[str, Rows] = {}
     for round in range(ROUNDS):
         for number in BATCHES[round]:
             write_deltalake(str(source), _batch(number), mode="append")
@@ -166,9 +179,15 @@ def _make(mode: SinkMode, spark: SparkSession, root: Path, features: Sequence[Fe
             for feature in features:
                 for statement in feature.between:
                     spark.sql(statement.format(table=f"delta.`{site.tables / feature.key}`"))
-        site.run(_pipeline(mode, site, source, features))
+        audited = mode is SinkMode.APPEND and round == 0
+        site.run(_pipeline(mode, site, source, features), publish="external" if audited else None)
+        if audited:
+            for feature in features:
+                frame = read_staged(spark, str(site.home), feature.key)
+                staged[feature.key] = answer(frame.selectExpr(*feature.names))
+            publish(open_files(str(site.home)), publishers=Publishers(lambda: spark))
         publishers |= {f"{round} {name}": cut.publisher for name, cut in site.manifest().sinks.items()}
-    return Made(mode, site, publishers)
+    return Made(mode, site, publishers, staged)
 
 
 def _features(mode: SinkMode, *, everyday: bool) -> list[Feature]:
@@ -249,6 +268,26 @@ def test_the_table_has_just_the_features_that_it_is_named_for(mode: SinkMode, fe
     set_by_us = {key: value for key, value in feature.properties.items() if not key.startswith("delta.feature.")}
     assert configuration | set_by_us == configuration
     assert len(delta_logs.publications(table)) == ROUNDS
+
+
+every_appended_table = pytest.mark.parametrize(
+    ("mode", "feature"), [case for case in _cases(FEATURES) if case.values[0] is SinkMode.APPEND]
+)
+
+
+@every_appended_table
+def test_staged_rows_are_read_as_the_table_will_hold_them(mode: SinkMode, feature: Feature, make: Make) -> None:
+    made = make(mode, feature)
+    assert_same(made.staged[feature.key], answer(made.returned(feature)))
+
+
+@every_appended_table
+def test_the_files_of_two_batches_are_packed_into_one_for_each_partition(mode: SinkMode, feature: Feature, make: Make) -> None:
+    table = make(mode, feature).path(feature)
+    first, second = (delta_logs.commits(table)[version] for version in delta_logs.publications(table))
+    packed = [json.dumps(action["add"]["partitionValues"]) for action in first if "add" in action]
+    assert len(set(packed)) == len(packed) > 0
+    assert any("add" in action for action in second)
 
 
 @_only("not_null")

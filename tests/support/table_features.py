@@ -230,6 +230,28 @@ FEATURES = (
         publisher=SPARK,
     ),
     Feature(
+        "Iceberg compatibility, version 3",
+        frozenset({"icebergCompatV3", "columnMapping", "rowTracking", "domainMetadata"}),
+        properties={
+            "delta.columnMapping.mode": "name",
+            "delta.enableRowTracking": "true",
+            "delta.enableIcebergCompatV3": "true",
+        },
+        publisher=SPARK,
+    ),
+    Feature(
+        "`VARIANT`, shredded",
+        frozenset({"variantType", "variantShredding"}),
+        columns=f"{COLUMNS}, payload VARIANT",
+        properties={"delta.feature.variantShredding": "supported", "delta.enableVariantShredding": "true"},
+        staged=(*STAGED, "parse_json(concat('{\"value\":', value, '}')) AS payload"),
+        answer=(*STAGED, "concat('{\"value\":', value, '}') AS payload"),
+        columns_of_answer=(*STAGED, "to_json(payload) AS payload"),
+        elsewhere=STAGED,
+        publisher=SPARK,
+        readers=frozenset(),
+    ),
+    Feature(
         "features for the log's keeping (vacuum protocol check, checkpoint protection, materialized partition columns)",
         frozenset({"vacuumProtocolCheck", "checkpointProtection", "materializePartitionColumns"}),
         properties={

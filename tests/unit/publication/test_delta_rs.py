@@ -101,6 +101,7 @@ def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_pat
         "domainMetadata",
         "icebergCompatV1",
         "icebergCompatV2",
+        "icebergCompatV3",
         "identityColumns",
         "inCommitTimestamp",
         "materializePartitionColumns",
