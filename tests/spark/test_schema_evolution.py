@@ -72,6 +72,28 @@ def test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_th
     assert_same(answer(found), answer(expected))
 
 
+def test_a_column_that_a_whole_result_has_gained_is_in_every_row_of_it(site: Site) -> None:
+    def totals(*columns: str) -> Pipeline:
+        pipeline = Pipeline("growing", on_end="suspend")
+
+        @pipeline.source(bounded=True)
+        def events(spark: SparkSession) -> DataFrame:
+            return spark.readStream.format("delta").load(str(site.home.parent / "events"))
+
+        @pipeline.stage(sink=DeltaSink(str(site.tables / "growing"), mode="complete", schema_evolution="add_columns"))
+        def growing(events: DataFrame) -> DataFrame:
+            return events.groupBy("key").count().selectExpr(*columns)
+
+        return pipeline
+
+    _arrive(site, 1)
+    site.run(totals("key", "count"))
+    _arrive(site, 2)
+    site.run(totals("key", "count", "count * 2 AS twice"))
+    counted = _source(site, 4).groupBy("key").count()
+    assert_same(answer(_table(site)), answer(counted.selectExpr("key", "count", "count * 2")))
+
+
 def test_a_column_that_the_source_has_gained_reaches_the_table(site: Site) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "*"))
