@@ -337,6 +337,19 @@ ACTIONS = [
         by_spark=("CREATE TABLE {beside} SHALLOW CLONE {table}",),
     ),
     Action(
+        "empties it and makes it a clone of another",
+        append=RIGHT,
+        complete=REPLACED,
+        upsert=RIGHT,
+        effect=_only_stranger,
+        by_spark=(
+            "DELETE FROM {table}",
+            f"CREATE TABLE {{beside}} {_SAME_COLUMNS}",
+            "INSERT INTO {beside} VALUES (100, 'a')",
+            "CREATE OR REPLACE TABLE {table} SHALLOW CLONE {beside}",
+        ),
+    ),
+    Action(
         "CREATE OR REPLACE TABLE",
         append=UNSUPPORTED,
         complete=UNSUPPORTED,
