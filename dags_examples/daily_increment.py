@@ -50,7 +50,8 @@ with DAG(
 
     * **Rows of a day may come in any order** (`hold_watermark`): none is late within its run; between runs the delay is one hour.
     * **Days come in their order**, one run at a time (`max_active_runs=1`). For some days at once:
-      `airflow backfill create --dag-id daily_increment --from-date 2013-01-01 --to-date 2013-01-07`.
+      `airflow backfill create --dag-id daily_increment --from-date 2013-01-01 --to-date 2013-01-07 --max-active-runs 1`.
+      A backfill has a `max_active_runs` of its own, which is 10 unless given.
     * **The last day**: trigger it with `{"on_end": "drain"}`; the open windows are closed and the pipeline is finished.
     * **A failed day**: let it retry, or clear `run`. A day that was answered is not run again.
 

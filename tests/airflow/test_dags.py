@@ -16,6 +16,8 @@ from deltalake import DeltaTable
 
 from airflow_provider.triggers.run import RunTrigger
 from scripts.demo.independent import compare, read_airlines, read_flights
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import DAGS, ROOT, connection
 from tests.airflow.test_example_pipelines import flights_data
 from tests.support.short_jvm import SHORT_RUN
@@ -65,6 +67,14 @@ def run(bag: DagBag, dag_id: str, day: date, **conf: Any) -> dict[str, Any]:
 
 def published(facts: dict[str, Any]) -> dict[str, pa.Table]:
     return {name: DeltaTable(sink["table"]).to_pyarrow_table() for name, sink in facts["sinks"].items()}
+
+
+def counted(bag: DagBag, dag_id: str) -> dict[str, int]:
+    """What a DAG that reads tables has found in them."""
+    dag: Any = bag.dags[dag_id]
+    dag_run = dag.test(logical_date=datetime(2026, 1, 1, tzinfo=UTC))
+    assert dag_run.state == "success"
+    return dict(dag_run.get_task_instance("count_rows").xcom_pull(task_ids="count_rows"))
 
 
 def rows(table: pa.Table) -> Counter[Row]:
@@ -127,11 +137,17 @@ def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: Dag
     }
     watermark = max(at for at, _, _ in arrivals(DAYS[:1])) - HOUR
     assert rows(published(facts)["hourly_departures"]) == hourly_answer(DAYS[:1], before=watermark)
-    consumer: Any = bag.dags["asset_consumer"]
-    counted = consumer.test(logical_date=datetime(2026, 1, 1, tzinfo=UTC))
-    assert counted.state == "success"
-    found = counted.get_task_instance("count_rows").xcom_pull(task_ids="count_rows")
-    assert found == {name: table.num_rows for name, table in published(facts).items()}
+    assert counted(bag, "asset_consumer") == {name: table.num_rows for name, table in published(facts).items()}
+
+
+@pytest.mark.nightly
+def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBag) -> None:
+    facts = run(bag, "write_audit", DAYS[0])
+    assert all(table.num_rows == 0 for table in published(facts).values())
+    publish(open_files(facts["home"]))
+    assert {name: table.num_rows for name, table in published(facts).items()} == {
+        name: sink["rows"] for name, sink in facts["sinks"].items()
+    }
 
 
 def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -159,3 +175,4 @@ def test_three_days_of_runs_equal_one_answer_over_all_three(bag: DagBag) -> None
         assert rows(tables["hourly_departures"]) == hourly_answer(so_far, before=watermark)
         assert rows(tables["daily_departures"]) <= daily_answer(so_far)
     assert rows(tables["daily_departures"]) == daily_answer(DAYS)
+    assert counted(bag, "watching_consumer") == {name: table.num_rows for name, table in tables.items()}

@@ -19,6 +19,7 @@ from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
 from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
+from tests.airflow.test_example_pipelines import EXAMPLES
 from tests.support.pages import ROOT, files, pages, table_rows
 
 PARSE = """
@@ -30,6 +31,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
 """
 REFERENCE = ROOT / "docs/reference/airflow.md"
 MOVE = ROOT / "docs/how-to/from-spark-submit.md"
+EXAMPLES_PAGE = ROOT / "docs/how-to/run-the-examples.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 
 
@@ -98,6 +100,12 @@ def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
 def test_the_reference_names_every_link() -> None:
     described = [row.cells["link"] for row in table_rows(REFERENCE) if "link" in row.cells]
     assert described == [link.name for link in LINKS]
+
+
+def test_every_example_dag_has_a_page_that_explains_it() -> None:
+    rows = [row.cells for row in table_rows(EXAMPLES_PAGE) if "DAG" in row.cells]
+    assert sorted(row["DAG"].strip("`") for row in rows) == EXAMPLES
+    assert all(row["shows"] and row["read"].startswith("[") for row in rows)
 
 
 def test_the_sensors_take_the_same_arguments() -> None:
