@@ -23,7 +23,7 @@ _FIELDS: dict[str, Any] = {
     },
     "conf": {
         "label": "Spark settings",
-        "description": "A JSON object of _TEXTS, without secrets.",
+        "description": "A JSON object of texts, without secrets.",
         "schema": _TEXTS | {"format": "json"},
     },
     "spark_conn_id": {

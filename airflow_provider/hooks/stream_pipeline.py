@@ -317,7 +317,7 @@ class StreamPipelineHook(BaseHook):
                 raise InvalidParameterError(
                     f"{name!r} is not the name of a parameter.", remedy="Correct secrets=.", parameter=name
                 )
-            password = self.get_connection(conn_id).password
+            password = self._password(conn_id)
             if password is None:
                 raise InvalidParameterError(
                     f"The secret parameter '{name}' has no value: connection '{conn_id}' has no password.",
@@ -328,6 +328,17 @@ class StreamPipelineHook(BaseHook):
                 )
             environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
         return environment
+
+    def _password(self, conn_id: str) -> str | None:
+        try:
+            return self.get_connection(conn_id).password
+        except AirflowNotFoundException as error:
+            raise MissingRequirementError(
+                f"There is no Airflow connection '{conn_id}', which secrets= names.",
+                safe="No driver was started.",
+                remedy=f"Create it with the secret as its password: airflow connections add {conn_id} --conn-type generic",
+                connection=conn_id,
+            ) from error
 
 
 def _reported(output: str) -> StreamPipelineError | None:

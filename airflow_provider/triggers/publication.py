@@ -42,6 +42,9 @@ class PublicationTrigger(BaseEventTrigger):
         conn_id: The connection, of type ``stream_pipeline``.
         poll_interval_s: Between two looks at the home, while it changes.
         max_poll_interval_s: The same, once it has not changed for a while.
+
+    Raises:
+        ValueError: ``poll_interval_s`` is not above 0.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class PublicationTrigger(BaseEventTrigger):
         max_poll_interval_s: float = 3.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        if poll_interval_s <= 0:
+            raise ValueError("poll_interval_s is above 0.")
         self._arguments: dict[str, Any] = {
             "home": home,
             "conn_id": conn_id,

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -66,6 +67,12 @@ def test_no_worker_imports_what_the_pages_need() -> None:
     code = f"import sys, {', '.join(modules)}; print(sorted(name for name in sys.modules if 'airflow_provider.pages' in name))"
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_form_speaks_to_people() -> None:
+    (kind,) = get_provider_info()["connection-types"]
+    texts = [text for field in kind["conn-fields"].values() for text in (field["label"], field["description"])]
+    assert [text for text in texts if re.search(r"(?:^|\W)_", text)] == []
 
 
 def test_the_connection_type_is_the_hooks() -> None:

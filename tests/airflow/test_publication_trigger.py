@@ -209,6 +209,12 @@ def test_a_trigger_that_two_assets_share_works_without_a_memory(
     assert "is not kept: give it one asset" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("interval_s", [0.0, -1.0])
+def test_a_trigger_that_would_never_rest_is_refused_when_its_dag_is_parsed(interval_s: float) -> None:
+    with pytest.raises(ValueError, match="poll_interval_s"):
+        PublicationTrigger(home="flights", poll_interval_s=interval_s)
+
+
 def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
     trigger = a_trigger(home="/etc")
 
