@@ -15,6 +15,7 @@ from pathlib import Path
 
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.storage.local import translated
 
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""
@@ -107,10 +108,13 @@ def start_local_driver(
 
     Raises:
         MissingRequirementError: There is no such program, or it cannot be run.
+        StorageError: The output cannot be written.
         BlockingIOError: ``alone``, and one is at work.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
+    with translated(str(output)):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "ab") as stream:
         if alone:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             stream.truncate(0)
@@ -138,14 +142,18 @@ def is_at_work(output: Path) -> bool:
 
     The lock belongs to the open file that those processes have inherited: it ends with the last of them, however they end. Seen from
     every process of the host, and of other hosts where their file system shares such locks.
+
+    Raises:
+        StorageError: The file cannot be looked at.
     """
-    try:
-        with output.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+    with translated(str(output)):
+        try:
+            with output.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
     return False
 
 

@@ -65,18 +65,41 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
         files: The home.
         request: The start request.
         driver: The driver, where this process has started it.
+
+    Raises:
+        NotFoundError: The home does not even have the request: it is another directory than the one that was asked in, such as the
+            empty place where a file system is mounted.
+        StorageError: It cannot be read.
     """
     exit_code = driver.exit_code if driver is not None else None
     status, at_work = read_status(files), driver_at_work(files)
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
+    answer = Channel(files).response(request)
+    if status is None and not at_work and answer is None and exit_code is None:
+        _check_is_there(files, request)
     return Look(
         exit_code=exit_code,
         ours_runs=driver is not None and exit_code is None,
         at_work=at_work,
         status=status if status is not None and start_request_id(status.attempt) == request else None,
-        answer=Channel(files).response(request),
+        answer=answer,
     )
+
+
+def _check_is_there(files: Files, request: RequestId) -> None:
+    """Tells a home that is silent from one that is away."""
+    try:
+        Channel(files).request(request)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{files.url} has no {request} any more: its file system is not mounted here, or somebody has removed the home.",
+            safe="Nothing was started or written.",
+            remedy="Mount it under the same path and clear the task, which then looks again. If the home is lost, begin anew: a new run "
+            "computes again what was public.",
+            home=files.url,
+            request=request,
+        ) from error
 
 
 def same_run(before: Look, now: Look) -> bool:

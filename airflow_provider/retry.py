@@ -11,6 +11,9 @@ from spark_jobs.protocol.errors import Retry, StreamPipelineError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+RETRIES = 3
+"""Of a task that may be tried again at any time, because a next try takes up what is there. Airflow's own default is none."""
+
 
 class PipelineRetryPolicy(RetryPolicy):
     """Retries at once what somebody else won, fails at once what would be refused again, and leaves the rest to the task.

@@ -12,12 +12,14 @@ from enum import Enum
 
 from spark_jobs.protocol.documents import AttemptDocument, RunState, StageStatus, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
-    ConflictError,
+    AccessDeniedError,
     DeadlineExceededError,
     ExitCode,
+    HomeInUseError,
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
+    StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import RequestId, RunId
@@ -25,6 +27,8 @@ from spark_jobs.protocol.reports import reported_error
 
 SILENCE_MAX_S = 15.0
 """A driver may be starting, or be on its way from its answer to its end, while nothing is seen of it."""
+STORAGE_PATIENCE_S = 300.0
+"""How long a home may not be readable before a wait ends with that."""
 _UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
 
 
@@ -43,6 +47,15 @@ class Next(Enum):
     """Ask, and start a driver."""
     GIVE_WAY = "give_way"
     """A driver is at work for another run, or on its way."""
+
+
+class Waited(Enum):
+    """Why a worker stops waiting for an attempt that has not answered."""
+
+    SEEN = "seen"
+    """Its driver is at work, and the triggerer waits for the rest."""
+    ENDED_BY_ANOTHER = "ended_by_another"
+    """Who had charge of it before has cancelled it: the next one begins."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,34 @@ class StartLimit:
     """On a clock that only goes forward."""
     start_timeout_s: float
     """What was asked for, for the error."""
+
+
+class Patience:
+    """How long a wait bears with a home that cannot be looked at. What a look has *shown* is none of its business.
+
+    Args:
+        end_s: When the wait ends at the latest, on a clock that only goes forward; None: never by itself.
+    """
+
+    def __init__(self, end_s: float | None) -> None:
+        self._end_s = end_s
+        self._away_since_s: float | None = None
+
+    def seen(self) -> None:
+        """A look has succeeded."""
+        self._away_since_s = None
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the last look has failed."""
+        return self._away_since_s is not None
+
+    def bears(self, error: StreamPipelineError, now_s: float) -> bool:
+        """Whether a look that has failed is worth another one."""
+        self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
+        passing = isinstance(error, StorageError) and not isinstance(error, AccessDeniedError)
+        in_time = self._end_s is None or now_s < self._end_s
+        return passing and in_time and now_s - self._away_since_s < STORAGE_PATIENCE_S
 
 
 class Wait:
@@ -155,6 +196,10 @@ class Wait:
         if self._deadline_s is not None and now_s >= self._deadline_s:
             raise self._too_late(look)
         return None
+
+    def began_anew(self, now_s: float) -> None:
+        """Nobody could look at the home until now: that was no silence of its driver."""
+        self._seen_s = now_s
 
     def _gone(self, kind: type[StreamPipelineError], what: str) -> StreamPipelineError:
         return kind(
@@ -257,13 +302,13 @@ def _watermark(watermark_ms: int) -> str:
     return "at the end of time" if at.year == 9999 else f"{at:%Y-%m-%d %H:%M:%SZ}"
 
 
-def in_use(home: str, look: FirstLook) -> ConflictError:
+def in_use(home: str, look: FirstLook) -> HomeInUseError:
     """That a home is taken: a driver of another run is at work there, or on its way."""
     works = look.at_work and not look.live_answered
     other = look.live if works or look.starting is None else look.starting
     assert other is not None
     attempt, run = other.attempt, other.run
-    return ConflictError(
+    return HomeInUseError(
         f"{home} is in use: attempt {attempt} is {'at work' if works else 'asked for'}, for the run {run}.",
         safe="Nothing was started.",
         remedy="Let one DAG run at a time use a home (max_active_runs=1), or give each a home of its own.",

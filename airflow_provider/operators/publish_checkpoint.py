@@ -15,8 +15,11 @@ from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, is_at_work
+from airflow_provider.retry import RETRIES
 from airflow_provider.spark_conf import checked_conf
+from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
+from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId
@@ -44,9 +47,11 @@ class PublishCheckpointOperator(BaseOperator):
     Args:
         pipelines: A home, several, or by home the number of its checkpoint, such as that of another task's XCom. Without a number,
             or with an empty one: its newest. Homes are inside the connection's home roots. Templated.
-        deferrable: Wait for a Spark that publishes in the triggerer, and hold no worker's slot meanwhile.
+        deferrable: Wait for a Spark that publishes in the triggerer, and hold no worker's slot meanwhile. In a container that ends
+            with the task, the worker waits all the same.
         conf: Spark settings, over the connection's, where Spark publishes. Templated as those of the operator that runs a pipeline.
         conn_id: The connection, of type ``stream_pipeline``.
+        retries: As for every operator, but for the default: a next try is what finds the work of one that was lost.
         kwargs: As for every operator.
 
     Raises:
@@ -66,9 +71,10 @@ class PublishCheckpointOperator(BaseOperator):
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
+        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(retries=retries, **kwargs)
         self.pipelines = pipelines
         self.deferrable = deferrable
         self.conf = self._written_conf = conf
@@ -82,6 +88,7 @@ class PublishCheckpointOperator(BaseOperator):
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Checks all, then publishes all; deferred while Spark does, unless ``deferrable`` is off."""
+        self._limits = time_limits(self)
         with raising_airflow_errors():
             refuse_hidden(pipelines=self.pipelines, conf=self.conf)
             checked_conf(self, self._written_conf, self.conf)
@@ -92,6 +99,7 @@ class PublishCheckpointOperator(BaseOperator):
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Goes on after Spark has published one of them, or has failed to."""
+        self._limits = time_limits(self)
         with raising_airflow_errors():
             if "error" in event:
                 raise reported_error(ErrorReport.model_validate(event["error"]))
@@ -136,7 +144,8 @@ class PublishCheckpointOperator(BaseOperator):
         self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self._written_conf, self.conf))
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
-        if self.deferrable:
+        ends_with_us = started and container_of_one_task() is not None
+        if self.deferrable and not ends_with_us:
             self._defer(home, checkpoints, started=started)
         while is_at_work(output) and not self._killed:
             time.sleep(_SLICE_S)
@@ -157,15 +166,14 @@ class PublishCheckpointOperator(BaseOperator):
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:
         if self._spark is not None:
             self._spark.let_go()
-        timeout_s = None if self.execution_timeout is None else self.execution_timeout.total_seconds()
         self.defer(
             trigger=SparkPublicationTrigger(
                 home=home,
                 checkpoints=dict(checkpoints),
                 output=str(self.hook.publication_output(home, checkpoints[home])),
                 started=started,
-                deadline_at=None if timeout_s is None else time.time() + timeout_s,
-                timeout_s=timeout_s,
+                deadline_at=self._limits.first_at,
+                timeout_s=self._limits.first_s,
             ),
             method_name="execute_complete",
         )

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
+from airflow_provider.clocks import monotonic_at
 from airflow_provider.driver_log import log_last_lines
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hidden_values import refuse_hidden
@@ -18,10 +18,12 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, check_host_lasts
 from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, choice, mapping
+from airflow_provider.retry import RETRIES
 from airflow_provider.spark_conf import checked_conf
+from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waiting import Next, ProgressLog, Wait, checked, first_step, in_use
+from airflow_provider.waiting import Look, Next, Patience, ProgressLog, Wait, Waited, checked, first_step, in_use
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
@@ -30,7 +32,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 
 if TYPE_CHECKING:
@@ -42,19 +44,11 @@ _LET_END_MAX_S = 60.0
 _EXIT_WAIT_S = 10.0
 """How long a task that has its answer waits for the driver's end, so that the next task finds the home free."""
 _UNTIL_SEEN_S = 10.0
-"""How long a worker waits for the first sign of a driver before the triggerer does: one that cannot start at all is told apart by
-its exit code, which only the process that has started it can read."""
+"""How long a worker waits for the first sign of a driver that somebody else has started before the triggerer does."""
+_UNTIL_OWN_SEEN_S = 60.0
+"""The same for its own, whose process it sees, and its exit code: the triggerer would miss one that a busy host lets begin late."""
 _SLICE_S = 0.5
 """A signal does not end a sleep; the flag that it sets is looked at this often."""
-
-
-class Waited(Enum):
-    """Why a worker stops waiting for an attempt that has not answered."""
-
-    SEEN = "seen"
-    """Its driver is at work, and the triggerer waits for the rest."""
-    ENDED_BY_ANOTHER = "ended_by_another"
-    """Who had charge of it before has cancelled it: the next one begins."""
 
 
 class StreamPipelineOperator(BaseOperator):
@@ -82,13 +76,14 @@ class StreamPipelineOperator(BaseOperator):
             how big the run is (:data:`airflow_provider.spark_conf.RUN_MAY_SET`).
         poll_interval_s: Between two looks at the home, while something changes there.
         max_poll_interval_s: Between two looks by the triggerer, once nothing has changed for a while.
-        timeout_s: How long to wait at most; then the task fails, the driver goes on, and a retry waits for it again. Airflow's own
-            ``execution_timeout`` ends the driver, too, deferred or not.
+        timeout_s: How long to wait at most, from the try's start; then the task fails, the driver goes on, and a retry waits for it
+            again. Airflow's own ``execution_timeout`` ends the driver, too, deferred or not, unless ``cancel_on_kill`` is off.
         cancel_on_kill: A task that is killed, cleared or marked ends its driver, unless another try has taken charge of it.
         start_timeout_s: How long a driver that ``spark-submit`` starts may take until it is seen in the home, from when it was asked
             for; then it is given up.
         allow_driver_in_pod: Start a driver also where its host ends with the task; the task then waits in its worker.
         conn_id: The connection, of type ``stream_pipeline``.
+        retries: As for every operator, but for the default: a next try is what finds the work of one that was lost.
         kwargs: As for every operator.
 
     Raises:
@@ -122,9 +117,10 @@ class StreamPipelineOperator(BaseOperator):
         start_timeout_s: float = 600.0,
         allow_driver_in_pod: bool = False,
         conn_id: str = StreamPipelineHook.default_conn_name,
+        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(retries=retries, **kwargs)
         if wait_for != "final_checkpoint":
             raise ValueError(f"wait_for={wait_for!r} is not supported in this version; it is 'final_checkpoint'.")
         if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
@@ -183,10 +179,11 @@ class StreamPipelineOperator(BaseOperator):
         with raising_airflow_errors():
             if "error" in event:
                 error = reported_error(ErrorReport.model_validate(event["error"]))
-                self._take_charge(number, str(context["ti"].id))
+                if not isinstance(error, StorageError):  # nothing is written where a home may be away
+                    self._take_charge(number, str(context["ti"].id))
                 if self._is_of_another(error):
                     return self.execute(context)
-                if isinstance(error, DeadlineExceededError) and self._ends_its_driver_in_time:
+                if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
                     self._cancel("its task has reached its execution_timeout")
                 self._log_driver(number)
                 self._give_up(number, error)
@@ -223,6 +220,7 @@ class StreamPipelineOperator(BaseOperator):
         return True
 
     def _forget(self) -> None:
+        self._limits = time_limits(self, self.timeout_s)
         self._killed = False
         self._driver = self._charge = None
 
@@ -240,16 +238,14 @@ class StreamPipelineOperator(BaseOperator):
         assert self._charge is not None
         if self._driver is not None:
             self._driver.let_go()
-        limits_s = (self.timeout_s, self._execution_timeout_s)
-        timeout_s = min((seconds for seconds in limits_s if seconds is not None), default=None)
         self.defer(
             trigger=RunTrigger(
                 home=self.hook.files(self.home).url,
                 request=start_request_id(attempt),
                 attempt=attempt,
                 owner=self._charge[1],
-                deadline_at=None if timeout_s is None else time.time() + timeout_s,
-                timeout_s=timeout_s,
+                deadline_at=self._limits.first_at,
+                timeout_s=self._limits.first_s,
                 poll_interval_s=self.poll_interval_s,
                 max_poll_interval_s=self.max_poll_interval_s,
                 cancel_on_kill=self.cancel_on_kill,
@@ -271,17 +267,9 @@ class StreamPipelineOperator(BaseOperator):
         driver_is_here = self._driver is not None and not self._driver.submits
         if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
             return None
-        return self.start_timeout_s if self._driver is not None and self.hook.submits else _UNTIL_SEEN_S
-
-    @property
-    def _execution_timeout_s(self) -> float | None:
-        return None if self.execution_timeout is None else self.execution_timeout.total_seconds()
-
-    @property
-    def _ends_its_driver_in_time(self) -> bool:
-        """Whether it is Airflow's own timeout that ends a deferred wait: Airflow does not enforce it there."""
-        limit_s = self._execution_timeout_s
-        return limit_s is not None and (self.timeout_s is None or limit_s <= self.timeout_s)
+        if self._driver is None:
+            return _UNTIL_SEEN_S
+        return self.start_timeout_s if self.hook.submits else _UNTIL_OWN_SEEN_S
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""
@@ -336,14 +324,13 @@ class StreamPipelineOperator(BaseOperator):
             until_seen_s: How long to wait for the first sign of the driver; None: until it has answered.
         """
         request, began_s = start_request_id(attempt), time.monotonic()
-        deadline_s = None if self.timeout_s is None else began_s + self.timeout_s
+        deadline_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
         start = start_limit(self._start_by(attempt), self.start_timeout_s)
         wait = Wait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress = ProgressLog(_PROGRESS_INTERVAL_S)
+        progress, patience = ProgressLog(_PROGRESS_INTERVAL_S), Patience(deadline_s)
         try:
             while True:
-                look = self.hook.look(self.home, request, self._driver)
-                self._check_not_killed()
+                look = self._look(request, patience, wait)
                 now_s = time.monotonic()
                 for line in progress.lines(look.status, now_s):
                     self.log.info(line)
@@ -363,6 +350,22 @@ class StreamPipelineOperator(BaseOperator):
             if not self._killed:
                 self._give_up(attempt, error)
             raise
+
+    def _look(self, request: RequestId, patience: Patience, wait: Wait) -> Look:
+        """What the home shows, once it can be read."""
+        while True:
+            try:
+                look = self.hook.look(self.home, request, self._driver)
+            except StorageError as error:
+                if not patience.bears(error, time.monotonic()):
+                    raise
+                self.log.warning("The home cannot be read: %s", error)
+                self._pause()
+                wait.began_anew(time.monotonic())
+            else:
+                patience.seen()
+                self._check_not_killed()
+                return look
 
     def _pause(self) -> None:
         end_s = time.monotonic() + self.poll_interval_s

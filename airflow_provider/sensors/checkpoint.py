@@ -1,18 +1,18 @@
 """The sensor for a pipeline's checkpoints."""
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowTaskTimeout
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.checkpoint import CheckpointTrigger
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import DeadlineExceededError
@@ -43,6 +43,7 @@ class CheckpointSensor(BaseSensorOperator):
     Raises:
         PipelineRunRefusedError: The home is not allowed.
         AirflowSensorTimeout: There was none within ``timeout``.
+        AirflowTaskTimeout: There was none within ``execution_timeout``, deferred or not.
     """
 
     only_final: ClassVar[bool] = False
@@ -84,6 +85,7 @@ class CheckpointSensor(BaseSensorOperator):
         """Looks once; then waits in the triggerer, or here, as every sensor."""
         if not self.deferrable:
             return super().execute(context)
+        limits = time_limits(self, self.timeout)
         found = self.poke(context)
         if found:
             return found.xcom_value
@@ -94,8 +96,8 @@ class CheckpointSensor(BaseSensorOperator):
                 final=wanted.final,
                 run=wanted.run,
                 newer_than=wanted.newer_than,
-                deadline_at=time.time() + self.timeout,
-                timeout_s=self.timeout,
+                deadline_at=limits.first_at,
+                timeout_s=limits.first_s,
                 poll_interval_s=self.poll_interval_s,
                 max_poll_interval_s=self.max_poll_interval_s,
             ),
@@ -107,6 +109,8 @@ class CheckpointSensor(BaseSensorOperator):
         with raising_airflow_errors():
             if "error" in event:
                 error = reported_error(ErrorReport.model_validate(event["error"]))
+                if isinstance(error, DeadlineExceededError) and time_limits(self, self.timeout).airflows_is_first:
+                    raise AirflowTaskTimeout(str(error))  # as in a worker: it is retried
                 if isinstance(error, DeadlineExceededError):  # as every sensor: it may be soft, and is not retried
                     raise AirflowSensorTimeout(str(error))
                 raise error

@@ -26,7 +26,7 @@ class CheckpointTrigger(BaseTrigger):
         final: Only a final one counts.
         run: Only one of this run counts.
         newer_than: Only one with a higher number counts.
-        deadline_at: Seconds since 1970.
+        deadline_at: Seconds since 1970; None: no deadline.
         timeout_s: The wait that ``deadline_at`` ends, for its error.
         poll_interval_s: Between two looks at the home, while it changes.
         max_poll_interval_s: The same, once it has not changed for a while.
@@ -40,8 +40,8 @@ class CheckpointTrigger(BaseTrigger):
         final: bool,
         run: str | None,
         newer_than: int,
-        deadline_at: float,
-        timeout_s: float,
+        deadline_at: float | None,
+        timeout_s: float | None,
         poll_interval_s: float,
         max_poll_interval_s: float,
         settle_s: float = SETTLE_S,

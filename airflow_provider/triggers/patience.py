@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.shared_looks import Pace, looks
-from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
+from airflow_provider.waiting import Patience
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.reports import report_error
 
 T = TypeVar("T")
@@ -23,8 +24,6 @@ database says that the scheduler has looked, so that only time helps. Measured o
 load 10: from the deferral to the look 1.3 s, the median of 178 deferrals, and 4.8 s at most; without settling 1 of 30 tasks failed. This
 is twice the most. Where it is not enough the task fails as a lost worker does, and a retry finds the answer.
 """
-STORAGE_PATIENCE_S = 300.0
-"""How long a home may not be readable before a wait ends with that."""
 
 
 async def wait_for(
@@ -35,6 +34,7 @@ async def wait_for(
     see: Callable[[T, float | None], Awaitable[bool]],
     deadline_at: float | None,
     log: Any,
+    back: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Looks until ``see`` has seen enough.
 
@@ -43,30 +43,36 @@ async def wait_for(
         look: Looks once.
         pace: How often.
         same: Whether nothing has changed between two looks.
-        see: Told each look, and how many seconds are left; whether it is the last one. Its errors end the wait.
+        see: Told each look, and how many seconds are left; whether it is the last one. It may look further: a storage that is
+            away is borne there, too, so that an error which a look has *shown* is no error of its own.
         deadline_at: Seconds since 1970; None: no deadline.
         log: Where a storage that is away is noted.
+        back: Told before the first look after it was.
 
     Returns:
         An event: the error as ``"error"``; empty if there was none.
     """
     end_s = None if deadline_at is None else monotonic_at(deadline_at)
-    away_since_s: float | None = None
+    patience = Patience(end_s)
     while True:
         try:
             async with aclosing(looks(key, look, pace, same)) as found:
                 async for each in found:
-                    away_since_s = None
+                    if patience.is_tried:
+                        back()
                     if await see(each, None if end_s is None else end_s - time.monotonic()):
                         return {}
+                    patience.seen()
         except StreamPipelineError as error:
-            now_s = time.monotonic()
-            away_since_s = away_since_s or now_s
-            passing = isinstance(error, StorageError) and not isinstance(error, AccessDeniedError)
-            if not passing or now_s - away_since_s >= STORAGE_PATIENCE_S or (end_s is not None and now_s >= end_s):
-                return {"error": report_error(error).model_dump(mode="json")}
+            if not patience.bears(error, time.monotonic()):
+                return failed(error)
             log.warning("The home cannot be read: %s", error)
             await asyncio.sleep(pace.longest_s)
+
+
+def failed(error: StreamPipelineError) -> dict[str, Any]:
+    """The event of a wait that ends with an error."""
+    return {"error": report_error(error).model_dump(mode="json")}
 
 
 async def settled(event: Awaitable[dict[str, Any]], settle_s: float) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.looking import look_for_answer, same_run, start_limit
 from airflow_provider.shared_looks import Pace
-from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
+from airflow_provider.triggers.patience import SETTLE_S, failed, settled, wait_for
 from airflow_provider.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 from spark_jobs.storage.open import open_files
 
@@ -90,16 +91,28 @@ class RunTrigger(BaseTrigger):
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress = ProgressLog(_PROGRESS_INTERVAL_S)
+        error: dict[str, Any] = {}
 
         async def see(look: Look, _: float | None) -> bool:
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
-            return wait.see(look, now_s) is not None
+            try:
+                return wait.see(look, now_s) is not None
+            except StreamPipelineError as seen:  # the run's own, such as a disk that was full: the home could be read
+                error.update(failed(seen))
+                return True
 
         key = ("answer", self.home, self.request)
         waiting = wait_for(
-            key, lambda: look_for_answer(files, self.request), self.pace, same_run, see, self.deadline_at, self.log
+            key,
+            lambda: look_for_answer(files, self.request),
+            self.pace,
+            same_run,
+            see,
+            self.deadline_at,
+            self.log,
+            lambda: wait.began_anew(time.monotonic()),
         )
         try:
             event = await settled(waiting, self.settle_s)
@@ -107,7 +120,7 @@ class RunTrigger(BaseTrigger):
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
                 await self.on_kill()
             raise
-        yield TriggerEvent({"attempt": self.attempt} | event)  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"attempt": self.attempt} | event | error)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Ends the driver, unless somebody else has taken charge of it."""

@@ -16,6 +16,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.local import translated
 
 DRIVER_LOCK = "work/driver.lock"
 """Held by the driver's Python process from its first to its last moment."""
@@ -55,27 +56,37 @@ def holding(path: Path, note: str) -> Iterator[None]:
 
 
 def noted(path: Path) -> str:
-    """What the holder of the lock on ``path`` has noted there."""
-    with _mutex:
-        note = _held_here.get(path.resolve())
-    return path.read_text() if note is None else note
+    """What the holder of the lock on ``path`` has noted there.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    with translated(str(path)):
+        with _mutex:
+            note = _held_here.get(path.resolve())
+        return path.read_text() if note is None else note
 
 
 def locked(path: Path) -> bool:
-    """Whether somebody holds the lock on ``path``; takes no lock itself, and takes none away."""
-    with _mutex:
-        if path.resolve() in _held_here:
-            return True
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-        return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
-    finally:
-        os.close(descriptor)
+    """Whether somebody holds the lock on ``path``; takes no lock itself, and takes none away.
+
+    Raises:
+        StorageError: It cannot be asked for.
+    """
+    with translated(str(path)):
+        with _mutex:
+            if path.resolve() in _held_here:
+                return True
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+            return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
+        finally:
+            os.close(descriptor)
 
 
 def claimed_by_another(files: Files, request: RequestId) -> bool:

@@ -4,7 +4,8 @@
 
     StreamPipelineError
     ├─ RejectedError          nothing happened; the same call will be refused again        fail now
-    ├─ ConflictError          someone else won                                             look again, retry at once
+    ├─ ConflictError          someone else won                                             look again, retry at once (home in use: with
+    │                                                                                      backoff)
     ├─ OutcomeUnknownError    it may have happened                                         retry, read back first
     ├─ CorruptDocumentError   a document is torn or altered                                fail now
     ├─ StorageError           full, unavailable, or denied                                 retry with backoff (denied: fail now)
@@ -12,8 +13,8 @@
     ├─ InterruptedRunError    the run failed; what is durable stays                        retry, resumes
     └─ IncompleteError        the savepoint exists, the stop did not finish                retry, rolls forward
 
-Leaves carry no policy of their own. Every error says what failed, what exists, what is safe and what to do, and carries its evidence as
-fields, so that it can cross a process or be shown by Airflow without parsing text.
+Leaves carry no policy of their own, but for those that the tree names. Every error says what failed, what exists, what is safe and what
+to do, and carries its evidence as fields, so that it can cross a process or be shown by Airflow without parsing text.
 """
 
 from enum import Enum, IntEnum
@@ -106,6 +107,12 @@ class AlreadyExistsError(ConflictError):
 
 class FencedError(ConflictError):
     """A higher attempt is live; this one stops."""
+
+
+class HomeInUseError(ConflictError):
+    """A driver is at work for another run, and takes as long as it takes: looking again at once would only find it again."""
+
+    retry = Retry.WITH_BACKOFF
 
 
 class OutcomeUnknownError(StreamPipelineError):

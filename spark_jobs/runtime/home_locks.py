@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, noted
 from spark_jobs.protocol.documents import StartRequest
-from spark_jobs.protocol.errors import ConflictError, FencedError
+from spark_jobs.protocol.errors import ConflictError, FencedError, HomeInUseError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.runtime.session import WorkLock
 from spark_jobs.storage.files import Files, local_path
@@ -22,7 +22,7 @@ def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
     """Held from the first to the last moment: a second driver on this host is told at once.
 
     Raises:
-        ConflictError: Another driver is at work.
+        HomeInUseError: Another driver is at work.
         FencedError: It is, on the same request.
     """
     path = local_path(home, DRIVER_LOCK)
@@ -38,14 +38,14 @@ def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
     """Waits for the JVM of a killed driver: it ends by itself some seconds after its Python process.
 
     Raises:
-        ConflictError: It does not end.
+        HomeInUseError: It does not end.
     """
     lock = WorkLock(spark, str(local_path(home, JVM_LOCK)))
     deadline_s = time.monotonic() + _JVM_LOCK_TIMEOUT_S
     while not lock.try_lock():
         if time.monotonic() > deadline_s:
             lock.release()
-            raise ConflictError(
+            raise HomeInUseError(
                 f"The Spark of an earlier driver still holds {home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
                 safe="This start has changed nothing.",
                 remedy="End that Java process, then start again.",
@@ -58,7 +58,7 @@ def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
 def _busy(home: Files, request: StartRequest, served: RequestId) -> ConflictError:
     """Another driver is at work, on ``served``: for the same request this one is not needed."""
     live = Attempts(home).latest()
-    kind = FencedError if served == request.request else ConflictError
+    kind = FencedError if served == request.request else HomeInUseError
     return kind(
         f"Another driver is at work in {home.url}"
         + (f": attempt {live.attempt} of run {live.run}, process {live.process} on {live.host}." if live else "."),

@@ -89,7 +89,7 @@ class LocalFiles:
 
     def create(self, path: str, data: bytes) -> None:
         target = self._target(path)
-        with _translated(target):
+        with translated(target):
             self._make_directory(os.path.dirname(target))
             unfinished = self._write_unfinished(target, data)
             try:
@@ -97,7 +97,7 @@ class LocalFiles:
             except BaseException:
                 self._remove_quietly(unfinished)
                 raise
-        with _translated(target, outcome_unknown=True):
+        with translated(target, outcome_unknown=True):
             with suppress(FileNotFoundError):
                 self._system.unlink(unfinished)
             self._remove_leftovers(target)
@@ -106,7 +106,7 @@ class LocalFiles:
     def replace(self, path: str, data: bytes) -> None:
         # The contents are fsynced before the rename, so that also after a crash the old or the new bytes are read.
         target = self._target(path)
-        with _translated(target):
+        with translated(target):
             self._make_directory(os.path.dirname(target))
             unfinished = self._write_unfinished(target, data)
             try:
@@ -120,12 +120,12 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes:
         target = self._target(path)
-        with _translated(target):
+        with translated(target):
             return self._read(target)
 
     def names(self, directory: str) -> list[str]:
         target = self._target(directory) if directory else self._root
-        with _translated(target):
+        with translated(target):
             try:
                 return sorted(name for name in self._system.listdir(target) if not _UNFINISHED.fullmatch(name))
             except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +134,7 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         # Also what somebody else has just removed is made durable: the caller may rely on it when it goes on.
         target = self._target(path)
-        with _translated(target):
+        with translated(target):
             with suppress(FileNotFoundError, NotADirectoryError):
                 self._remove(target)
             self._fsync_nearest(os.path.dirname(target))
@@ -143,12 +143,12 @@ class LocalFiles:
         # Whoever wrote the files may have made the directories above them as well.
         targets = [self._target(path) for path in paths]
         for target in targets:
-            with _translated(target):
+            with translated(target):
                 self._fsync(target)
         for directory in dict.fromkeys(each for target in targets for each in self._up_to_root(os.path.dirname(target))):
-            with _translated(directory):
+            with translated(directory):
                 self._fsync(directory)
-        with _translated(self._root):
+        with translated(self._root):
             self._keep_root()
 
     def _target(self, path: str) -> str:
@@ -287,8 +287,16 @@ class LocalFiles:
 
 
 @contextmanager
-def _translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
-    """The one place where the system's errors become ours."""
+def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
+    """The one place where the system's errors become ours.
+
+    Args:
+        target: What the calls inside are about.
+        outcome_unknown: Whether what they do may be half done.
+
+    Raises:
+        StorageError: Or one of its kin, for an ``OSError`` inside.
+    """
     try:
         yield
     except OSError as error:

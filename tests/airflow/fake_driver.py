@@ -31,11 +31,13 @@ from spark_jobs.protocol.documents import (
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import (
+    ConflictError,
     CorruptDocumentError,
     FencedError,
     InterruptedRunError,
     RejectedError,
     RunCancelledError,
+    StorageFullError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import (
@@ -60,6 +62,8 @@ from tests.support.staged_pipeline import a_manifest
 ERRORS = {
     "refused": RejectedError("The pipeline is wrong.", safe="Nothing was written.", remedy="Correct line 3."),
     "corrupt": CorruptDocumentError("A manifest is torn.", path="checkpoints/1/manifest.json"),
+    "full": StorageFullError("The disk of the tables is full.", remedy="Free space."),
+    "beaten": ConflictError("Somebody else was faster.", remedy="Look again."),
     "failed": InterruptedRunError(
         "A stage failed.", exists="Checkpoint 4.", safe="Its tables.", remedy="Free space.", stage="hourly"
     ),
@@ -216,7 +220,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 4
     if behaviour == "silent":
         return 0
-    if behaviour in ("waits", "stubborn", "slow"):
+    if behaviour in ("waits", "stubborn", "slow", "beaten"):
         if behaviour == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:

@@ -21,9 +21,9 @@ from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import (
-    ConflictError,
     DeadlineExceededError,
     ExitCode,
+    HomeInUseError,
     InterruptedRunError,
     RejectedError,
     RunCancelledError,
@@ -143,7 +143,7 @@ def test_a_next_try_waits_for_the_driver_that_was_asked_for(homes: Homes, cluste
 
 def test_another_run_gives_way_to_a_driver_that_is_on_its_way(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try(RunId("somebody-else"))
-    assert "attempt 1 is asked for, for the run somebody-else" in str(failure(operator(), ConflictError))
+    assert "attempt 1 is asked for, for the run somebody-else" in str(failure(operator(), HomeInUseError))
     assert len(cluster.submitted()) == 1
 
 

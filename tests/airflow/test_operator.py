@@ -1,7 +1,6 @@
 """The operator against a driver that acts on the home as the real one does."""
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,21 +9,23 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from airflow.sdk import Context
+from airflow.sdk import DAG, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
+from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.waiting import Next
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
-    ConflictError,
     CorruptDocumentError,
     DeadlineExceededError,
+    HomeInUseError,
     InterruptedRunError,
     InvalidParameterError,
     MissingRequirementError,
+    NotFoundError,
     OutcomeUnknownError,
     RejectedError,
     StreamPipelineError,
@@ -53,6 +54,7 @@ def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 GIVEN: dict[str, Any] = {}
+IMPATIENT = {"timeout_s": None, "silence_max_s": 0.2, "start": None}
 
 
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
@@ -156,7 +158,7 @@ def test_a_driver_at_work_for_this_task_is_adopted(homes: Homes) -> None:
 
 def test_a_driver_at_work_for_another_run_is_left_alone(homes: Homes) -> None:
     a_driver_at_work(homes, RunId("somebody-else"))
-    error = failure(operator(), ConflictError)
+    error = failure(operator(), HomeInUseError)
     assert "somebody-else" in str(error)
     assert "max_active_runs=1" in str(error)
     assert len(homes.starts()) == 1
@@ -233,10 +235,53 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
 
 
 def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": 0.2, "start": None}
-    )
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
     assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
+
+
+def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog) -> None:
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr(RunTrigger, "log", task_log)
+    aside = homes.root.parent / "aside"
+
+    def goes_and_comes_back() -> None:
+        homes.path().rename(aside)
+        until(lambda: task_log.text.count("The home cannot be read") >= 5)
+        aside.rename(homes.path())
+        (homes.path() / "go").touch()
+
+    away = once(lambda: "attempt 1: running" in task_log.text, goes_and_comes_back)
+    assert carry_out(operator("waits"), context())["attempt"] == 1
+    away.join()
+
+
+def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in_its_place(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
+) -> None:
+    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.3)
+    monkeypatch.setattr(RunTrigger, "log", task_log)
+    aside = homes.root.parent / "aside"
+    away = once(lambda: "attempt 1: running" in task_log.text, lambda: homes.path().rename(aside))
+    error = failure(operator("waits"), NotFoundError)
+    away.join()
+    assert isinstance(error, PipelineRunRefusedError)
+    assert not homes.path().exists()
+    aside.rename(homes.path())
+
+
+def test_a_driver_of_ones_own_may_take_long_to_be_seen(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy host: its process is there, and it has not locked the home yet."""
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
+
+    def begins_late() -> None:
+        threading.Event().wait(1.0)
+        for what in ("begin", "go"):
+            (homes.path() / what).touch()
+
+    late = once(homes.starts, begins_late)
+    assert carry_out(operator("slow"), context())["attempt"] == 1
+    late.join()
 
 
 def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
@@ -253,54 +298,6 @@ def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: p
     monkeypatch.setattr("airflow_provider.looking.driver_at_work", lambda files: next(at_work, False))
     assert carry_out(operator(), context())["attempt"] == 2
     assert next(at_work, None) is None
-
-
-@in_the_worker
-@pytest.mark.parametrize("entry", ["waits", "stubborn"])
-def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
-    task = operator(entry)
-    killer = once(driver_has_started, task.on_kill)
-    error = failure(task, InterruptedRunError)
-    killer.join()
-    assert "The task was killed." in str(error)
-    assert not StreamPipelineHook().is_at_work("flights")
-    assert not psutil.pid_exists(homes.starts()[0]["pid"])
-
-
-@in_the_worker
-def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = operator("waits")
-    submit = StreamPipelineHook.submit
-
-    def killed_meanwhile(self: StreamPipelineHook, home: str, order: StartOrder) -> Any:
-        submitted = submit(self, home, order)
-        task.on_kill()
-        return submitted
-
-    monkeypatch.setattr(StreamPipelineHook, "submit", killed_meanwhile)
-    assert "Its driver was stopped." in str(failure(task, InterruptedRunError))
-    assert not StreamPipelineHook().is_at_work("flights")
-
-
-@in_the_worker
-def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
-    task = operator("waits", cancel_on_kill=False)
-    killer = once(driver_has_started, task.on_kill)
-    assert "left running" in str(failure(task, InterruptedRunError))
-    killer.join()
-    assert StreamPipelineHook().is_at_work("flights")
-
-
-@in_the_worker
-def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: StreamPipelineOperator) -> None:
-        until(lambda: StreamPipelineHook().is_at_work("flights"))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(StreamPipelineOperator, "_pause", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(operator("waits"), context())
-    assert not StreamPipelineHook().is_at_work("flights")
 
 
 def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
@@ -350,6 +347,7 @@ def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monke
         ({"conf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, InvalidParameterError),
         ({"secrets": {"token=": "api"}}, InvalidParameterError),
         ({"secrets": {"token": "without_password"}}, InvalidParameterError),
+        ({"secrets": {"token": "of_nobody"}}, MissingRequirementError),
         ({"conn_id": "unknown"}, MissingRequirementError),
         ({"conn_id": "no_python"}, MissingRequirementError),
         ({"conn_id": "no_roots"}, AccessDeniedError),
@@ -367,6 +365,16 @@ def test_what_is_not_allowed_is_refused_before_anything_is_written(
     assert list(homes.root.iterdir()) == []
 
 
+def test_a_lost_task_is_tried_again_unless_its_dag_says_otherwise() -> None:
+    assert operator().retries == 3
+    assert operator(retries=0).retries == 0
+    with DAG("nightly", schedule=None, default_args={"retries": 1}):
+        assert operator().retries == 1
+    with DAG("mapped", schedule=None) as dag:
+        StreamPipelineOperator.partial(task_id="run", entry="/pipelines/answers.py").expand(home=["a", "b"])
+    assert dag.get_task("run").retries == 3
+
+
 def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
     assert carry_out(operator(on_end="", publish=""), context())["checkpoint"] == 1
 
@@ -375,20 +383,6 @@ def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
 def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         operator(**arguments)
-
-
-@in_the_worker
-def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
-    task = operator("waits", poll_interval_s=60.0)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
-    try:
-        main = threading.get_ident()
-        killer = once(driver_has_started, lambda: signal.pthread_kill(main, signal.SIGTERM))
-        failure(task, InterruptedRunError)
-        killer.join()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert not StreamPipelineHook().is_at_work("flights")
 
 
 def test_the_output_of_a_driver_is_for_this_users_eyes_only(homes: Homes) -> None:

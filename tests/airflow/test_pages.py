@@ -75,7 +75,9 @@ def links(dag_run: Any, task_id: str = "run", map_index: int = -1) -> dict[str, 
 
 def run(name: str = "answers", **arguments: Any) -> Any:
     with DAG("flights", schedule=None, start_date=START) as dag:
-        StreamPipelineOperator(task_id="run", entry=f"/pipelines/{name}.py", home="flights", poll_interval_s=0.05, **arguments)
+        StreamPipelineOperator(
+            task_id="run", entry=f"/pipelines/{name}.py", home="flights", poll_interval_s=0.05, retries=0, **arguments
+        )
     return run_dag(dag)
 
 

@@ -27,6 +27,7 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import PipelineName, SinkName
+from spark_jobs.publication.publisher import Publication
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.test_operator import TaskLog, context, until
@@ -102,7 +103,18 @@ def test_if_one_is_not_fit_for_it_none_is_published(homes: Homes, harm: str) -> 
 
 def test_what_a_crash_has_left_a_retry_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines = [staged(homes, name) for name in ("orders", "customers")]
-    publish("orders")
+    carry_out_one = Publication.carry_out
+
+    def dies_at_the_second(self: Publication) -> Any:
+        if self.files.url.endswith("customers"):
+            raise SystemExit("the worker was lost")
+        return carry_out_one(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publication, "carry_out", dies_at_the_second)
+        with pytest.raises(SystemExit):
+            publish(["orders", "customers"])
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], []]
     publish(["orders", "customers"])
     assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
 
@@ -174,6 +186,21 @@ def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) ->
     facts = waiting.result(SOON_S)
     assert [each["checkpoint"] for each in facts.values()] == [1, 1]
     assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+def test_a_task_whose_container_would_end_with_it_waits_for_its_spark_there(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
+    waiting = in_thread(lambda: task().execute(context()))
+    let_go(homes)
+    waiting.result(SOON_S)
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+def test_publishing_is_tried_again_unless_its_dag_says_otherwise() -> None:
+    assert (task().retries, task(retries=0).retries) == (3, 0)
 
 
 def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:

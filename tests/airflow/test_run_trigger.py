@@ -12,7 +12,6 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
@@ -20,6 +19,7 @@ from tests.airflow.test_operator import TaskLog, driver_has_started, until
 
 SOON_S = 20.0
 ANSWERED = {"attempt": 1}
+IMPATIENT = {"deadline_s": None, "timeout_s": None, "silence_max_s": 0.2, "start": None}
 
 
 @pytest.fixture
@@ -134,30 +134,72 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
     assert event_of(trigger(homes), see_it) == ANSWERED
 
 
+@pytest.mark.parametrize("what", ["its file system", "its locks"])
 def test_a_home_that_is_away_for_a_while_ends_no_wait(
-    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
     started(hook)
     until(driver_has_started)
-    failures = iter([StorageError("The disk is away.")] * 3)
-    look = Channel.response
+    place = homes.path() if what == "its file system" else homes.path() / "work"
+    aside = homes.root.parent / "aside"
 
-    def fails_at_first(self: Channel, request: Any) -> Any:
-        for failure in failures:
-            raise failure
-        return look(self, request)
+    def comes_back() -> None:
+        until(lambda: "running" in log.text)
+        place.rename(aside)
+        if what == "its locks":
+            place.write_text("no directory")
+        until(lambda: log.text.count("The home cannot be read") >= 5)
+        place.unlink(missing_ok=True)
+        aside.rename(place)
+        (homes.path() / "go").touch()
 
-    monkeypatch.setattr(Channel, "response", fails_at_first)
-    assert event_of(trigger(homes), (homes.path() / "go").touch) == ANSWERED
+    assert event_of(trigger(homes), comes_back) == ANSWERED
 
 
-def test_a_home_that_stays_away_ends_the_wait(homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Channel, request: Any) -> Any:
-        raise StorageError("The disk is away.")
+def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT | {"silence_max_s": 2.0})
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
+    started(hook, "slow")
+    until(homes.starts)
+    aside = homes.root.parent / "aside"
+    homes.path().rename(aside)
 
-    monkeypatch.setattr(Channel, "response", fails)
-    monkeypatch.setattr("airflow_provider.triggers.patience.STORAGE_PATIENCE_S", 0.2)
-    assert event_of(trigger(homes))["error"]["error"] == "StorageError"
+    def comes_back() -> None:
+        until(lambda: log.text.count("The home cannot be read") >= 25)
+        aside.rename(homes.path())
+        for what in ("begin", "go"):
+            (homes.path() / what).touch()
+
+    assert event_of(trigger(homes), comes_back) == ANSWERED
+
+
+def test_a_home_that_stays_away_ends_the_wait_without_another_try(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A next try would take the empty place for a new home."""
+    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.2)
+    started(hook)
+    until(driver_has_started)
+    homes.path().rename(homes.root.parent / "aside")
+    error = event_of(trigger(homes))["error"]
+    (homes.root.parent / "aside").rename(homes.path())
+    assert (error["error"], error["retry"]) == ("NotFoundError", "never")
+    assert "is not mounted here" in error["failed"]
+
+
+def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: Homes, hook: StreamPipelineHook) -> None:
+    """The error is the driver's: the home itself can be read."""
+    started(hook, "full")
+    began_s = time.monotonic()
+    error = event_of(trigger(homes))["error"]
+    assert (error["error"], error["remedy"]) == ("StorageFullError", "Free space.")
+    assert time.monotonic() - began_s < SOON_S / 2
 
 
 @pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])

@@ -106,7 +106,8 @@ class CommandLines:
 
 def run(**arguments: Any) -> str:
     with DAG("secretive", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
-        StreamPipelineOperator(task_id="run", home="flights", secrets={"token": "shop"}, poll_interval_s=0.05, **arguments)
+        secrets = {"token": "shop"}
+        StreamPipelineOperator(task_id="run", home="flights", secrets=secrets, poll_interval_s=0.05, retries=0, **arguments)
     return str(run_dag(dag).state)
 
 

@@ -1,12 +1,13 @@
 """The sensors for checkpoints, in the worker and in the triggerer."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.identity import run_id_of
@@ -119,6 +120,14 @@ def test_a_wait_that_is_over_already_is_not_deferred(homes: Homes) -> None:
 def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(homes: Homes, soft: bool, outcome: type[Exception]) -> None:
     with pytest.raises(outcome):
         carry_out(a_sensor(timeout=0.1, soft_fail=soft), cast(Context, {"ti": TASK}))
+
+
+@pytest.mark.parametrize(("limit_s", "outcome"), [(0.1, AirflowTaskTimeout), (20.0, AirflowSensorTimeout)])
+def test_airflows_own_limit_ends_a_deferred_wait_as_one_in_a_worker(
+    homes: Homes, limit_s: float, outcome: type[BaseException]
+) -> None:
+    with pytest.raises(outcome):
+        carry_out(a_sensor(timeout=0.3, execution_timeout=timedelta(seconds=limit_s)), cast(Context, {"ti": TASK}))
 
 
 def test_a_corrupt_home_ends_a_deferred_wait_and_is_not_retried(homes: Homes) -> None:

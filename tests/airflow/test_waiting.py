@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.waiting import FirstLook, Look, Next, ProgressLog, StartLimit, Wait, first_step, in_use, progress
+from airflow_provider.waiting import (
+    STORAGE_PATIENCE_S,
+    FirstLook,
+    Look,
+    Next,
+    Patience,
+    ProgressLog,
+    StartLimit,
+    Wait,
+    first_step,
+    in_use,
+    progress,
+)
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
@@ -20,10 +32,13 @@ from spark_jobs.protocol.documents import (
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import (
+    AccessDeniedError,
     DeadlineExceededError,
     InterruptedRunError,
+    NotFoundError,
     OutcomeUnknownError,
     RejectedError,
+    StorageError,
     StorageFullError,
     StreamPipelineError,
 )
@@ -240,6 +255,38 @@ def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
     assert waiting.see(NOTHING, 114.9) is None
     with pytest.raises(InterruptedRunError, match="has not begun within 600 s"):
         waiting.see(NOTHING, 115.0)
+
+
+def test_a_storage_that_is_away_is_borne_for_a_while_from_its_first_failure_on() -> None:
+    patience, away = Patience(None), StorageError("The disk is away.")
+    assert patience.bears(away, 100.0)
+    assert patience.bears(NotFoundError("The home is away."), 100.0 + STORAGE_PATIENCE_S - 0.1)
+    assert not patience.bears(away, 100.0 + STORAGE_PATIENCE_S)
+
+
+def test_a_look_that_succeeds_begins_the_patience_anew() -> None:
+    patience, away = Patience(None), StorageError("The disk is away.")
+    assert patience.bears(away, 0.0)
+    patience.seen()
+    assert patience.bears(away, STORAGE_PATIENCE_S)
+    assert not patience.bears(away, 2 * STORAGE_PATIENCE_S)
+
+
+def test_what_nobody_could_see_was_no_silence() -> None:
+    waiting = wait()
+    waiting.began_anew(400.0)
+    assert waiting.see(NOTHING, 414.9) is None
+    with pytest.raises(InterruptedRunError, match="not been seen for 15 s"):
+        waiting.see(NOTHING, 415.0)
+
+
+@pytest.mark.parametrize("error", [AccessDeniedError("No."), RejectedError("No."), InterruptedRunError("It ended.")])
+def test_what_does_not_pass_by_itself_is_not_borne(error: StreamPipelineError) -> None:
+    assert not Patience(None).bears(error, 0.0)
+
+
+def test_nothing_is_borne_past_the_deadline() -> None:
+    assert not Patience(10.0).bears(StorageError("The disk is away."), 10.0)
 
 
 def test_a_conflict_names_who_is_in_the_way() -> None:

@@ -70,7 +70,7 @@ def test_of_two_runs_at_once_one_is_told_who_is_at_work(drivers: Drivers) -> Non
     done, refused = both(drivers.start(run="first"), drivers.start(run="second"))
     assert done.code == ExitCode.DONE, done
     assert refused.code == ExitCode.FAILED, refused
-    assert refused.answer["error"]["error"] == "ConflictError"
+    assert refused.answer["error"]["error"] == "HomeInUseError"
     assert "Another driver is at work" in refused.answer["error"]["failed"]
     assert refused.answer["error"]["remedy"]
     drivers.site.assert_answered()

@@ -21,6 +21,7 @@ from spark_jobs.control.liveness import (
 )
 from spark_jobs.control.status import read_status, write_status
 from spark_jobs.protocol.documents import RunState, Status
+from spark_jobs.protocol.errors import NotFoundError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.unit.control.test_channel import attempt
@@ -58,6 +59,15 @@ def test_asking_takes_no_lock(tmp_path: Path) -> None:
     path.touch()
     assert not locked(path)
     assert not locked(path)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_an_error_of_the_storage(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("where the locks of a home should be")
+    for look in (lambda: driver_at_work(LocalFiles(tmp_path)), lambda: noted(tmp_path / DRIVER_LOCK)):
+        with pytest.raises(StorageError) as caught:
+            look()
+        assert isinstance(caught.value, NotFoundError)
+        assert caught.value.remedy
 
 
 HELD_BY_ANOTHER = """import fcntl, sys

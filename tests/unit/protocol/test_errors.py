@@ -22,6 +22,7 @@ DECISIONS = {
     "ConflictError": (Retry.AT_ONCE, ExitCode.FAILED),
     "AlreadyExistsError": (Retry.AT_ONCE, ExitCode.FAILED),
     "FencedError": (Retry.AT_ONCE, ExitCode.FAILED),
+    "HomeInUseError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "OutcomeUnknownError": (Retry.AT_ONCE, ExitCode.UNKNOWN),
     "CorruptDocumentError": (Retry.NEVER, ExitCode.REFUSED),
     "StorageError": (Retry.WITH_BACKOFF, ExitCode.FAILED),

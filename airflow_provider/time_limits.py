@@ -1,0 +1,43 @@
+"""When a try has to have ended: by the limit of its own, and by Airflow's, which Airflow does not enforce while a task is deferred."""
+
+import time
+from dataclasses import dataclass, field
+
+from airflow.sdk import BaseOperator
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """The limits of one try, which has begun when this is made."""
+
+    own_s: float | None
+    """What the task waits at most."""
+    airflows_s: float | None
+    """Its ``execution_timeout``."""
+    began_at: float = field(default_factory=time.time)
+    """In seconds since 1970."""
+
+    @property
+    def first_s(self) -> float | None:
+        """The shorter one; None: there is none."""
+        return min((limit_s for limit_s in (self.own_s, self.airflows_s) if limit_s is not None), default=None)
+
+    @property
+    def airflows_is_first(self) -> bool:
+        """Whether a deferred wait ends by Airflow's limit."""
+        return self.airflows_s is not None and self.first_s == self.airflows_s
+
+    @property
+    def own_at(self) -> float | None:
+        """When a wait in a worker ends, where Airflow sees to its own limit; in seconds since 1970."""
+        return None if self.own_s is None else self.began_at + self.own_s
+
+    @property
+    def first_at(self) -> float | None:
+        """When a deferred wait ends, in seconds since 1970."""
+        return None if self.first_s is None else self.began_at + self.first_s
+
+
+def time_limits(task: BaseOperator, own_s: float | None = None) -> TimeLimits:
+    """The limits of the try of a task that begins now."""
+    return TimeLimits(own_s, None if task.execution_timeout is None else task.execution_timeout.total_seconds())
