@@ -53,8 +53,9 @@ def test_a_task_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home,
     assert deferred.state == state
 
 
-def test_a_dag_run_that_is_failed_cancels_its_driver(deferred: TaskRun, home: Home) -> None:
-    deferred.mark_run("failed")
+@pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.nightly)])
+def test_a_dag_run_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
+    deferred.mark_run(state)
     home.ends()
 
 

@@ -172,7 +172,7 @@ class RunningAirflow:
 
 def _lines(content: list[Any]) -> Iterator[str]:
     for line in content:
-        yield str(line.get("event", line)) if isinstance(line, dict) else str(line)
+        yield " ".join(str(line[part]) for part in ("event", "reason") if part in line) if isinstance(line, dict) else str(line)
         for error in (line.get("error_detail") or []) if isinstance(line, dict) else []:
             yield str(error["exc_value"])
 

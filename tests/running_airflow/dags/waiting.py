@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.triggers.publication import PublicationTrigger
 
@@ -46,6 +47,20 @@ for kind in ("deferred", "in_the_worker"):
             deferrable=kind == "deferred",
             retries=2,
             retry_delay=timedelta(seconds=1),
+        )
+
+for kind in ("deferred", "in_the_worker"):
+    with DAG(f"beaten_{kind}", start_date=START, schedule=None):
+        StreamPipelineOperator(
+            task_id="run",
+            entry="/pipelines/beaten.py",
+            home="{{ dag_run.conf['home'] }}",
+            deferrable=kind == "deferred",
+            poll_interval_s=0.5,
+            max_poll_interval_s=1.0,
+            retries=1,
+            retry_delay=timedelta(hours=1),
+            retry_policy=PipelineRetryPolicy(),
         )
 
 for name, limits in {
