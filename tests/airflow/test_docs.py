@@ -32,6 +32,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
 REFERENCE = ROOT / "docs/reference/airflow.md"
 MOVE = ROOT / "docs/how-to/from-spark-submit.md"
 EXAMPLES_PAGE = ROOT / "docs/how-to/run-the-examples.md"
+SECURITY = ROOT / "docs/security.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 
 
@@ -50,6 +51,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
     assert found["errors"] == {}
     assert found["dags"] == {
         "after_orders": ["read"],
+        "after_sessions": ["wait"],
         "audited_orders": ["run", "audit", "publish"],
         "elsewhere": ["orders_are_done"],
         "in_a_pool": ["run"],
@@ -68,7 +70,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "views": ["run"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 14
+    assert len(shown) == 15
 
 
 @pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor, PublicationTrigger])
@@ -95,6 +97,12 @@ def test_the_move_from_spark_submit_names_every_argument_of_it() -> None:
 def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
     rows = [row.cells[column] for row in table_rows(REFERENCE) if (column := "settings that a run may choose") in row.cells]
     assert sorted(re.findall(r"`([^`]+)`", " ".join(rows))) == sorted(RUN_MAY_SET)
+
+
+def test_the_page_on_security_names_everything_that_a_run_may_choose() -> None:
+    (sentence,) = re.findall(r"^Templated are (.*?); nothing else", SECURITY.read_text(), flags=re.DOTALL | re.MULTILINE)
+    kinds = StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor, FinalCheckpointSensor
+    assert set(re.findall(r"`(\w+)`", sentence)) == {field for kind in kinds for field in kind.template_fields}
 
 
 def test_the_reference_names_every_link() -> None:
