@@ -220,9 +220,11 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 4
     if behaviour == "silent":
         return 0
-    if behaviour in ("waits", "stubborn", "slow", "beaten"):
-        if behaviour == "stubborn":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour == "stubborn":  # it hears neither a signal nor a cancel
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while not local_path(channel.files, "go").exists():
+            time.sleep(0.02)
+    if behaviour in ("waits", "slow", "beaten"):
         try:
             with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
                 wait_for_file(local_path(channel.files, "go"), cancellation)

@@ -1,6 +1,7 @@
 """The trigger that waits for a run's answer, against a driver that acts on the home as the real one does."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -173,6 +174,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     def comes_back() -> None:
         until(lambda: log.text.count("The home cannot be read") >= 25)
         aside.rename(homes.path())
+        threading.Event().wait(0.5)  # it is looked at, and nobody is there yet
         for what in ("begin", "go"):
             (homes.path() / what).touch()
 
