@@ -217,18 +217,18 @@ class StreamPipelineHook(BaseHook):
             checkpoint=checkpoint,
         )
 
-    def response(self, home: str, request: RequestId) -> StartResponse:
-        """The answer to a start request.
+    def response(self, home: str, request: RequestId, run: RunId) -> StartResponse:
+        """The answer to a start request of ``run``.
 
         Raises:
             InterruptedRunError: There is none.
         """
         found = Channel(self.files(home)).response(request)
-        if found is None:
+        if found is None or found.run != run:
             raise InterruptedRunError(
-                f"{request} in {home} has no answer any more.",
+                f"{request} in {home} has no answer for {run} any more.",
                 safe="Nothing was changed.",
-                remedy="Somebody has removed it from the home. A retry looks at what is there.",
+                remedy="Somebody has removed it, or made the home anew. A retry looks at what is there.",
                 home=home,
                 request=request,
             )

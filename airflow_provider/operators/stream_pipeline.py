@@ -167,7 +167,7 @@ class StreamPipelineOperator(BaseOperator):
                     if isinstance(outcome, StartResponse):
                         return self._finished(context, outcome)
                     if outcome is Waited.SEEN:
-                        self._defer(begun)
+                        self._defer(begun, token)
         except KeyboardInterrupt:  # Airflow's own test runs send no kill
             self.on_kill()
             raise
@@ -175,7 +175,7 @@ class StreamPipelineOperator(BaseOperator):
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Ends the task by what its trigger has seen, or begins anew where somebody else has ended the attempt."""
         self._forget()
-        number = AttemptNumber(event["attempt"])
+        self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may say another one by now
         with raising_airflow_errors():
             if "error" in event:
                 error = reported_error(ErrorReport.model_validate(event["error"]))
@@ -188,7 +188,7 @@ class StreamPipelineOperator(BaseOperator):
                 self._log_driver(number)
                 self._give_up(number, error)
                 raise error
-            answer = self.hook.response(self.home, start_request_id(number))
+            answer = self.hook.response(self.home, start_request_id(number), run_id_of(context["ti"]))
             return self._finished(context, checked(answer, self.home))
 
     def on_kill(self) -> None:
@@ -234,7 +234,7 @@ class StreamPipelineOperator(BaseOperator):
         emit_tables(self, context, facts)
         return facts
 
-    def _defer(self, attempt: AttemptNumber) -> NoReturn:
+    def _defer(self, attempt: AttemptNumber, token: str) -> NoReturn:
         assert self._charge is not None
         if self._driver is not None:
             self._driver.let_go()
@@ -244,6 +244,7 @@ class StreamPipelineOperator(BaseOperator):
                 request=start_request_id(attempt),
                 attempt=attempt,
                 owner=self._charge[1],
+                token=token,
                 deadline_at=self._limits.first_at,
                 timeout_s=self._limits.first_s,
                 poll_interval_s=self.poll_interval_s,

@@ -114,9 +114,8 @@ class CheckpointSensor(BaseSensorOperator):
                 if isinstance(error, DeadlineExceededError):  # as every sensor: it may be soft, and is not retried
                     raise AirflowSensorTimeout(str(error))
                 raise error
-            return checkpoint_facts(
-                self.hook.files(self.home).url, self.hook.manifest(self.home, CheckpointId(event["checkpoint"]))
-            )
+            home = event["home"]  # the DAG file may say another one by now
+            return checkpoint_facts(self.hook.files(home).url, self.hook.manifest(home, CheckpointId(event["checkpoint"])))
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Looks once."""

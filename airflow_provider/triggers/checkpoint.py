@@ -19,7 +19,7 @@ from spark_jobs.storage.open import open_files
 class CheckpointTrigger(BaseTrigger):
     """Waits for a checkpoint. Only reads; can be started again at any time, in any triggerer that sees the home.
 
-    The event has the number as ``"checkpoint"``, or an error of :mod:`spark_jobs.protocol.errors` as ``"error"``.
+    The event has the ``"home"``, and the number as ``"checkpoint"`` or an error of :mod:`spark_jobs.protocol.errors` as ``"error"``.
 
     Args:
         home: URL of the home, resolved and allowed by the task.
@@ -87,7 +87,8 @@ class CheckpointTrigger(BaseTrigger):
         key = ("listing", self.home)  # whatever is searched for there: all waits for one home share the looks
         waiting = wait_for(key, ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
-        yield TriggerEvent(event or {"checkpoint": found and found.checkpoint})  # type: ignore[no-untyped-call]
+        event = event or {"checkpoint": found and found.checkpoint}
+        yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]
 
     def _too_late(self) -> DeadlineExceededError:
         what = "a final checkpoint" if self.wanted.final else "a checkpoint"

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.looking import look_for_answer, same_run, start_limit
 from airflow_provider.shared_looks import Pace
 from airflow_provider.triggers.patience import SETTLE_S, failed, settled, wait_for
+from airflow_provider.version_compat import state_of
 from airflow_provider.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -24,14 +26,15 @@ class RunTrigger(BaseTrigger):
     """Waits until the driver of a run has answered, is gone, or time is up. Only reads, but for a cancel when its task is killed.
 
     It can be started again at any time, in any triggerer that sees the home: everything it knows is in its arguments or in the home.
-    The event has the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``; one without says that there is an
-    answer.
+    The event has the ``"home"`` and the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``; one without says
+    that there is an answer.
 
     Args:
         home: URL of the home, resolved and allowed by the task.
         request: The start request.
         attempt: The attempt that answers it.
         owner: As whom the task has taken charge of the attempt: what it may cancel.
+        token: Who that is: a home that was made anew meanwhile may have an owner of the same number. None: it is not asked.
         deadline_at: Seconds since 1970; None: wait as long as a driver is at work.
         timeout_s: The wait that ``deadline_at`` ends, for its error.
         poll_interval_s: Between two looks at the home, while it changes.
@@ -56,6 +59,7 @@ class RunTrigger(BaseTrigger):
         cancel_on_kill: bool,
         start_by: float | None = None,
         start_timeout_s: float = 0.0,
+        token: str | None = None,
         settle_s: float = SETTLE_S,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,10 +75,12 @@ class RunTrigger(BaseTrigger):
             "cancel_on_kill": cancel_on_kill,
             "start_by": start_by,
             "start_timeout_s": start_timeout_s,
+            "token": token,
             "settle_s": settle_s,
         }
         self.home, self.request = home, RequestId(request)
         self.attempt, self.owner = AttemptNumber(attempt), OwnerNumber(owner)
+        self.token = token
         self.deadline_at, self.timeout_s = deadline_at, timeout_s
         self.pace = Pace(poll_interval_s, max_poll_interval_s)
         self.cancel_on_kill, self.settle_s = cancel_on_kill, settle_s
@@ -118,12 +124,23 @@ class RunTrigger(BaseTrigger):
             event = await settled(waiting, self.settle_s)
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
-                await self.on_kill()
+                await asyncio.to_thread(self._cancel)
             raise
-        yield TriggerEvent({"attempt": self.attempt} | event | error)  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | error)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Ends the driver, unless somebody else has taken charge of it."""
-        if self.cancel_on_kill:
-            owners = Owners(open_files(self.home), self.attempt)
-            await asyncio.to_thread(owners.cancel, self.owner, "its task was cleared, or marked, while it was deferred")
+        """Ends the driver, unless somebody else has taken charge of it, or the task goes on to wait.
+
+        Airflow's triggerer takes a trigger that another one has taken over for one whose task was killed: a triggerer that was held up
+        for longer than ``[triggerer] triggerer_health_check_threshold`` would end the driver of a task that nobody has touched.
+        """
+        if self.task_instance is not None and await state_of(self.task_instance) == TaskInstanceState.DEFERRED:
+            self.log.info("The task waits still, in another triggerer: its driver goes on.")
+            return
+        await asyncio.to_thread(self._cancel)
+
+    def _cancel(self) -> None:
+        owners = Owners(open_files(self.home), self.attempt)
+        newest = owners.newest()
+        if self.cancel_on_kill and newest is not None and self.token in (None, newest.token):
+            owners.cancel(self.owner, "its task was cleared, or marked, while it was deferred")

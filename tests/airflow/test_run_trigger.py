@@ -19,7 +19,6 @@ from tests.airflow.deferral import first_event, restarted
 from tests.airflow.test_operator import TaskLog, driver_has_started, until
 
 SOON_S = 20.0
-ANSWERED = {"attempt": 1}
 IMPATIENT = {"deadline_s": None, "timeout_s": None, "silence_max_s": 0.2, "start": None}
 
 
@@ -44,6 +43,10 @@ def trigger(homes: Homes, **changes: Any) -> RunTrigger:
     return RunTrigger(**(arguments | changes))
 
 
+def answered(homes: Homes) -> dict[str, Any]:
+    return {"home": f"file://{homes.path()}", "attempt": 1}
+
+
 def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
     """A driver at work, and a task in charge of it."""
     request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
@@ -65,7 +68,7 @@ def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None
 def test_an_answer_is_an_event_without_an_error(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     until(driver_has_started)
-    assert event_of(trigger(homes), (homes.path() / "go").touch) == ANSWERED
+    assert event_of(trigger(homes), (homes.path() / "go").touch) == answered(homes)
 
 
 def test_a_driver_that_failed_is_an_event_with_its_error(homes: Homes, hook: StreamPipelineHook) -> None:
@@ -90,14 +93,14 @@ def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: 
     again = restarted(trigger(homes))
     assert isinstance(again, RunTrigger)
     assert again.serialize() == trigger(homes).serialize()
-    assert event_of(again, (homes.path() / "go").touch) == ANSWERED
+    assert event_of(again, (homes.path() / "go").touch) == answered(homes)
 
 
 def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook, "answers")
     until(lambda: Channel(hook.files("flights")).response(start_request_id(AttemptNumber(1))))
     began_s = time.monotonic()
-    assert event_of(trigger(homes, settle_s=1.0)) == ANSWERED
+    assert event_of(trigger(homes, settle_s=1.0)) == answered(homes)
     assert time.monotonic() - began_s >= 1.0
 
 
@@ -132,7 +135,7 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
         until(lambda: line in log.text)
         (homes.path() / "go").touch()
 
-    assert event_of(trigger(homes), see_it) == ANSWERED
+    assert event_of(trigger(homes), see_it) == answered(homes)
 
 
 @pytest.mark.parametrize("what", ["its file system", "its locks"])
@@ -157,7 +160,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
         aside.rename(place)
         (homes.path() / "go").touch()
 
-    assert event_of(trigger(homes), comes_back) == ANSWERED
+    assert event_of(trigger(homes), comes_back) == answered(homes)
 
 
 def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
@@ -178,7 +181,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
         for what in ("begin", "go"):
             (homes.path() / what).touch()
 
-    assert event_of(trigger(homes), comes_back) == ANSWERED
+    assert event_of(trigger(homes), comes_back) == answered(homes)
 
 
 def test_a_home_that_stays_away_ends_the_wait_without_another_try(

@@ -36,6 +36,26 @@ def test_a_triggerer_that_dies_loses_nothing(airflow: RunningAirflow, deferred: 
     assert (home.starts(), deferred.tries) == (1, 1)
 
 
+def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
+    airflow: RunningAirflow, deferred: TaskRun, home: Home
+) -> None:
+    """It takes the triggers that it has lost for those of killed tasks."""
+    first = airflow.component("triggerer")
+    processes = [first, *first.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    second = airflow.start_second_triggerer()
+    until(lambda: deferred.log().count(" starting") > 1 or deferred.log().count(": running") > 1, "the second one waits")
+    for process in processes:
+        process.resume()
+    until(lambda: "in another triggerer" in deferred.log(), "the first one has noticed")
+    for process in [*second.children(recursive=True), second]:
+        process.kill()
+    home.let_end()
+    deferred.reaches("success")
+    assert (home.starts(), deferred.tries) == (1, 1)
+
+
 def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home) -> None:
     deferred.clear()
     deferred.reaches("deferred", tries=2)

@@ -105,6 +105,12 @@ class RunningAirflow:
     def start_triggerer(self) -> None:
         self.others.append(self._start("triggerer"))
 
+    def start_second_triggerer(self) -> psutil.Process:
+        """One beside the first, as where several share the waits."""
+        port = {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port())}
+        self.others.append(start(self.directory, dict(self.environment) | port, "triggerer"))
+        return psutil.Process(self.others[-1].pid)
+
     def start_what_is_missing(self) -> None:
         """As whatever watches over the components in production does; returns when Airflow is ready again."""
         for name in COMPONENTS:
