@@ -66,8 +66,8 @@ class PublicationTrigger(BaseEventTrigger):
         }
         self.home, self.conn_id = home, conn_id
         self.pace = Pace(poll_interval_s, max_poll_interval_s)
-        self._sent: tuple[PublicCheckpoint, float] | None = None
-        """What was sent and not kept yet, and when."""
+        self._sent: list[tuple[PublicCheckpoint, float]] = []
+        """What was sent and not kept yet, and when; oldest first."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything the trigger knows."""
@@ -93,7 +93,7 @@ class PublicationTrigger(BaseEventTrigger):
             async for listing in listings:
                 for found in await asyncio.to_thread(search.find, listing):
                     yield _event(files, found)
-                    self._sent = (found, time.monotonic())
+                    self._sent.append((found, time.monotonic()))
                 await self._keep(files, _KEPT_AFTER_S)
 
     async def _search(self, files: Files) -> PublicationSearch:
@@ -111,11 +111,11 @@ class PublicationTrigger(BaseEventTrigger):
         return PublicationSearch(files, PipelineUuid(str(kept["pipeline"])), CheckpointId(int(kept["checkpoint"])))
 
     async def _keep(self, files: Files, after_s: float) -> None:
-        if self.asset_state_store is None or self._sent is None or time.monotonic() - self._sent[1] < after_s:
-            return
-        found, _ = self._sent
-        await self.asset_state_store.aset(_key(files), {"pipeline": found.pipeline, "checkpoint": found.checkpoint})
-        self._sent = None
+        now_s = time.monotonic()
+        due = [found for found, sent_s in self._sent if now_s - sent_s >= after_s]
+        if due and self.asset_state_store is not None:
+            await self.asset_state_store.aset(_key(files), {"pipeline": due[-1].pipeline, "checkpoint": due[-1].checkpoint})
+        del self._sent[: len(due)]
 
 
 def _key(files: Files) -> str:

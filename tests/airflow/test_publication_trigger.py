@@ -1,6 +1,7 @@
 """The trigger that watches what a running pipeline makes public, on tables that delta-rs publishes."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
@@ -198,6 +199,21 @@ def test_an_event_that_may_not_have_been_handed_on_is_not_noted_yet(staged: Stag
     store = StateStore()
     events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
     assert store.kept == {}
+
+
+def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.publication._KEPT_AFTER_S", 0.5)
+    store, pause = StateStore(), threading.Event()
+
+    def soon_after_the_one_before() -> None:
+        pause.wait(0.25)
+        make_public(staged)
+
+    events_of(a_trigger(store), *[soon_after_the_one_before] * 6)
+    (kept,) = store.kept.values()
+    assert 1 <= kept["checkpoint"] <= 5
 
 
 def test_a_trigger_that_two_assets_share_works_without_a_memory(
