@@ -25,7 +25,7 @@ JVM_LOCK = "work/jvm.lock"
 HEARTBEAT_AGE_MAX_S = 60.0
 _FLOCK = "hhqqi4x"
 _mutex = Lock()
-_held_here: dict[Path, str] = {}
+_held_here: dict[str, str] = {}
 """The locks of this process, with their notes. POSIX gives such a lock to the whole process, and takes it back when any descriptor of
 the file is closed: neither a second thread that asks for it nor one that only looks may open the file."""
 
@@ -36,20 +36,21 @@ def holding(path: Path, note: str) -> Iterator[None]:
 
     Raises:
         BlockingIOError: Another process holds it, or another thread of this one.
+        StorageError: Or one of its kin: it cannot be taken here.
     """
-    key = path.resolve()
+    key = _key(path)
     with _mutex:
         if key in _held_here:
             raise BlockingIOError(errno.EAGAIN, "this process holds the lock", str(path))
         _held_here[key] = note
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.truncate(0)
-            lock.write(note)
-            lock.flush()
+        descriptor = _take(path, note)
+        if descriptor is None:
+            raise BlockingIOError(errno.EAGAIN, "another process holds the lock", str(path))
+        try:
             yield
+        finally:
+            os.close(descriptor)
     finally:
         with _mutex:
             del _held_here[key]
@@ -59,26 +60,28 @@ def noted(path: Path) -> str:
     """What the holder of the lock on ``path`` has noted there.
 
     Raises:
-        StorageError: The file cannot be read.
+        StorageError: Or one of its kin: the file cannot be read.
     """
+    with _mutex:
+        note = _held_here.get(_key(path))
+    if note is not None:
+        return note
     with translated(str(path)):
-        with _mutex:
-            note = _held_here.get(path.resolve())
-        return path.read_text() if note is None else note
+        return path.read_text()
 
 
 def locked(path: Path) -> bool:
     """Whether somebody holds the lock on ``path``; takes no lock itself, and takes none away.
 
     Raises:
-        StorageError: It cannot be asked for.
+        StorageError: Or one of its kin: it cannot be asked for.
     """
+    with _mutex:
+        if _key(path) in _held_here:
+            return True
     with translated(str(path)):
-        with _mutex:
-            if path.resolve() in _held_here:
-                return True
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDONLY)  # who looks may be another user than who holds it
         except FileNotFoundError:
             return False
         try:
@@ -87,6 +90,28 @@ def locked(path: Path) -> bool:
             return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
         finally:
             os.close(descriptor)
+
+
+def _key(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _take(path: Path, note: str) -> int | None:
+    """A descriptor of the file that holds its lock; None where another process holds it."""
+    with translated(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(descriptor, 0)
+            os.write(descriptor, note.encode())
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 def claimed_by_another(files: Files, request: RequestId) -> bool:

@@ -21,7 +21,7 @@ from spark_jobs.control.liveness import (
 )
 from spark_jobs.control.status import read_status, write_status
 from spark_jobs.protocol.documents import RunState, Status
-from spark_jobs.protocol.errors import NotFoundError, StorageError
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.unit.control.test_channel import attempt
@@ -139,3 +139,35 @@ def test_a_driver_on_another_host_is_judged_by_its_heartbeat(
 def test_half_a_heartbeat_is_none(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_bytes(b'{"body": {')
     assert read_status(LocalFiles(tmp_path)) is None
+
+
+ASK_AS_ANOTHER_USER = """import os, sys
+from pathlib import Path
+from spark_jobs.control.liveness import locked, noted
+os.chdir(sys.argv[1])  # the directories above it are not everybody's
+if os.geteuid() == 0:
+    os.seteuid(65534)
+print(locked(Path("lock")), noted(Path("lock")))"""
+
+
+def test_a_user_who_may_not_write_the_lock_sees_whether_it_is_held(tmp_path: Path) -> None:
+    """A cluster may run drivers as another user than Airflow's."""
+    tmp_path.chmod(0o755)
+    with holding(tmp_path / "lock", "start-1"):
+        (tmp_path / "lock").chmod(0o444)
+        asked = [sys.executable, "-c", ASK_AS_ANOTHER_USER, tmp_path]
+        told = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert told.stdout == "True start-1\n"
+
+
+def test_a_lock_that_cannot_be_taken_or_looked_at_is_an_error_with_a_type(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for broken in (tmp_path / "loop", tmp_path / ("x" * 300)):
+        with pytest.raises(InvalidParameterError), holding(broken, "start-1"):
+            pass
+        with pytest.raises(InvalidParameterError):
+            locked(broken)
+    (tmp_path / "device").symlink_to("/dev/full")
+    for _ in range(2):  # what could not be taken is not thought to be held
+        with pytest.raises(MissingRequirementError), holding(tmp_path / "device", "start-1"):
+            pass
