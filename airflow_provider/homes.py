@@ -5,9 +5,10 @@ resolved place, not what was asked for.
 """
 
 import os
+import socket
 from collections.abc import Sequence
 
-from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -49,8 +50,35 @@ def open_home(home: str, roots: Sequence[str]) -> Files:
 
 
 def open_root(root: str) -> Files:
-    """Opens a root itself, resolved as for :func:`open_home`."""
-    return open_files(_resolved(root))
+    """Opens a root itself, resolved as for :func:`open_home`.
+
+    Raises:
+        StorageError: This host does not have it.
+    """
+    place = _resolved(root)
+    if not os.path.isdir(place):
+        raise _not_there(place)
+    return open_files(place)
+
+
+def check_root_is_there(home: Files, roots: Sequence[str]) -> None:
+    """Refuses to make a home where its root is missing: a file system that is not mounted looks like one without homes.
+
+    Raises:
+        StorageError: This host does not have the root.
+    """
+    around = [found for root in roots if _is_inside(str(local_path(home)), found := _resolved(root))]
+    if not any(map(os.path.isdir, around)):
+        raise _not_there(around[0])
+
+
+def _not_there(root: str) -> StorageError:
+    return StorageError(
+        f"The home root {root} is not there on {socket.gethostname()}.",
+        safe="Nothing was read or written.",
+        remedy="Mount it there. If it is new, make the directory; if it is mistyped, correct home_root in the connection's extras.",
+        root=root,
+    )
 
 
 def _is_relative(home: str) -> bool:

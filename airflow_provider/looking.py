@@ -1,5 +1,6 @@
 """Looks at a home through its documents: what tasks and triggers see of it."""
 
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -67,8 +68,8 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
         driver: The driver, where this process has started it.
 
     Raises:
-        NotFoundError: The home does not even have the request: it is another directory than the one that was asked in, such as the
-            empty place where a file system is mounted.
+        NotFoundError: The home does not even have the request: it is not on this host, or is another directory than the one that was
+            asked in, such as the empty place where a file system is mounted. Its silence says nothing of the driver.
         StorageError: It cannot be read.
     """
     exit_code = driver.exit_code if driver is not None else None
@@ -76,7 +77,7 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
     answer = Channel(files).response(request)
-    if status is None and not at_work and answer is None and exit_code is None:
+    if status is None and not at_work and answer is None:
         _check_is_there(files, request)
     return Look(
         exit_code=exit_code,
@@ -93,10 +94,10 @@ def _check_is_there(files: Files, request: RequestId) -> None:
         Channel(files).request(request)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{files.url} has no {request} any more: its file system is not mounted here, or somebody has removed the home.",
+            f"{files.url} has no {request} on {socket.gethostname()}: its file system is not mounted there, or the home was removed.",
             safe="Nothing was started or written.",
-            remedy="Mount it under the same path and clear the task, which then looks again. If the home is lost, begin anew: a new run "
-            "computes again what was public.",
+            remedy="Mount it there under the same path and clear the task, which then looks again. If the home is lost, begin anew: a new "
+            "run computes again what was public.",
             home=files.url,
             request=request,
         ) from error

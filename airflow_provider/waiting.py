@@ -29,6 +29,8 @@ SILENCE_MAX_S = 15.0
 """A driver may be starting, or be on its way from its answer to its end, while nothing is seen of it."""
 STORAGE_PATIENCE_S = 300.0
 """How long a home may not be readable before a wait ends with that."""
+LOOK_MAX_S = 30.0
+"""How long after a deadline a look may take that has to say what is going on."""
 _UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
 
 
@@ -129,6 +131,10 @@ class Patience:
     def is_tried(self) -> bool:
         """Whether the last look has failed."""
         return self._away_since_s is not None
+
+    def look_max_s(self, now_s: float) -> float:
+        """How long a look that begins now may take. A second one would hang as the first does, in one more thread."""
+        return STORAGE_PATIENCE_S if self._end_s is None else min(STORAGE_PATIENCE_S, max(0.0, self._end_s - now_s) + LOOK_MAX_S)
 
     def bears(self, error: StreamPipelineError, now_s: float) -> bool:
         """Whether a look that has failed is worth another one."""

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from airflow_provider.driver_log import last_lines
 from airflow_provider.driver_probe import probe_driver
 from airflow_provider.facts import run_facts
-from airflow_provider.homes import open_home, open_root
+from airflow_provider.homes import check_root_is_there, open_home, open_root
 from airflow_provider.local_driver import LocalDriver, start_local_driver
 from airflow_provider.looking import first_look, look_for_answer
 from airflow_provider.orders import StartOrder, json_values
@@ -152,9 +152,11 @@ class StreamPipelineHook(BaseHook):
 
         Raises:
             RejectedError: The order or the connection is not allowed. Nothing was written.
+            StorageError: This host does not have the home's root. Nothing was written.
             ConflictError: Others asked at the same time, every time.
         """
         files = self.files(home)
+        check_root_is_there(files, self.settings.roots)
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
         if submission is None:

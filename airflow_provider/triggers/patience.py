@@ -1,6 +1,7 @@
 """How a trigger waits: it bears with a storage that is away for a while, and sends nothing before its task has settled."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import aclosing
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.shared_looks import Pace, looks
 from airflow_provider.waiting import Patience
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
 
 T = TypeVar("T")
@@ -57,14 +58,17 @@ async def wait_for(
     while True:
         try:
             async with aclosing(looks(key, look, pace, same)) as found:
-                async for each in found:
+                while True:
+                    async with asyncio.timeout(pace.longest_s + patience.look_max_s(time.monotonic())):
+                        each = await anext(found)
                     if patience.is_tried:
                         back()
                     if await see(each, None if end_s is None else end_s - time.monotonic()):
                         return {}
                     patience.seen()
-        except StreamPipelineError as error:
-            if not patience.bears(error, time.monotonic()):
+        except (StreamPipelineError, OSError) as caught:
+            error = _typed(caught)
+            if _is_silence(caught) or not patience.bears(error, time.monotonic()):
                 return failed(error)
             log.warning("The home cannot be read: %s", error)
             await asyncio.sleep(pace.longest_s)
@@ -73,6 +77,24 @@ async def wait_for(
 def failed(error: StreamPipelineError) -> dict[str, Any]:
     """The event of a wait that ends with an error."""
     return {"error": report_error(error).model_dump(mode="json")}
+
+
+def _is_silence(error: Exception) -> bool:
+    """Whether a look has not returned, which another one would not either; what the system reports has a number."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
+def _typed(error: StreamPipelineError | OSError) -> StreamPipelineError:
+    if isinstance(error, StreamPipelineError):
+        return error
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+    return kind(
+        f"What a task waits for cannot be looked at on {socket.gethostname()}: {error.strerror or 'the storage does not answer'}.",
+        safe="Nothing was changed.",
+        remedy="See to the mount on that host; a retry waits again.",
+        path=error.filename,
+        errno=error.errno,
+    )
 
 
 async def settled(event: Awaitable[dict[str, Any]], settle_s: float) -> dict[str, Any]:

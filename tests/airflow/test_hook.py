@@ -8,8 +8,9 @@ import pytest
 
 from airflow_provider.driver_log import last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
-from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.errors import InvalidParameterError, StorageError
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
 
@@ -127,3 +128,18 @@ def test_the_last_lines_of_a_log_are_readable(tmp_path: Path) -> None:
 
 def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "1.log", 4) == []
+
+
+def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in_its_place(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a home of its own a pipeline would begin anew, and publish every row again."""
+    missing = homes.root / "share/homes"
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=f"{homes.root}/others,{missing}", python="true"))
+    hook = StreamPipelineHook("away")
+    with pytest.raises(StorageError, match="share/homes is not there"):
+        hook.submit(str(missing / "flights"), StartOrder(entry="/pipelines/answers.py", run=RunId("x")))
+    well, said = hook.test_connection()
+    assert not well
+    assert "is not there" in said
+    assert list(homes.root.iterdir()) == []

@@ -1,6 +1,7 @@
 """The trigger that waits for a run's answer, against a driver that acts on the home as the real one does."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -195,7 +196,7 @@ def test_a_home_that_stays_away_ends_the_wait_without_another_try(
     error = event_of(trigger(homes))["error"]
     (homes.root.parent / "aside").rename(homes.path())
     assert (error["error"], error["retry"]) == ("NotFoundError", "never")
-    assert "is not mounted here" in error["failed"]
+    assert f"on {socket.gethostname()}: its file system is not mounted there" in error["failed"]
 
 
 def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: Homes, hook: StreamPipelineHook) -> None:

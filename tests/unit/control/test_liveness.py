@@ -155,7 +155,7 @@ def test_a_user_who_may_not_write_the_lock_sees_whether_it_is_held(tmp_path: Pat
     tmp_path.chmod(0o755)
     with holding(tmp_path / "lock", "start-1"):
         (tmp_path / "lock").chmod(0o444)
-        asked = [sys.executable, "-c", ASK_AS_ANOTHER_USER, tmp_path]
+        asked = [sys.executable, "-c", ASK_AS_ANOTHER_USER, str(tmp_path)]
         told = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert told.stdout == "True start-1\n"
 
