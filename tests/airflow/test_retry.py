@@ -12,6 +12,7 @@ from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
     DeadlineExceededError,
+    HomeInUseError,
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
@@ -44,6 +45,11 @@ def test_the_branch_decides(kind: type[StreamPipelineError], action: RetryAction
     assert (decision.action, decision.retry_delay) == (action, delay)
     assert decision.reason is not None
     assert decision.reason.startswith(f"{kind.__name__}: ")
+
+
+def test_a_home_that_stays_in_use_does_not_eat_all_retries_at_once() -> None:
+    delays = [PipelineRetryPolicy().evaluate(HomeInUseError("It is in use."), tried, 3).retry_delay for tried in (1, 2, 3)]
+    assert delays == [None, None, None]
 
 
 def test_other_errors_are_treated_as_without_a_policy() -> None:
