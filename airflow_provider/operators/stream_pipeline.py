@@ -228,6 +228,10 @@ class StreamPipelineOperator(BaseOperator):
         if self._driver is not None and not self._driver.wait(_EXIT_WAIT_S):
             self.log.info("The driver, process %s, has answered and is still on its way to its end.", self._driver.pid)
         facts = self.hook.facts(self.home, answer)
+        if answer.checkpoint is not None and (done_by := self.hook.manifest(self.home, answer.checkpoint).run) != answer.run:
+            self.log.warning(
+                "Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, answer.checkpoint
+            )
         for name, sink in facts["sinks"].items():
             version = "staged" if sink["version"] is None else f"version {sink['version']}"
             self.log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")

@@ -76,8 +76,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     """What to do about ``request``.
 
     Raises:
-        RejectedError: It does not fit what is there: other parameters than the interrupted round's, another graph, a fresh start behind
-            something published, or offsets to adopt where there are some already.
+        RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
+            is finished, another graph, a fresh start behind something published, or offsets to adopt where there are some already.
     """
     own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
     if own is not None and own.round in facts.manifests:
@@ -96,6 +96,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         _check_adoption(latest, request, {})
     if final is not None and final.drained:
+        _check_finished(latest, final, parameters)
         return Answer(final)
     if final is not None:
         _check_graph(final, graph)
@@ -212,6 +213,23 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
             round=latest.round,
             expected=dict(allowed),
             found=request.adopt_offsets,
+        )
+
+
+def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
+    """Who asks for something else is not told that it is done. A parameter that only the newer code has is nothing else."""
+    before = latest.parameters
+    changed = sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
+    if changed:
+        raise RejectedError(
+            f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
+            exists=f"Checkpoint {final.checkpoint} has what that run computed.",
+            safe="Nothing was changed.",
+            remedy="Give it a home of its own, or begin anew with --fresh (fresh=True). A pipeline that is to go on suspends at the end of "
+            "its inputs instead (on_end).",
+            round=latest.round,
+            expected={name: before[name] for name in changed},
+            found={name: parameters[name] for name in changed},
         )
 
 

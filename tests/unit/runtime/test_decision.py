@@ -191,7 +191,17 @@ def test_a_repeated_run_is_given_its_own_round_for_ever() -> None:
 def test_a_drained_pipeline_has_nothing_left_to_do() -> None:
     final = manifest(1, 1, drained=True)
     home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
-    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Answer(final)
+    assert decide(request("b"), home, PARAMETERS, GRAPH) == Answer(final)
+    assert decide(request("b"), home, PARAMETERS | {"newer": 1}, GRAPH) == Answer(final)
+
+
+def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_ask_for() -> None:
+    final = manifest(1, 1, drained=True)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
+    with pytest.raises(RejectedError, match=r"is finished: run r has drained it with other parameters \(flights\)") as caught:
+        decide(request("b"), home, {"flights": "/other"}, GRAPH)
+    assert (caught.value.evidence["expected"], caught.value.evidence["found"]) == (PARAMETERS, {"flights": "/other"})
+    assert decide(request("a"), home, {"flights": "/other"}, GRAPH) == Answer(final), "its own run is answered as before"
 
 
 @pytest.mark.parametrize("final", [[], [manifest(1, 1)]])

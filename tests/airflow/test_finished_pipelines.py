@@ -1,0 +1,29 @@
+"""What a task says of a pipeline that another run has finished."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import StartResponse
+from spark_jobs.protocol.ids import RunId
+from spark_jobs.storage.open import open_files
+from tests.airflow.conftest import Homes
+from tests.airflow.test_operator import RUN, TaskLog, context, task_log
+from tests.support.staged_pipeline import a_manifest
+
+__all__ = ["task_log"]
+
+
+@pytest.mark.parametrize(("done_by", "said"), [("another", True), (RUN, False)])
+def test_a_run_that_had_nothing_to_do_says_who_did_it(homes: Homes, task_log: TaskLog, done_by: str, said: bool) -> None:
+    """Green, and no new row in any table: that must not look like work that was done."""
+    files = open_files(str(homes.path()))
+    CheckpointStore(files).complete(manifest := a_manifest(1, run=RunId(done_by)))
+    request = Channel(files).request_start(RUN, parameters={})
+    answer = {"request": request.request, "attempt": request.attempt, "run": RUN, "checkpoint": manifest.checkpoint, "sinks": {}}
+    Channel(files).respond(StartResponse.model_validate(answer | {"answered_at": datetime.now(UTC)}))
+    StreamPipelineOperator(task_id="run", entry="flights.py", home="flights").execute(context())
+    assert ("Nothing was left to do: run another has finished the pipeline with checkpoint 1." in task_log.text) is said
