@@ -144,6 +144,11 @@ class StreamPipelineHook(BaseHook):
         newest = owners.newest()
         return newest is not None and newest.owner == owner
 
+    def ended_by_another(self, home: str, attempt: AttemptNumber, owner: OwnerNumber) -> bool:
+        """Whether an attempt has ended without an answer, and who had charge of it before ``owner`` has asked for that."""
+        files = self.files(home)
+        return Channel(files).response(start_request_id(attempt)) is None and Owners(files, attempt).was_cancelled_before(owner)
+
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
         """Asks for a run, durably, and starts a driver for it on this host, or ``spark-submit``.
 

@@ -214,7 +214,11 @@ class StreamPipelineOperator(BaseOperator):
 
     def _is_of_another(self, error: StreamPipelineError) -> bool:
         """Whether an attempt was ended by who had charge of it before: then this task goes on with the next one."""
-        if not isinstance(error, RunCancelledError) or self._charge is None or error.evidence.get("owner") == self._charge[1]:
+        if self._charge is None or not isinstance(error, InterruptedRunError):
+            return False
+        if isinstance(error, RunCancelledError) and error.evidence.get("owner") == self._charge[1]:
+            return False
+        if not isinstance(error, RunCancelledError) and not self.hook.ended_by_another(self.home, *self._charge):
             return False
         self.log.info("Attempt %s was cancelled by who had charge of it before; the next one begins.", self._charge[0])
         return True

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -216,6 +217,13 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
 def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "hangs":
+        with Cancellation(Owners(channel.files, request.attempt), interval_s=0.1, patience_s=3.0) as cancellation:
+            with suppress(RunCancelledError):
+                wait_for_file(local_path(channel.files, "go"), cancellation)
+            local_path(channel.files, "hangs").touch()
+            while not local_path(channel.files, "go").exists():
+                time.sleep(0.02)
     if behaviour == "unknown":
         return 4
     if behaviour == "silent":

@@ -1,0 +1,30 @@
+"""A next try that finds the driver which the try before has cancelled."""
+
+from typing import Any
+
+import pytest
+
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from spark_jobs.protocol.ids import AttemptNumber
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import TaskLog, a_driver_at_work, context, operator, task_log, until
+
+__all__ = ["task_log"]
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
+    homes: Homes, task_log: TaskLog, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """Spark did not let go in time, so the driver has ended without an answer; that is what was asked for, and no failure."""
+    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.5, "start": None}
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    hook = StreamPipelineHook()
+    a_driver_at_work(homes, entry="hangs")
+    owner = hook.take_charge("flights", AttemptNumber(1), "the try before")
+    assert hook.cancel("flights", AttemptNumber(1), owner, "its task was cleared")
+    until((homes.path() / "hangs").exists)
+    assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
+    assert "Attempt 1 is at work for this task" in task_log.text
+    assert "Attempt 1 was cancelled by who had charge of it before" in task_log.text
