@@ -44,9 +44,7 @@ _LET_END_MAX_S = 60.0
 _EXIT_WAIT_S = 10.0
 """How long a task that has its answer waits for the driver's end, so that the next task finds the home free."""
 _UNTIL_SEEN_S = 10.0
-"""How long a worker waits for the first sign of a driver that somebody else has started before the triggerer does."""
-_UNTIL_OWN_SEEN_S = 60.0
-"""The same for its own, whose process it sees, and its exit code: the triggerer would miss one that a busy host lets begin late."""
+"""How long a worker waits for a sign of a driver that another process has started before the triggerer does."""
 _SLICE_S = 0.5
 """A signal does not end a sleep; the flag that it sets is looked at this often."""
 
@@ -80,7 +78,7 @@ class StreamPipelineOperator(BaseOperator):
             again. Airflow's own ``execution_timeout`` ends the driver, too, deferred or not, unless ``cancel_on_kill`` is off.
         cancel_on_kill: A task that is killed, cleared or marked ends its driver, unless another try has taken charge of it.
         start_timeout_s: How long a driver that ``spark-submit`` starts may take until it is seen in the home, from when it was asked
-            for; then it is given up.
+            for; then it is given up. A worker waits as long for the first sign of a driver that it has started itself.
         allow_driver_in_pod: Start a driver also where its host ends with the task; the task then waits in its worker.
         conn_id: The connection, of type ``stream_pipeline``.
         retries: As for every operator, but for the default: a next try is what finds the work of one that was lost.
@@ -276,9 +274,7 @@ class StreamPipelineOperator(BaseOperator):
         driver_is_here = self._driver is not None and not self._driver.submits
         if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
             return None
-        if self._driver is None:
-            return _UNTIL_SEEN_S
-        return self.start_timeout_s if self.hook.submits else _UNTIL_OWN_SEEN_S
+        return _UNTIL_SEEN_S if self._driver is None else self.start_timeout_s
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""

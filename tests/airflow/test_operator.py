@@ -269,21 +269,6 @@ def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in
     aside.rename(homes.path())
 
 
-def test_a_driver_of_ones_own_may_take_long_to_be_seen(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a busy host: its process is there, and it has not locked the home yet."""
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
-    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
-
-    def begins_late() -> None:
-        threading.Event().wait(1.0)
-        for what in ("begin", "go"):
-            (homes.path() / what).touch()
-
-    late = once(homes.starts, begins_late)
-    assert carry_out(operator("slow"), context())["attempt"] == 1
-    late.join()
-
-
 def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
     failure(operator("waits", timeout_s=0.1), DeadlineExceededError)
     until(driver_has_started)

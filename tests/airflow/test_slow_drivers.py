@@ -1,5 +1,6 @@
-"""A next try that finds the driver which the try before has cancelled."""
+"""Drivers that take their time: to their first sign of life, or to their end after a cancel."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -28,3 +29,17 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
     assert "Attempt 1 is at work for this task" in task_log.text
     assert "Attempt 1 was cancelled by who had charge of it before" in task_log.text
+
+
+def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_be_seen(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy host, or a pipeline with heavy imports: the triggerer would take the silence for the driver's end."""
+    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
+    begin = threading.Timer(3.0, lambda: [(homes.path() / name).touch() for name in ("begin", "go")])
+    begin.start()
+    assert carry_out(operator("slow", deferrable=True), context())["attempt"] == 1
+    begin.join()
+    assert len(homes.starts()) == 1
