@@ -61,15 +61,26 @@ def open_root(root: str) -> Files:
     return open_files(place)
 
 
-def check_root_is_there(home: Files, roots: Sequence[str]) -> None:
-    """Refuses to make a home where its root is missing: a file system that is not mounted looks like one without homes.
+def check_place(home: Files, roots: Sequence[str]) -> None:
+    """Refuses a place where no home can be made, or go on.
 
     Raises:
-        StorageError: This host does not have the root.
+        StorageError: This host does not have its root: a file system that is not mounted looks like one without homes.
+        InvalidParameterError: It is inside another pipeline's home, whose documents it would be taken for.
     """
-    around = [found for root in roots if _is_inside(str(local_path(home)), found := _resolved(root))]
+    place = local_path(home)
+    around = [found for root in roots if _is_inside(str(place), found := _resolved(root))]
     if not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
+    for above in place.parents:
+        if _is_inside(str(above), max(around, key=len)) and (above / "pipeline.json").exists():
+            raise InvalidParameterError(
+                f"The home {home.url} is inside the home {above}.",
+                safe="Nothing was written.",
+                remedy="Put homes beside each other.",
+                home=home.url,
+                found=str(above),
+            )
 
 
 def _not_there(root: str) -> StorageError:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from airflow_provider.driver_log import last_lines
 from airflow_provider.driver_probe import probe_driver
 from airflow_provider.facts import run_facts
-from airflow_provider.homes import check_root_is_there, open_home, open_root
+from airflow_provider.homes import check_place, open_home, open_root
 from airflow_provider.local_driver import LocalDriver, start_local_driver
 from airflow_provider.looking import first_look, look_for_answer
 from airflow_provider.orders import StartOrder, json_values
@@ -137,12 +137,14 @@ class StreamPipelineHook(BaseHook):
         """Makes ``token`` the one who may cancel an attempt; idempotent, durable on return."""
         return Owners(self.files(home), attempt).take_charge(token).owner
 
-    def cancel(self, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> bool:
-        """Asks the driver of an attempt to end, unless somebody else has taken charge since. Whether nobody has."""
-        owners = Owners(self.files(home), attempt)
-        owners.cancel(owner, reason)
-        newest = owners.newest()
+    def has_charge(self, home: str, attempt: AttemptNumber, owner: OwnerNumber) -> bool:
+        """Whether nobody else has taken charge of an attempt since."""
+        newest = Owners(self.files(home), attempt).newest()
         return newest is not None and newest.owner == owner
+
+    def cancel(self, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> None:
+        """Asks the driver of an attempt to end; it does unless somebody else has taken charge since."""
+        Owners(self.files(home), attempt).cancel(owner, reason)
 
     def ended_by_another(self, home: str, attempt: AttemptNumber, owner: OwnerNumber) -> bool:
         """Whether an attempt has ended without an answer, and who had charge of it before ``owner`` has asked for that."""
@@ -161,7 +163,7 @@ class StreamPipelineHook(BaseHook):
             ConflictError: Others asked at the same time, every time.
         """
         files = self.files(home)
-        check_root_is_there(files, self.settings.roots)
+        check_place(files, self.settings.roots)
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
         if submission is None:

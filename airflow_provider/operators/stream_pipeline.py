@@ -197,9 +197,10 @@ class StreamPipelineOperator(BaseOperator):
 
     def _cancel(self, reason: str) -> None:
         """Ends the attempt that this task has charge of, at once where its driver is a process of this one."""
-        ours = self._charge is None or self.hook.cancel(self.home, *self._charge, reason)
-        if ours and self._driver is not None:
-            self._driver.stop()
+        if self._driver is not None and (self._charge is None or self.hook.has_charge(self.home, *self._charge)):
+            self._driver.stop()  # first: a home that is full takes no cancel
+        if self._charge is not None:
+            self.hook.cancel(self.home, *self._charge, reason)
 
     def _take_charge(self, attempt: AttemptNumber, token: str) -> None:
         self._charge = (attempt, self.hook.take_charge(self.home, attempt, token))

@@ -4,6 +4,7 @@ A task has recorded where its homes are, and whoever may edit XComs may change t
 the roots of the connection, and its documents have to name a run that the viewer may look at.
 """
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -115,7 +116,7 @@ def _allowed(hook: StreamPipelineHook, home: str) -> Files | None:
 
 
 def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable[[str], bool]) -> Look:
-    if not local_path(files).is_dir():
+    if not os.path.isdir(local_path(files)):  # says no, too, where this user may not look
         return Look(
             files.url,
             problem=f"It is not on {socket.gethostname()}, where Airflow's API server runs.",

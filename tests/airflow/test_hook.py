@@ -143,3 +143,13 @@ def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in
     assert not well
     assert "is not there" in said
     assert list(homes.root.iterdir()) == []
+
+
+def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
+    """Its documents would be those of the other pipeline: a directory where an answer belongs stops that one for good."""
+    hook = StreamPipelineHook()
+    hook.files("team/flights").create("pipeline.json", b"{}")
+    for home in ("team/flights/responses/start-7.json", "team/flights/attempts"):
+        with pytest.raises(InvalidParameterError, match="is inside the home .*team/flights"):
+            hook.submit(home, StartOrder(entry="/pipelines/answers.py", run=RunId("x")))
+    assert sorted(path.name for path in homes.path("team/flights").iterdir()) == ["pipeline.json"]

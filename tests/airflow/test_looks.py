@@ -98,6 +98,10 @@ def test_a_home_that_this_host_does_not_have_is_said_to_be_elsewhere(homes: Home
     assert not homes.path("gone").exists()
 
 
+def test_a_home_whose_name_no_file_system_takes_is_not_there_either(homes: Homes) -> None:
+    assert "It is not on " in look(homes.path("x" * 300)).problem
+
+
 @pytest.mark.parametrize(
     "home",
     [

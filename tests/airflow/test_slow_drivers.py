@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.exceptions import PipelineRunError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from spark_jobs.protocol.ids import AttemptNumber
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import StorageFullError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import TaskLog, a_driver_at_work, context, operator, task_log, until
+from tests.airflow.test_operator import TaskLog, a_driver_at_work, context, driver_has_started, once, operator, task_log, until
 
 __all__ = ["task_log"]
 
@@ -24,7 +27,7 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
     owner = hook.take_charge("flights", AttemptNumber(1), "the try before")
-    assert hook.cancel("flights", AttemptNumber(1), owner, "its task was cleared")
+    hook.cancel("flights", AttemptNumber(1), owner, "its task was cleared")
     until((homes.path() / "hangs").exists)
     assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
     assert "Attempt 1 is at work for this task" in task_log.text
@@ -38,8 +41,34 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
     kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
     monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
-    begin = threading.Timer(3.0, lambda: [(homes.path() / name).touch() for name in ("begin", "go")])
+
+    def begins() -> None:
+        for name in ("begin", "go"):
+            (homes.path() / name).touch()
+
+    begin = threading.Timer(3.0, begins)
     begin.start()
     assert carry_out(operator("slow", deferrable=True), context())["attempt"] == 1
     begin.join()
     assert len(homes.starts()) == 1
+
+
+def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Owners, owner: OwnerNumber, reason: str) -> None:
+        raise StorageFullError("No space is left.")
+
+    monkeypatch.setattr(Owners, "cancel", full)
+    task = operator("waits", deferrable=False)
+    killed: list[object] = []
+
+    def kill() -> None:
+        with pytest.raises(StorageFullError) as caught:
+            task.on_kill()
+        killed.append(caught.value)
+
+    killer = once(driver_has_started, kill)
+    with pytest.raises(PipelineRunError):
+        carry_out(task, context())
+    killer.join()
+    assert killed
+    assert not StreamPipelineHook().is_at_work("flights")
