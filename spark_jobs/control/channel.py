@@ -27,7 +27,7 @@ from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFou
 from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
 _TRIES = 20
 
@@ -179,10 +179,7 @@ class Channel:
 
     def response(self, request: RequestId) -> StartResponse | None:
         """The answer to a request; None while it is open."""
-        try:
-            return read_document(self.files, f"responses/{request}.json", StartResponse)
-        except NotFoundError:
-            return None
+        return read_listed(self.files, "responses", f"{request}.json", StartResponse)
 
     def answered(self) -> list[AttemptNumber]:
         """Whose requests were answered, ascending; reads the names only."""

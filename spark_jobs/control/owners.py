@@ -10,11 +10,11 @@ Invariants:
 
 from datetime import UTC, datetime
 
-from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, cancel_request_id
 from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
 _TRIES = 20
 
@@ -77,10 +77,7 @@ class Owners:
         newest = self.newest()
         if newest is None:
             return None
-        try:
-            return read_document(self._files, _request_path(self._attempt, newest.owner), CancelRequest)
-        except NotFoundError:
-            return None
+        return read_listed(self._files, "requests", f"{cancel_request_id(self._attempt, newest.owner)}.json", CancelRequest)
 
     def was_cancelled_before(self, owner: OwnerNumber) -> bool:
         """Whether somebody who had charge before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""

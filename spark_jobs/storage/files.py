@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
+from spark_jobs.protocol.errors import NotFoundError
 
 
 class Files(Protocol):
@@ -88,3 +89,20 @@ def read_document(files: Files, path: str, kind: type[D]) -> D:
         CorruptDocumentError: It is torn or altered.
     """
     return decode(kind, files.read(path), f"{files.url}/{path}")
+
+
+def read_listed(files: Files, directory: str, name: str, kind: type[D]) -> D | None:
+    """Reads a document that somebody else makes at any time; None while it is not there.
+
+    A network file system goes on for up to a minute to say that a file is not there once it was asked for it too early; a listing asks
+    its server.
+
+    Raises:
+        CorruptDocumentError: It is torn or altered.
+    """
+    if name not in files.names(directory):
+        return None
+    try:
+        return read_document(files, f"{directory}/{name}", kind)
+    except NotFoundError:  # removed meanwhile
+        return None

@@ -1,0 +1,57 @@
+"""What somebody waits for is seen also where a file system remembers for a while that it was not there, as NFS does."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.documents import StartResponse
+from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.storage.local import LocalFiles
+
+
+class Client(LocalFiles):
+    """A client of a file server: an absent name is remembered until its directory is listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._absent: set[str] = set()
+
+    def read(self, path: str) -> bytes:
+        if path in self._absent:
+            raise NotFoundError(f"{path} is remembered as absent.")
+        try:
+            return super().read(path)
+        except NotFoundError:
+            self._absent.add(path)
+            raise
+
+    def names(self, directory: str) -> list[str]:
+        self._absent = {path for path in self._absent if not path.startswith(f"{directory}/")}
+        return super().names(directory)
+
+
+def test_an_answer_is_seen_at_once(tmp_path: Path) -> None:
+    waiting, driver = Channel(Client(tmp_path)), Channel(LocalFiles(tmp_path))
+    request = driver.request_start(RunId("a"), parameters={})
+    assert waiting.response(request.request) is None
+    driver.respond(
+        StartResponse(
+            request=request.request,
+            attempt=request.attempt,
+            run=request.run,
+            checkpoint=CheckpointId(1),
+            sinks={},
+            answered_at=datetime.now(UTC),
+        )
+    )
+    assert waiting.response(request.request) is not None
+
+
+def test_a_cancel_is_seen_at_once(tmp_path: Path) -> None:
+    driver, task = (Owners(files, AttemptNumber(1)) for files in (Client(tmp_path), LocalFiles(tmp_path)))
+    owner = task.take_charge("a task").owner
+    assert driver.cancelled() is None
+    task.cancel(owner, "its task was cleared")
+    assert driver.cancelled() is not None
