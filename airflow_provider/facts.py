@@ -17,6 +17,13 @@ def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str,
     return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
 
 
+def log_sinks(log: Any, facts: Mapping[str, Any]) -> None:
+    """Tells in a task's log what a run has left in its tables."""
+    for name, sink in facts["sinks"].items():
+        version = "staged" if sink["version"] is None else f"version {sink['version']}"
+        log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+
+
 def publication_facts(home: str, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
     """What a publication has left. As :func:`checkpoint_facts`, with ``version``; ``rows`` are those of the checkpoint's round."""
     return _facts(home, manifest) | {"sinks": _results(results)}

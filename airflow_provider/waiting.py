@@ -322,3 +322,18 @@ def in_use(home: str, look: FirstLook) -> HomeInUseError:
         attempt=attempt,
         run=run,
     )
+
+
+def not_ending(home: str, look: FirstLook) -> HomeInUseError:
+    """That a driver goes on to hold the home after its answer: Spark, or a thread of the pipeline's own, does not let it end."""
+    live = look.live
+    assert live is not None
+    return HomeInUseError(
+        f"{home} is in use: attempt {live.attempt} was answered, and its driver, process {live.process} on {live.host}, does not end.",
+        safe="Nothing was started.",
+        remedy="End that process, and the Java process that it has started; then start again.",
+        home=home,
+        attempt=live.attempt,
+        host=live.host,
+        process=live.process,
+    )

@@ -11,6 +11,7 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.driver_log import log_last_lines
 from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.facts import log_sinks
 from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
@@ -23,7 +24,7 @@ from airflow_provider.spark_conf import checked_conf
 from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waiting import Look, Next, Patience, ProgressLog, Wait, Waited, checked, first_step, in_use
+from airflow_provider.waiting import Look, Next, Patience, ProgressLog, Wait, Waited, checked, first_step, in_use, not_ending
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 10.0
 _LET_END_MAX_S = 60.0
-"""How long a driver that has answered may take to end before the next one is started beside it."""
+"""How long a driver that has answered may take to end: it holds the home until then."""
 _EXIT_WAIT_S = 10.0
 """How long a task that has its answer waits for the driver's end, so that the next task finds the home free."""
 _UNTIL_SEEN_S = 10.0
@@ -235,9 +236,7 @@ class StreamPipelineOperator(BaseOperator):
             self.log.warning(
                 "Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, answer.checkpoint
             )
-        for name, sink in facts["sinks"].items():
-            version = "staged" if sink["version"] is None else f"version {sink['version']}"
-            self.log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+        log_sinks(self.log, facts)
         emit_tables(self, context, facts)
         return facts
 
@@ -310,8 +309,10 @@ class StreamPipelineOperator(BaseOperator):
                 return look.starting.attempt
             if following is Next.GIVE_WAY:
                 raise in_use(self.home, look)
-            if following is Next.START or time.monotonic() >= end_s:
+            if following is Next.START:
                 break
+            if time.monotonic() >= end_s:
+                raise not_ending(self.home, look)
             self._pause()
         if self.hook.driver_is_here(order.conf) and not self.allow_driver_in_pod:
             check_host_lasts()

@@ -240,6 +240,8 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
             respond(channel, request, error)
             return 3
     respond(channel, request, ERRORS.get(behaviour))
+    while behaviour == "lingers" and not local_path(channel.files, "go").exists():
+        time.sleep(0.02)
     return 0 if behaviour not in ERRORS else 3
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider.exceptions import PipelineRunError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.errors import StorageFullError
+from spark_jobs.protocol.errors import HomeInUseError, StorageFullError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
@@ -72,3 +72,17 @@ def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(homes
     killer.join()
     assert killed
     assert not StreamPipelineHook().is_at_work("flights")
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_driver_that_does_not_end_after_its_answer_is_named_to_the_next_run(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """The next run's driver could not begin, and its task would wait for as long as the earlier one hangs."""
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._LET_END_MAX_S", 0.5)
+    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._EXIT_WAIT_S", 0.1)
+    carry_out(operator("lingers", deferrable=deferrable), context())
+    with pytest.raises(PipelineRunError, match="does not end") as caught:
+        carry_out(operator("answers", deferrable=deferrable), context("manual__2"))
+    assert isinstance(caught.value.error, HomeInUseError)
+    assert len(homes.starts()) == 1
