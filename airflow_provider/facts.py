@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
-from spark_jobs.protocol.ids import SinkName
+from spark_jobs.protocol.ids import RunId, SinkName
 
 
 def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str, Any]:
@@ -17,8 +17,10 @@ def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str,
     return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
 
 
-def log_sinks(log: Any, facts: Mapping[str, Any]) -> None:
-    """Tells in a task's log what a run has left in its tables."""
+def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId | None) -> None:
+    """Tells in a task's log what a run has left in its tables, and whether another one has done it."""
+    if done_by not in (None, facts["run"]):
+        log.warning("Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, facts["checkpoint"])
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")

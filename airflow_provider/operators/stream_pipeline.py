@@ -11,7 +11,7 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.driver_log import log_last_lines
 from airflow_provider.exceptions import raising_airflow_errors
-from airflow_provider.facts import log_sinks
+from airflow_provider.facts import log_result
 from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
@@ -232,11 +232,8 @@ class StreamPipelineOperator(BaseOperator):
         if self._driver is not None and not self._driver.wait(_EXIT_WAIT_S):
             self.log.info("The driver, process %s, has answered and is still on its way to its end.", self._driver.pid)
         facts = self.hook.facts(self.home, answer)
-        if answer.checkpoint is not None and (done_by := self.hook.manifest(self.home, answer.checkpoint).run) != answer.run:
-            self.log.warning(
-                "Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, answer.checkpoint
-            )
-        log_sinks(self.log, facts)
+        done_by = None if answer.checkpoint is None else self.hook.manifest(self.home, answer.checkpoint).run
+        log_result(self.log, facts, done_by)
         emit_tables(self, context, facts)
         return facts
 
