@@ -18,6 +18,10 @@ def container_of_one_task() -> str | None:
     return next((mark for mark in _MARKS if os.environ.get(mark)), None)
 
 
+_ASK_MAX_S = 10.0
+"""A trigger that is killed has 30 s for all that it does (``[triggerer] on_kill_timeout``)."""
+
+
 async def state_of(task: Any) -> str | None:
     """The state of a trigger's task instance in Airflow's database; None where it is gone, or nobody can say."""
     from airflow.sdk.exceptions import AirflowRuntimeError
@@ -25,9 +29,10 @@ async def state_of(task: Any) -> str | None:
 
     index = -1 if task.map_index is None else task.map_index
     try:
-        found: dict[str, dict[str, str | None]] = await asyncio.to_thread(
-            RuntimeTaskInstance.get_task_states, task.dag_id, index, [task.task_id], run_ids=[task.run_id]
-        )
+        async with asyncio.timeout(_ASK_MAX_S):
+            found: dict[str, dict[str, str | None]] = await asyncio.to_thread(
+                RuntimeTaskInstance.get_task_states, task.dag_id, index, [task.task_id], run_ids=[task.run_id]
+            )
     except (AirflowRuntimeError, OSError):
         return None
     return found.get(task.run_id, {}).get(task.task_id if index < 0 else f"{task.task_id}_{index}")
