@@ -14,6 +14,8 @@ _SECRET = re.compile(r"secret|password|passphrase|token|(access|private)[.]?key|
 """As ``spark.redaction.regex``, and the names that stores use."""
 _REFERENCE = re.compile(r"spark[.]kubernetes[.](driver|executor)[.](secretKeyRef|secrets)[.]|.*File$")
 """These say where a secret is."""
+_SECRET_INSIDE = re.compile(r"-D[\w.]*(secret|password|passphrase|token)[\w.]*=\S|://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+"""A property that is handed to a JVM, and a URL with a user's password, as of a repository of packages."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ class Settings:
         """The Spark settings of one driver: the connection's, and over them a task's ``own``.
 
         Raises:
-            InvalidParameterError: A setting is a secret: a command line can be read by every user of the host.
+            InvalidParameterError: A setting is a secret, or says one: a command line can be read by every user of the host.
         """
         master = {"spark.master": self.master} if self.master else {}
         conf = master | dict(self.conf) | dict(own)
-        if secrets := sorted(key for key in conf if _SECRET.search(key) and not _REFERENCE.match(key)):
+        if secrets := sorted(key for key, value in conf.items() if _is_secret(key, value)):
             raise InvalidParameterError(
                 f"Spark settings with secrets cannot be given here: {', '.join(secrets)}.",
                 safe="No driver was started.",
@@ -63,6 +65,10 @@ class Settings:
                 remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
                 python=self.python,
             )
+
+
+def _is_secret(key: str, value: str) -> bool:
+    return (_SECRET.search(key) is not None and not _REFERENCE.match(key)) or _SECRET_INSIDE.search(value) is not None
 
 
 def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:

@@ -67,6 +67,33 @@ def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.trustStorePassword=hush"),
+        ("spark.executor.extraJavaOptions", "-Dmy.api.token=hush"),
+        ("spark.jars.repositories", "https://plain.example,https://ci:hush@packages.example/maven"),
+    ],
+)
+def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value: str) -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        Settings().driver_conf({key: value})
+    assert caught.value.evidence == {"settings": [key]}
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.driver.extraJavaOptions", "-Dlog4j.configurationFile=file:/etc/log4j2.properties -Dx=a@b:c"),
+        ("spark.jars.repositories", "https://packages.example:8443/maven"),
+        ("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9000"),
+    ],
+)
+def test_what_only_resembles_a_secret_is_a_setting(key: str, value: str) -> None:
+    assert Settings().driver_conf({key: value}) == {key: value}
+
+
 def test_a_driver_runs_in_the_workers_python_unless_told_otherwise() -> None:
     assert Settings().python == sys.executable
 
