@@ -17,7 +17,7 @@ from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
 
 Declaration = Source | Static | DeclaredStage
@@ -35,6 +35,15 @@ class Graph:
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether an input has no end: then the pipeline runs until it is stopped."""
+        return any(not source.bounded for source in self.sources.values())
+
+    def is_unbounded(self, stage: StageName) -> bool:
+        """Whether an input upstream of ``stage`` has no end: then the stage is *running*, and never ends by itself."""
+        return self.stages[stage].unbounded
 
     @property
     def sinks(self) -> Mapping[SinkName, Sink]:
@@ -92,6 +101,7 @@ def build_graph(
     params: type[BaseModel] | None,
     on_end: OnEnd,
     conf: Mapping[str, str],
+    publish: Publish | None,
 ) -> Graph:
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
     here = Place(name)
@@ -109,12 +119,15 @@ def build_graph(
         _check_no_params(name, declarations)
     sources = _of(declarations, Source)
     if on_end is OnEnd.SUSPEND:
+        _check_ends(name, sources.values())
         _check_delays(name, sources.values())
-        _check_stage_delays(name, declared, order, sources)
+    _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     for stage_name in order:
         stage = declared[stage_name]
-        nodes[stage_name] = stage.placed(MappingProxyType({argument: nodes[read] for argument, read in stage.inputs.items()}))
+        nodes[stage_name] = stage.placed(
+            MappingProxyType({argument: nodes[read] for argument, read in stage.inputs.items()}), publish
+        )
     return Graph(
         pipeline=name,
         on_end=on_end,
@@ -215,6 +228,16 @@ def _check_no_params(pipeline: str, declarations: Mapping[str, Declaration]) -> 
             )
 
 
+def _check_ends(pipeline: str, sources: Iterable[Source]) -> None:
+    for source in sources:
+        if not source.bounded:
+            raise Place(pipeline, "source", source.name).refused(
+                'on_end="suspend" ends a round where its inputs end, and this source is unbounded.',
+                'Use on_end="drain", or declare the source with bounded=True.',
+                on_end=OnEnd.SUSPEND.value,
+            )
+
+
 def _check_delays(pipeline: str, sources: Iterable[Source]) -> None:
     for source in sources:
         if source.bounded and source.event_time is not None and source.delay_ms is None:
@@ -225,18 +248,32 @@ def _check_delays(pipeline: str, sources: Iterable[Source]) -> None:
 
 
 def _check_stage_delays(
-    pipeline: str, stages: Mapping[str, DeclaredStage], order: Iterable[str], sources: Mapping[str, Source]
+    pipeline: str, stages: Mapping[str, DeclaredStage], order: Iterable[str], sources: Mapping[str, Source], *, every: bool
 ) -> None:
-    """A stage that begins an event time of its own says how far behind it is; one that goes on with another's inherits that."""
+    """A stage that begins an event time of its own says how far behind it is; one that goes on with another's inherits that.
+
+    Args:
+        pipeline: Its name.
+        stages: All of them.
+        order: Their names, each after its inputs.
+        sources: All of them.
+        every: Of all stages; else only of those that never end, for whose end the watermark cannot wait.
+    """
     delayed = {name for name, source in sources.items() if source.delay_ms is not None}
+    unbounded = {name for name, source in sources.items() if not source.bounded}
     for name in order:
         stage = stages[name]
-        inherits = any(read in delayed for read in stage.inputs.values())
-        if stage.event_time is not None and stage.delay_ms is None and not inherits:
-            raise Place(pipeline, "stage", name).refused(
-                'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
-                "Give it one, beside its event_time=.",
+        reads = set(stage.inputs.values())
+        inherits, running = not reads.isdisjoint(delayed), not reads.isdisjoint(unbounded)
+        if stage.event_time is not None and stage.delay_ms is None and not inherits and (every or running):
+            why = (
+                "an unbounded input upstream needs a watermark_delay here: no end comes for which the watermark could wait."
+                if running
+                else 'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.'
             )
+            raise Place(pipeline, "stage", name).refused(why, "Give it one, beside its event_time=.")
+        if running:
+            unbounded.add(name)
         if inherits or stage.delay_ms is not None:
             delayed.add(name)
 

@@ -14,7 +14,7 @@ from spark_jobs.api.functions import Function, function_name
 from spark_jobs.api.graph import Declaration, Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
@@ -37,8 +37,8 @@ class Pipeline:
     Args:
         name: Whose home it is; a letter, then at most 63 letters, digits or ``_``.
         params: A pydantic model. Its validated instance is what functions are given as ``params``.
-        on_end: What happens when the bounded inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
-            ``"suspend"`` flushes nothing, and the next run goes on with what arrived since.
+        on_end: What happens when the inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
+            ``"suspend"`` flushes nothing, and the next run goes on with what arrived since; not with an unbounded source.
         conf: Spark settings of the application.
 
     Raises:
@@ -60,7 +60,7 @@ class Pipeline:
                 f"params={params!r} is not a pydantic model.", "Give a class that derives from pydantic.BaseModel."
             )
         self.params = params
-        self.on_end = _on_end(place, on_end)
+        self.on_end = choice(place, "on_end", OnEnd, on_end)
         self.conf = check_settings(place, conf)
         self._declarations: dict[str, Declaration] = {}
 
@@ -79,11 +79,13 @@ class Pipeline:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
 
         Args:
-            bounded: It has an end, which is pinned when a round begins. Has to be True in this version.
+            bounded: True: it has an end, which is pinned when a round begins. False: it has none, and the pipeline runs until it
+                is stopped.
             event_time: The column with the event time. The runtime sets the watermark; the function must not.
             watermark_delay: How far the watermark stays behind the newest event time, such as ``"30 minutes"``; later rows are
-                late. Without it no row of a bounded source is late: the watermark stays back until its end.
-            hold_watermark: With a delay: the watermark stays back within a round, and moves at its end.
+                late. Without it no row of a bounded source is late: the watermark stays back until its end. An unbounded one with
+                ``event_time`` has to give it.
+            hold_watermark: With a delay, for a bounded source: the watermark stays back within a round, and moves at its end.
             name: The function's, unless given.
         """
 
@@ -199,17 +201,24 @@ class Pipeline:
 
         return declare if function is None else declare(function)
 
-    def graph(self, *, on_end: OnEnd | Literal["drain", "suspend"] | None = None) -> Graph:
+    def graph(
+        self,
+        *,
+        on_end: OnEnd | Literal["drain", "suspend"] | None = None,
+        publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
+    ) -> Graph:
         """The checked graph of what is declared so far.
 
         Args:
             on_end: Instead of the pipeline's own, for one run.
+            publish: Instead of every sink's policy, for one run.
 
         Raises:
             InvalidPipelineError: An unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
         """
-        chosen = self.on_end if on_end is None else _on_end(Place(self.name), on_end)
-        return build_graph(self.name, self._declarations, self.params, chosen, self.conf)
+        chosen = self.on_end if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end)
+        override = None if publish is None else choice(Place(self.name), "publish", Publish, publish)
+        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override)
 
     def bind(self, params: Mapping[str, Any] | BaseModel, *, environment: Mapping[str, str] = os.environ) -> BoundParameters:
         """Validates parameters.
@@ -264,8 +273,8 @@ class Pipeline:
         launch = importlib.import_module("spark_jobs.runtime.launch")  # the driver imports the API, never the reverse
         options = launch.RunOptions(
             run=None if run_id is None else RunId(run_id),
-            on_end=None if on_end is None else _on_end(Place(self.name), on_end),
-            publish=None if publish is None else Publish(publish),
+            on_end=None if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end),
+            publish=None if publish is None else choice(Place(self.name), "publish", Publish, publish),
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
@@ -275,6 +284,8 @@ class Pipeline:
 
     def rewired(self, inputs: Mapping[str, Function], tables: str) -> "Pipeline":
         """A copy for tests: other functions read the inputs, and the tables are somewhere else.
+
+        A source that is read by another function is bounded: a test's rows end.
 
         Args:
             inputs: By source or static input the function to read it with. Those that are not named stay as they are.
@@ -290,7 +301,10 @@ class Pipeline:
             part = copy._declarations.get(name)
             if not isinstance(part, Source | Static):
                 raise Place(self.name).refused(f"{name!r} is not one of its inputs.", suggestion(name, known), input=name)
-            copy._declarations[name] = dataclasses.replace(part, function=function)
+            if isinstance(part, Source):
+                copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True)
+            else:
+                copy._declarations[name] = dataclasses.replace(part, function=function)
         directory = tables.replace("{", "{{").replace("}", "}}")
         for name, part in copy._declarations.items():
             if isinstance(part, DeclaredStage) and part.sink:
@@ -321,10 +335,3 @@ def _is_rerun(before: Function, after: Function) -> bool:
 
 def _is_model(params: object) -> bool:
     return params is None or (isinstance(params, type) and issubclass(params, BaseModel))
-
-
-def _on_end(place: Place, on_end: str) -> OnEnd:
-    allowed = [choice.value for choice in OnEnd]
-    if on_end not in allowed:
-        raise place.refused(f"on_end={on_end!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", on_end=str(on_end))
-    return OnEnd(on_end)

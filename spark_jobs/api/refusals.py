@@ -3,9 +3,12 @@
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from spark_jobs.protocol.errors import InvalidPipelineError
+
+E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,19 @@ class Place:
         return InvalidPipelineError(
             f"{self}: {problem}", remedy=remedy, pipeline=self.pipeline, part=f"{self.kind} {self.name}".strip(), **evidence
         )
+
+
+def choice(place: Place, option: str, choices: type[E], value: object) -> E:
+    """One of the values that an option may have, written as a member or as its text.
+
+    Raises:
+        InvalidPipelineError: It is another one.
+    """
+    allowed = [choice.value for choice in choices]
+    if value not in allowed:
+        given = value.value if isinstance(value, StrEnum) else value
+        raise place.refused(f"{option}={given!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", **{option: str(given)})
+    return choices(str(value))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,16 +1,17 @@
 """Sinks: Delta tables that a stage's rows are published into."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from spark_jobs.api.address import AddressTemplate, TableAddress, address_template
 from spark_jobs.api.names import check_name
-from spark_jobs.api.refusals import Place
+from spark_jobs.api.refusals import Place, choice
 from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import SinkName
 
@@ -23,7 +24,6 @@ _REFUSED_PROPERTIES = {
     "delta.feature.catalogOwned-preview": "such a table is committed by its catalog alone",
     "delta.coordinatedCommits.commitCoordinator-preview": "such a table is committed by its coordinator alone",
 }
-E = TypeVar("E", bound=StrEnum)
 
 
 class SchemaEvolution(StrEnum):
@@ -55,8 +55,8 @@ class DeltaSink:
         schema_evolution: ``"none"``: a column that the table lacks is refused; ``"add_columns"``: it is added.
         table_properties: Delta's and your own, where the table is made; a table that exists must have them.
         comment: The table's description, where it is made.
-        publish: When rows become public: ``"final"`` (the default): with the final checkpoint; ``"every_checkpoint"``;
-            ``"external"``: when somebody calls ``spark-jobs publish``.
+        publish: When rows become public: ``"final"``, the default where every input upstream is bounded: with the final
+            checkpoint; ``"every_checkpoint"``, the default elsewhere; ``"external"``: when somebody calls ``spark-jobs publish``.
         target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes; for
             ``"append"``. By default they are published as the batches wrote them.
     """
@@ -110,7 +110,29 @@ class Sink:
     """For :attr:`SinkMode.UPSERT` alone."""
     design: TableDesign
     publish: Publish
+    publish_chosen: bool
+    """Whether ``publish`` was said; else the graph decides, by what is upstream."""
     target_file_size_bytes: int | None
+
+    def published(self, publish: Publish | None, *, unbounded: bool) -> "Sink":
+        """The sink as it is in a graph.
+
+        Args:
+            publish: Instead of the sink's own policy, for one run.
+            unbounded: Whether an input upstream has no end.
+
+        Raises:
+            InvalidPipelineError: Its rows would wait for an end that never comes.
+        """
+        chosen = publish or (self.publish if self.publish_chosen else None)
+        if chosen is Publish.FINAL and unbounded:
+            raise self.place.refused(
+                'publish="final" waits for the end of all inputs, and an input upstream is unbounded.',
+                'Use publish="every_checkpoint" or publish="external".',
+                publish=Publish.FINAL.value,
+            )
+        default = Publish.EVERY_CHECKPOINT if unbounded else Publish.FINAL
+        return dataclasses.replace(self, publish=chosen or default)
 
     def check_fields(self, known: Sequence[str]) -> None:
         """Refuses an address that names a parameter that is not one of ``known``."""
@@ -147,7 +169,7 @@ def declare_sink(place: Place, sink: object) -> Sink:
         raise place.refused(f"sink={sink!r} is not a sink.", 'Write sink=DeltaSink("{warehouse}/table").')
     name = check_name(Place(place.pipeline, "sink", str(sink.name)), place.name if sink.name is None else sink.name)
     here = Place(place.pipeline, "sink", name)
-    mode = _choice(here, "mode", SinkMode, sink.mode)
+    mode = choice(here, "mode", SinkMode, sink.mode)
     size = _size_bytes(here, sink.target_file_size)
     if size is not None and mode is not SinkMode.APPEND:
         raise here.refused(
@@ -161,7 +183,8 @@ def declare_sink(place: Place, sink: object) -> Sink:
         mode=mode,
         upsert=_upsert_rule(here, sink, mode),
         design=_design(here, sink, mode),
-        publish=_choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
+        publish=choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
+        publish_chosen=sink.publish is not None,
         target_file_size_bytes=size,
     )
 
@@ -180,14 +203,6 @@ def check_distinct(tables: Mapping[Sink, TableAddress]) -> None:
                 problem = f"of its table '{table}' and sink {other.name!r}'s table '{tables[other]}' one is inside the other."
                 raise sink.place.refused(problem, "Put them side by side.", table=str(table), sinks=[other.name, sink.name])
         seen[location] = sink
-
-
-def _choice(place: Place, option: str, choices: type[E], value: object) -> E:
-    allowed = [choice.value for choice in choices]
-    if value not in allowed:
-        given = value.value if isinstance(value, StrEnum) else value
-        raise place.refused(f"{option}={given!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", **{option: str(given)})
-    return choices(str(value))
 
 
 def _upsert_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> UpsertRule | None:
@@ -220,7 +235,7 @@ def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
             raise place.refused(f"the table property {name} cannot be had: {reason}.", "Remove it.", property=name)
         if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode is not SinkMode.APPEND:
             raise place.refused(f'{name} does not go with mode="{mode.value}", which removes rows.', "Remove one of them.")
-    evolution = _choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
+    evolution = choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
     return TableDesign(partition_by, cluster_by, MappingProxyType(properties), sink.comment, evolution)
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
 from spark_jobs.api.intervals import parse_delay_ms
-from spark_jobs.api.refusals import Place
+from spark_jobs.api.refusals import Place, choice
 from spark_jobs.protocol.ids import InputName
 
 
@@ -25,6 +25,7 @@ class Source:
     name: InputName
     function: Function
     bounded: bool
+    """Whether it has an end."""
     event_time: str | None
     """The column with the event time. None: the stream has no watermark."""
     delay_ms: int | None
@@ -54,10 +55,8 @@ def declare_source(
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
-    if bounded is not True:
-        raise place.refused(
-            "unbounded inputs are not supported in this version.", "Declare it with bounded=True.", bounded=bounded
-        )
+    if not isinstance(bounded, bool):
+        raise place.refused(f"bounded={bounded!r} is neither True nor False.", "Say whether the source has an end.")
     delay_ms = check_event_time(place, event_time, watermark_delay)
     if hold_watermark is not None and event_time is None:
         raise place.refused(
@@ -68,17 +67,31 @@ def declare_source(
             "hold_watermark is given without watermark_delay; without a delay a bounded source is held back in any case.",
             "Give a watermark_delay, or remove hold_watermark.",
         )
+    if not bounded:
+        _check_unbounded(place, event_time, delay_ms, hold_watermark)
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
     return Source(InputName(place.name), function, bounded, event_time, delay_ms, held)
+
+
+def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:
+    """A watermark that waits for the end of a source without one would never move."""
+    if event_time is not None and delay_ms is None:
+        raise place.refused(
+            "it is unbounded and has event_time without watermark_delay: its watermark would never move.",
+            'Give it a watermark_delay, such as watermark_delay="30 minutes".',
+        )
+    if hold_watermark is not None:
+        raise place.refused(
+            "hold_watermark holds the watermark back until the source's end, and an unbounded source has none.",
+            "Remove hold_watermark.",
+            hold_watermark=hold_watermark,
+        )
 
 
 def declare_static(place: Place, function: Function, *, refresh: str) -> Static:
     """A static input, checked; see :meth:`spark_jobs.Pipeline.static`."""
     check_only_takes(place, function, (SPARK, PARAMS))
-    allowed = [choice.value for choice in Refresh]
-    if refresh not in allowed:
-        raise place.refused(f"refresh={refresh!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", refresh=str(refresh))
-    return Static(InputName(place.name), function, Refresh(refresh))
+    return Static(InputName(place.name), function, choice(place, "refresh", Refresh, refresh))
 
 
 def check_event_time(place: Place, event_time: object, watermark_delay: object) -> int | None:

@@ -10,7 +10,7 @@ from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.settings import check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
-from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import StageName
 
 
@@ -57,13 +57,26 @@ class DeclaredStage:
     limits: RateLimits
     conf: Mapping[str, str]
 
-    def placed(self, inputs: "Mapping[str, Source | Static | Stage]") -> "Stage":
-        """The stage with its inputs looked up."""
+    def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None) -> "Stage":
+        """The stage with its inputs looked up.
+
+        Args:
+            inputs: By argument.
+            publish: Instead of the sink's own policy.
+
+        Raises:
+            InvalidPipelineError: The sink waits for an end that never comes.
+        """
+        unbounded = any(
+            (isinstance(node, Source) and not node.bounded) or (isinstance(node, Stage) and node.unbounded)
+            for node in inputs.values()
+        )
         return Stage(
             name=self.name,
             function=self.function,
             inputs=inputs,
-            sink=self.sink,
+            unbounded=unbounded,
+            sink=self.sink.published(publish, unbounded=unbounded) if self.sink else None,
             event_time=self.event_time,
             delay_ms=self.delay_ms,
             output_mode=self.output_mode,
@@ -80,6 +93,8 @@ class Stage:
     function: Function
     inputs: "Mapping[str, Source | Static | Stage]" = field(repr=False)
     """Per argument, in the function's order, the input."""
+    unbounded: bool
+    """Whether a source upstream has no end: then neither has the stage."""
     sink: Sink | None
     """None: only other stages read this one."""
     event_time: str | None

@@ -8,7 +8,9 @@ from pydantic import BaseModel
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from spark_jobs.api.graph import Graph
 from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.refusals import Place
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
@@ -58,7 +60,7 @@ def launch(
         RejectedError: The pipeline, a parameter or the home does not allow it. Nothing was written.
         StreamPipelineError: It did not get to its end; the error says whether it can go on.
     """
-    graph = pipeline.graph(on_end=options.on_end)
+    graph = _graph(pipeline, options.on_end, options.publish)
     bound = pipeline.bind(parameters)
     for table in graph.tables(bound).values():
         check_address(table)
@@ -80,6 +82,21 @@ def launch(
         adopt_offsets=adopt,
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
+
+
+def _graph(pipeline: Pipeline, on_end: OnEnd | None, publish: Publish | None) -> Graph:
+    """The graph of one run.
+
+    Raises:
+        InvalidPipelineError: It is not allowed, or has an unbounded source, which this version cannot run.
+    """
+    graph = pipeline.graph(on_end=on_end, publish=publish)
+    for source in graph.sources.values():
+        if not source.bounded:
+            raise Place(pipeline.name, "source", source.name).refused(
+                "unbounded inputs cannot be run in this version.", "Declare it with bounded=True.", bounded=False
+            )
+    return graph
 
 
 def launch_in_session(
@@ -119,7 +136,7 @@ def launch_requested(
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id):
-        graph = pipeline.graph(on_end=request.on_end)
+        graph = _graph(pipeline, request.on_end, request.publish)
         bound = pipeline.bind(request.parameters)
         for table in graph.tables(bound).values():
             check_address(table)

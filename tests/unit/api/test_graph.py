@@ -12,7 +12,7 @@ from spark_jobs.api.functions import call
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import StageName
 
@@ -209,6 +209,63 @@ def test_suspending_goes_without_event_time() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(function_of())
     assert add(pipeline, "copied", "departures").graph(on_end="suspend").on_end is OnEnd.SUSPEND
+
+
+def live(**options: Any) -> Pipeline:
+    """A pipeline with one unbounded and one bounded source."""
+    pipeline = Pipeline("flights", **options)
+    pipeline.source(bounded=False, name="clicks")(function_of())
+    pipeline.source(bounded=True, name="history")(function_of())
+    return pipeline
+
+
+def test_a_stage_never_ends_where_an_input_upstream_has_no_end() -> None:
+    pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history")
+    graph = add(pipeline, "archived", "history").graph()
+    assert graph.unbounded
+    assert {name: graph.is_unbounded(name) for name in graph.stages} == {"seen": True, "joined": True, "archived": False}
+    assert not whole().graph().unbounded
+
+
+def test_rows_that_wait_for_no_end_become_public_with_every_checkpoint() -> None:
+    pipeline = add(add(add(live(), "seen", "clicks"), "joined", "seen", "history"), "archived", "history")
+    policies = {name: sink.publish for name, sink in pipeline.graph().sinks.items()}
+    assert policies == {"seen": "every_checkpoint", "joined": "every_checkpoint", "archived": "final"}
+
+
+def test_a_sinks_own_policy_goes_before_what_is_upstream() -> None:
+    pipeline = add(live(), "seen", "clicks", sink=DeltaSink("/seen", publish="external"))
+    graph = add(pipeline, "archived", "history", sink=DeltaSink("/archived", publish="every_checkpoint")).graph()
+    assert [sink.publish for sink in graph.sinks.values()] == ["external", "every_checkpoint"]
+
+
+def test_a_runs_policy_goes_before_the_sinks() -> None:
+    pipeline = add(live(), "seen", "clicks", sink=DeltaSink("/seen", publish="final"))
+    graph = add(pipeline, "archived", "history").graph(publish="external")
+    assert {sink.publish for sink in graph.sinks.values()} == {Publish.EXTERNAL}
+
+
+def test_nobody_waits_for_an_end_that_never_comes() -> None:
+    final = DeltaSink("/joined", publish="final")
+    pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history", sink=final)
+    error = refused(pipeline, "sink 'joined': publish=\"final\" waits for the end of all inputs")
+    assert "every_checkpoint" in (error.remedy or "")
+    refused(add(add(live(), "seen", "clicks"), "archived", "history"), "sink 'seen': publish=\"final\"", publish="final")
+
+
+@pytest.mark.parametrize(("declared", "override"), [("suspend", None), ("drain", "suspend")])
+def test_a_round_without_an_end_cannot_be_suspended(declared: str, override: str | None) -> None:
+    pipeline = add(add(live(on_end=declared), "seen", "clicks"), "archived", "history")
+    refused(pipeline, "source 'clicks': on_end=\"suspend\" ends a round where its inputs end", on_end=override)
+    assert pipeline.graph(on_end="drain").unbounded
+
+
+def test_a_watermark_that_no_end_releases_needs_a_delay() -> None:
+    pipeline = add(add(live(), "seen", "clicks", sink=None), "joined", "seen", "history", event_time="at")
+    refused(pipeline, "stage 'joined': an unbounded input upstream needs a watermark_delay here")
+    delayed = add(live(), "seen", "clicks", event_time="at", watermark_delay="1 hour")
+    assert add(delayed, "joined", "seen", "history", event_time="at").graph().unbounded
+    assert add(add(live(), "seen", "clicks"), "archived", "history", event_time="at").graph().unbounded
 
 
 def test_tables_follow_the_order_of_the_stages() -> None:

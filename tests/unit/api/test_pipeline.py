@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 import spark_jobs
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
 
@@ -90,7 +90,7 @@ def test_another_function_of_a_notebook_does_not_replace(notebook: ModuleType) -
 def test_a_refused_declaration_leaves_what_was_there() -> None:
     pipeline = Pipeline("flights")
     with pytest.raises(InvalidPipelineError):
-        pipeline.source(bounded=False)(_events())
+        pipeline.source(bounded=False, event_time="seen")(_events())
     assert pipeline._declarations == {}
 
 
@@ -120,6 +120,8 @@ def test_an_unknown_end_is_refused() -> None:
         Pipeline("flights", on_end="stop")  # type: ignore[arg-type]
     with pytest.raises(InvalidPipelineError, match="on_end='stop' is unknown"):
         Pipeline("flights").graph(on_end="stop")  # type: ignore[arg-type]
+    with pytest.raises(InvalidPipelineError, match="publish='now' is unknown"):
+        Pipeline("flights").graph(publish="now")  # type: ignore[arg-type]
 
 
 def test_a_pipeline_is_shown_by_its_name() -> None:
@@ -161,6 +163,16 @@ def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_
     assert [str(table) for table in graph.tables(pipeline.bind({})).values()] == ["/tmp/{odd}/by_hour"]
     assert pipeline.graph().describe() == before
     assert pipeline.graph().sources[InputName("departures")].function is departures
+
+
+def test_a_rewired_source_ends_and_its_rows_become_public_then() -> None:
+    pipeline = Pipeline("flights")
+    pipeline.source(bounded=False, event_time="seen", watermark_delay="1 hour", name="events")(_events())
+    pipeline.stage(sink=DeltaSink("/copied"), name="copied")(lambda events: events)
+    graph = pipeline.rewired({"events": _events()}, "/tables").graph()
+    assert not graph.unbounded
+    assert [sink.publish for sink in graph.sinks.values()] == [Publish.FINAL]
+    assert pipeline.graph().unbounded
 
 
 @pytest.mark.parametrize("name", ["arrivals", "hourly"])

@@ -39,9 +39,32 @@ def test_without_event_time_there_is_no_watermark_to_hold() -> None:
     assert (source.event_time, source.delay_ms, source.held) == (None, None, False)
 
 
-def test_an_unbounded_source_is_not_yet_supported() -> None:
-    with pytest.raises(InvalidPipelineError, match="source 'departures': unbounded inputs are not supported in this version"):
-        source_of(bounded=False)
+def test_an_unbounded_source_runs_its_watermark_behind_its_rows() -> None:
+    source = source_of(bounded=False, event_time="departure", watermark_delay="30 minutes")
+    assert (source.bounded, source.delay_ms, source.held) == (False, 1_800_000, False)
+
+
+def test_an_unbounded_source_needs_no_event_time() -> None:
+    assert source_of(bounded=False).bounded is False
+
+
+def test_an_unbounded_source_with_event_time_needs_a_delay() -> None:
+    with pytest.raises(
+        InvalidPipelineError, match="source 'departures': .* its watermark would never move.*Give it a watermark_delay"
+    ):
+        source_of(bounded=False, event_time="departure")
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_watermark_of_an_unbounded_source_cannot_wait_for_its_end(held: bool) -> None:
+    with pytest.raises(InvalidPipelineError, match="source 'departures': hold_watermark .* an unbounded source has none"):
+        source_of(bounded=False, event_time="departure", watermark_delay="1 day", hold_watermark=held)
+
+
+@pytest.mark.parametrize("bounded", [0, 1, None, "yes"])
+def test_a_source_has_an_end_or_has_none(bounded: Any) -> None:
+    with pytest.raises(InvalidPipelineError, match="is neither True nor False"):
+        source_of(bounded=bounded)
 
 
 def test_a_delay_needs_an_event_time() -> None:

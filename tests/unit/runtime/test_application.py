@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState, StartRequest, Status, WorkDirectory
-from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RunCancelledError
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError, InvalidPipelineError, RunCancelledError
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RoundNumber, RunId, WorkDirectoryId
 from spark_jobs.runtime.launch import launch_requested
 from spark_jobs.storage.local import LocalFiles
@@ -70,6 +71,18 @@ def home(tmp_path: Path) -> Home:
 def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:
     with pytest.raises(InterruptedRunError, match="SparkStartedError"):
         home.launch()
+
+
+def test_a_pipeline_that_never_ends_is_refused_before_spark_and_answered(home: Home) -> None:
+    pipeline = Pipeline("small", params=small_pipeline.Params)
+    pipeline.source(bounded=False, name="clicks")(lambda spark: spark)
+    pipeline.stage(sink=DeltaSink("{warehouse}/seen"), name="seen")(lambda clicks: clicks)
+    with pytest.raises(InvalidPipelineError, match="source 'clicks': unbounded inputs cannot be run"):
+        launch_requested(pipeline, home.files, home.request.request, no_spark)
+    answer = home.channel.response(home.request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "InvalidPipelineError"
 
 
 def test_a_second_driver_leaves_the_one_on_another_host_alone(home: Home) -> None:
