@@ -13,6 +13,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
 from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
@@ -20,7 +21,6 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
 
-Declaration = Source | Static | DeclaredStage
 K = TypeVar("K", Source, Static, DeclaredStage)
 
 
@@ -112,8 +112,10 @@ def build_graph(
         raise here.refused("no stage has a sink.", "Give the last stage one: @pipeline.stage(sink=DeltaSink(...)).")
     for stage in declared.values():
         _check_inputs(Place(name, "stage", stage.name), stage, declarations)
-    order = _topological(here, declared)
     _check_all_used(name, declarations, declared)
+    declarations = with_sharing_stages(name, declarations)
+    declared = _of(declarations, DeclaredStage)
+    order = _topological(here, declared)
     _check_sinks(declared.values(), params)
     if params is None:
         _check_no_params(name, declarations)

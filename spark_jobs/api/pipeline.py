@@ -11,11 +11,12 @@ from pydantic import BaseModel
 
 from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.functions import Function, function_name
-from spark_jobs.api.graph import Declaration, Graph, build_graph
+from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
 from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
+from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage
@@ -74,6 +75,7 @@ class Pipeline:
         event_time: str | None = None,
         watermark_delay: str | None = None,
         hold_watermark: bool | None = None,
+        shared: bool = False,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -86,6 +88,8 @@ class Pipeline:
                 late. Without it no row of a bounded source is late: the watermark stays back until its end. An unbounded one with
                 ``event_time`` has to give it.
             hold_watermark: With a delay, for a bounded source: the watermark stays back within a round, and moves at its end.
+            shared: Of an unbounded source: one stage more reads it, ``<name>_shared``, and stages its rows for all that name it.
+                At an aligned checkpoint they have all read the same rows; without it each reads the source on its own.
             name: The function's, unless given.
         """
 
@@ -98,6 +102,7 @@ class Pipeline:
                 event_time=event_time,
                 watermark_delay=watermark_delay,
                 hold_watermark=hold_watermark,
+                shared=shared,
             )
             self._add(place, source)
             return function

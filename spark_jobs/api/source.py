@@ -33,6 +33,8 @@ class Source:
     held: bool
     """The watermark stays back until the source's end, so that no row is late within a round. At the end it moves to the newest
     event time less the delay, or, in a drain, to the end of time."""
+    shared: bool = False
+    """Only one stage of the graph reads it, and stages its rows for all others: they have the watermark from there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +54,20 @@ def declare_source(
     event_time: str | None,
     watermark_delay: str | None,
     hold_watermark: bool | None,
+    shared: bool,
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
     if not isinstance(bounded, bool):
         raise place.refused(f"bounded={bounded!r} is neither True nor False.", "Say whether the source has an end.")
+    if not isinstance(shared, bool):
+        raise place.refused(
+            f"shared={shared!r} is neither True nor False.", "Say whether its rows are staged once for all stages."
+        )
+    if shared and bounded:
+        raise place.refused(
+            "shared=True is for unbounded sources: a bounded one is read by every stage to the same pinned end.", "Remove shared."
+        )
     delay_ms = check_event_time(place, event_time, watermark_delay)
     if hold_watermark is not None and event_time is None:
         raise place.refused(
@@ -70,7 +81,7 @@ def declare_source(
     if not bounded:
         _check_unbounded(place, event_time, delay_ms, hold_watermark)
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
-    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held)
+    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held, shared)
 
 
 def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:

@@ -175,7 +175,7 @@ def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkNa
 def _input(node: Source | Static) -> Text:
     if isinstance(node, Static):
         return Text.assemble((node.name, "bold"), f"  static, refresh={node.refresh.value}")
-    facts = ["bounded source" if node.bounded else "source"]
+    facts = [f"{'bounded' if node.bounded else 'unbounded'} source{', shared' if node.shared else ''}"]
     if node.event_time:
         facts.append(f"event time {node.event_time}")
     if node.delay_ms is not None:

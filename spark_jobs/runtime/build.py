@@ -175,7 +175,8 @@ def _read_input(
             leaf.identity: _FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
             for leaf, pin, rows in zip(leaves, pinned_source.pins, before, strict=True)
         }
-        return _with_watermark(frame, found, node.event_time, node.delay_ms, node.held, position)
+        event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
+        return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
     output = outputs[node.name]
     frame = _channel(stage, session, output)
     channel = {leaf.identity: _FoundPin(output) for leaf in plan.streaming_leaves(frame)}

@@ -1,0 +1,73 @@
+"""Shared sources: each is staged once, by a stage of its own, so that at a checkpoint every stage has read the same prefix of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from spark_jobs.api.names import check_name
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.settings import NO_SETTINGS
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits
+from spark_jobs.protocol.ids import InputName, StageName
+
+Declaration = Source | Static | DeclaredStage
+
+
+def sharing_stage(source: InputName) -> StageName:
+    """The name of the stage that reads a shared source for all others."""
+    return StageName(f"{source}_shared")
+
+
+def with_sharing_stages(pipeline: str, declarations: Mapping[str, Declaration]) -> dict[str, Declaration]:
+    """The declarations, with a stage between each shared source and the stages that read it; their arguments keep their names.
+
+    Raises:
+        InvalidPipelineError: The stage's name is taken, or is too long for a file's.
+    """
+    shared = {name: source for name, source in declarations.items() if isinstance(source, Source) and source.shared}
+    stage_of = {name: _name(Place(pipeline, "source", name), source, declarations) for name, source in shared.items()}
+    expanded: dict[str, Declaration] = {}
+    for name, part in declarations.items():
+        expanded[name] = _reading(part, stage_of) if isinstance(part, DeclaredStage) else part
+        if name in shared:
+            expanded[stage_of[name]] = _stage(stage_of[name], shared[name])
+    return expanded
+
+
+def _name(place: Place, source: Source, taken: Iterable[str]) -> StageName:
+    name = sharing_stage(source.name)
+    clash = {known.casefold(): known for known in taken}.get(name.casefold())
+    if clash is not None:
+        raise place.refused(
+            f"it is shared, so the stage {name!r} reads it for all others, and {clash!r} is declared already.",
+            'Give one of them another name with name="...".',
+            declared=clash,
+        )
+    check_name(Place(place.pipeline, "stage", name), name)
+    return name
+
+
+def _stage(name: StageName, source: Source) -> DeclaredStage:
+    """Its rows as they are. Who reads them goes by their event time; the stage itself has no use for a watermark."""
+    return DeclaredStage(
+        name=name,
+        function=_as_they_are,
+        inputs=MappingProxyType({"rows": source.name}),
+        sink=None,
+        event_time=source.event_time,
+        delay_ms=source.delay_ms,
+        output_mode=OutputMode.APPEND,
+        limits=RateLimits(),
+        conf=NO_SETTINGS,
+    )
+
+
+def _reading(stage: DeclaredStage, stage_of: Mapping[str, StageName]) -> DeclaredStage:
+    inputs = {argument: str(stage_of.get(read, read)) for argument, read in stage.inputs.items()}
+    return replace(stage, inputs=MappingProxyType(inputs))
+
+
+def _as_they_are(rows: Any) -> Any:
+    return rows
