@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from spark_jobs.api.checkpoints import CheckpointSettings
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.protocol.errors import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointSettings",
     "ConflictError",
     "CorruptDocumentError",
     "DeadlineExceededError",

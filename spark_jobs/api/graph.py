@@ -17,6 +17,7 @@ from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
+from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
@@ -32,6 +33,7 @@ class Graph:
     on_end: OnEnd
     conf: Mapping[str, str]
     """Spark settings of the application."""
+    checkpointing: Checkpointing
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
@@ -64,7 +66,7 @@ class Graph:
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
-        Left out is what may change between two runs: ``on_end``, publication, rate limits, Spark settings, functions' bodies.
+        Left out is what may change between two runs: ``on_end``, publication, checkpoints, rate limits, Spark settings, functions' bodies.
         """
         return {
             "sources": {
@@ -102,6 +104,7 @@ def build_graph(
     on_end: OnEnd,
     conf: Mapping[str, str],
     publish: Publish | None,
+    checkpointing: Checkpointing,
 ) -> Graph:
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
     here = Place(name)
@@ -134,6 +137,7 @@ def build_graph(
         pipeline=name,
         on_end=on_end,
         conf=conf,
+        checkpointing=checkpointing,
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
         stages=MappingProxyType({node.name: node for node in nodes.values() if isinstance(node, Stage)}),

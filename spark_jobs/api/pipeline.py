@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from pydantic import BaseModel
 
 from spark_jobs.api.address import AddressTemplate
+from spark_jobs.api.checkpoints import CheckpointSettings, Refusing, declare_checkpoints
 from spark_jobs.api.functions import Function, function_name
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
@@ -20,6 +21,7 @@ from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage
+from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import PipelineName, RunId
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Function)
+
+_CHECKPOINT = CheckpointSettings()
 
 
 class Pipeline:
@@ -41,6 +45,7 @@ class Pipeline:
         on_end: What happens when the inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
             ``"suspend"`` flushes nothing, and the next run goes on with what arrived since; not with an unbounded source.
         conf: Spark settings of the application.
+        checkpoint: When checkpoints are taken while the inputs go on, and how many are kept.
 
     Raises:
         InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
@@ -53,6 +58,7 @@ class Pipeline:
         params: type[BaseModel] | None = None,
         on_end: OnEnd | Literal["drain", "suspend"] = "drain",
         conf: Mapping[str, str] = NO_SETTINGS,
+        checkpoint: CheckpointSettings = _CHECKPOINT,
     ) -> None:
         place = Place(str(name))
         self.name = PipelineName(check_name(place, name))
@@ -63,6 +69,8 @@ class Pipeline:
         self.params = params
         self.on_end = choice(place, "on_end", OnEnd, on_end)
         self.conf = check_settings(place, conf)
+        self.checkpoint = checkpoint
+        self._checkpointing = declare_checkpoints(place, checkpoint)
         self._declarations: dict[str, Declaration] = {}
 
     def __repr__(self) -> str:
@@ -211,19 +219,22 @@ class Pipeline:
         *,
         on_end: OnEnd | Literal["drain", "suspend"] | None = None,
         publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
+        checkpoint: CheckpointOverrides | None = None,
     ) -> Graph:
         """The checked graph of what is declared so far.
 
         Args:
             on_end: Instead of the pipeline's own, for one run.
             publish: Instead of every sink's policy, for one run.
+            checkpoint: Instead of some of the pipeline's checkpoint settings, for one run.
 
         Raises:
             InvalidPipelineError: An unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
         """
         chosen = self.on_end if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end)
         override = None if publish is None else choice(Place(self.name), "publish", Publish, publish)
-        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override)
+        checkpointing = overridden(Refusing(Place(self.name), "checkpoint"), self._checkpointing, checkpoint)
+        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override, checkpointing)
 
     def bind(self, params: Mapping[str, Any] | BaseModel, *, environment: Mapping[str, str] = os.environ) -> BoundParameters:
         """Validates parameters.
@@ -299,7 +310,7 @@ class Pipeline:
         Raises:
             InvalidPipelineError: A name is not an input of the pipeline.
         """
-        copy = Pipeline(self.name, params=self.params, on_end=self.on_end, conf=self.conf)
+        copy = Pipeline(self.name, params=self.params, on_end=self.on_end, conf=self.conf, checkpoint=self.checkpoint)
         copy._declarations = dict(self._declarations)
         known = [name for name, part in copy._declarations.items() if not isinstance(part, DeclaredStage)]
         for name, function in inputs.items():

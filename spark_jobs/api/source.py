@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
-from spark_jobs.api.intervals import parse_delay_ms
 from spark_jobs.api.refusals import Place, choice
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.options import interval_ms
 
 
 class Refresh(StrEnum):
@@ -119,4 +119,4 @@ def check_event_time(place: Place, event_time: object, watermark_delay: object) 
         raise place.refused(
             "watermark_delay is given without event_time.", "Name the column with event_time=, or remove the delay."
         )
-    return parse_delay_ms(place, watermark_delay)
+    return interval_ms(place.refused, "watermark_delay", watermark_delay)

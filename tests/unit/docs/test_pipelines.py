@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spark_jobs
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.testing import run_pipeline
@@ -29,6 +29,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "run": Pipeline.run,
     "rewired": Pipeline.rewired,
     "DeltaSink": DeltaSink,
+    "CheckpointSettings": CheckpointSettings,
     "consistent_versions": spark_jobs.consistent_versions,
     "read_staged": spark_jobs.read_staged,
     "run_pipeline": run_pipeline,
@@ -80,6 +81,8 @@ def written(default: object) -> str:
         return "{}"
     if repr(default) == "<factory>":  # of a dataclass; an empty mapping
         return "{}"
+    if default == CheckpointSettings():
+        return "CheckpointSettings()"
     if default is os.environ:
         return "os.environ"
     return repr(default)

@@ -1,0 +1,54 @@
+"""What a user says about checkpoints."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jobs.api.refusals import Place
+from spark_jobs.protocol.checkpointing import Checkpointing, read_checkpointing
+from spark_jobs.protocol.errors import InvalidPipelineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """When a pipeline with unbounded inputs takes checkpoints, and how many it keeps. Intervals are as ``"1 hour 30 minutes"``.
+
+    Checked where a pipeline is given it. A pipeline whose inputs all end takes one checkpoint, at their end.
+
+    Args:
+        interval: From one checkpoint's beginning to the next one's; at least a millisecond.
+        timeout: How long a checkpoint may take, over every step, until it has failed.
+        min_pause: From one checkpoint's end to the next one's beginning, at least.
+        tolerable_failures: So many checkpoints in a row may fail; one more fails the pipeline.
+        retained: How many complete checkpoints are kept, at least one.
+        unaligned: Nobody waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
+            checkpoints are aligned: each stage first reads what the stages before it have staged.
+        aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``.
+        max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.
+    """
+
+    interval: str = "1 minute"
+    timeout: str = "10 minutes"
+    min_pause: str = "0 seconds"
+    tolerable_failures: int = 0
+    retained: int = 1
+    unaligned: bool = False
+    aligned_timeout: str | None = None
+    max_in_flight_bytes: int | None = None
+
+
+def declare_checkpoints(place: Place, settings: object) -> Checkpointing:
+    """The settings, checked; see :class:`CheckpointSettings`. ``place`` is the pipeline's."""
+    if not isinstance(settings, CheckpointSettings):
+        raise place.refused(f"checkpoint={settings!r} is none of its settings.", "Write checkpoint=CheckpointSettings(...).")
+    return read_checkpointing(Refusing(place, "checkpoint"), vars(settings))
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """Refuses an option of a part's settings."""
+
+    place: Place
+    settings: str
+
+    def __call__(self, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
+        return self.place.refused(f"{self.settings} {problem}", remedy, **evidence)
