@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_jobs.api.checkpoints import CheckpointSettings
 from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.restarts import RestartStrategy
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.protocol.errors import (
     ConflictError,
@@ -35,6 +36,7 @@ __all__ = [
     "OutcomeUnknownError",
     "Pipeline",
     "RejectedError",
+    "RestartStrategy",
     "StorageError",
     "StreamPipelineError",
     "consistent_versions",

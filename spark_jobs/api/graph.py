@@ -21,6 +21,7 @@ from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
+from spark_jobs.protocol.restart_settings import RestartSettings
 
 K = TypeVar("K", Source, Static, DeclaredStage)
 
@@ -34,6 +35,7 @@ class Graph:
     conf: Mapping[str, str]
     """Spark settings of the application."""
     checkpointing: Checkpointing
+    restart: RestartSettings
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
@@ -66,7 +68,8 @@ class Graph:
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
-        Left out is what may change between two runs: ``on_end``, publication, checkpoints, rate limits, Spark settings, functions' bodies.
+        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts, rate limits, Spark settings,
+        functions' bodies.
         """
         return {
             "sources": {
@@ -105,6 +108,7 @@ def build_graph(
     conf: Mapping[str, str],
     publish: Publish | None,
     checkpointing: Checkpointing,
+    restart: RestartSettings,
 ) -> Graph:
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
     here = Place(name)
@@ -138,6 +142,7 @@ def build_graph(
         on_end=on_end,
         conf=conf,
         checkpointing=checkpointing,
+        restart=restart,
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
         stages=MappingProxyType({node.name: node for node in nodes.values() if isinstance(node, Stage)}),

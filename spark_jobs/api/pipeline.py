@@ -16,6 +16,7 @@ from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
 from spark_jobs.api.refusals import Place, choice, suggestion
+from spark_jobs.api.restarts import RestartStrategy, declare_restart
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Function)
 
 _CHECKPOINT = CheckpointSettings()
+_RESTART = RestartStrategy.exponential_delay()
 
 
 class Pipeline:
@@ -46,6 +48,7 @@ class Pipeline:
             ``"suspend"`` flushes nothing, and the next run goes on with what arrived since; not with an unbounded source.
         conf: Spark settings of the application.
         checkpoint: When checkpoints are taken while the inputs go on, and how many are kept.
+        restart: How often a failed pipeline with unbounded inputs is started again, and how long it waits.
 
     Raises:
         InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
@@ -59,6 +62,7 @@ class Pipeline:
         on_end: OnEnd | Literal["drain", "suspend"] = "drain",
         conf: Mapping[str, str] = NO_SETTINGS,
         checkpoint: CheckpointSettings = _CHECKPOINT,
+        restart: RestartStrategy = _RESTART,
     ) -> None:
         place = Place(str(name))
         self.name = PipelineName(check_name(place, name))
@@ -71,6 +75,8 @@ class Pipeline:
         self.conf = check_settings(place, conf)
         self.checkpoint = checkpoint
         self._checkpointing = declare_checkpoints(place, checkpoint)
+        self.restart = restart
+        self._restart = declare_restart(place, restart)
         self._declarations: dict[str, Declaration] = {}
 
     def __repr__(self) -> str:
@@ -234,7 +240,7 @@ class Pipeline:
         chosen = self.on_end if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end)
         override = None if publish is None else choice(Place(self.name), "publish", Publish, publish)
         checkpointing = overridden(Refusing(Place(self.name), "checkpoint"), self._checkpointing, checkpoint)
-        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override, checkpointing)
+        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override, checkpointing, self._restart)
 
     def bind(self, params: Mapping[str, Any] | BaseModel, *, environment: Mapping[str, str] = os.environ) -> BoundParameters:
         """Validates parameters.
@@ -310,7 +316,14 @@ class Pipeline:
         Raises:
             InvalidPipelineError: A name is not an input of the pipeline.
         """
-        copy = Pipeline(self.name, params=self.params, on_end=self.on_end, conf=self.conf, checkpoint=self.checkpoint)
+        copy = Pipeline(
+            self.name,
+            params=self.params,
+            on_end=self.on_end,
+            conf=self.conf,
+            checkpoint=self.checkpoint,
+            restart=self.restart,
+        )
         copy._declarations = dict(self._declarations)
         known = [name for name, part in copy._declarations.items() if not isinstance(part, DeclaredStage)]
         for name, function in inputs.items():

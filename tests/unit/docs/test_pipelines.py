@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spark_jobs
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.testing import run_pipeline
@@ -30,6 +30,10 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "rewired": Pipeline.rewired,
     "DeltaSink": DeltaSink,
     "CheckpointSettings": CheckpointSettings,
+    "none": RestartStrategy.none,
+    "fixed_delay": RestartStrategy.fixed_delay,
+    "failure_rate": RestartStrategy.failure_rate,
+    "exponential_delay": RestartStrategy.exponential_delay,
     "consistent_versions": spark_jobs.consistent_versions,
     "read_staged": spark_jobs.read_staged,
     "run_pipeline": run_pipeline,
@@ -83,6 +87,8 @@ def written(default: object) -> str:
         return "{}"
     if default == CheckpointSettings():
         return "CheckpointSettings()"
+    if default == RestartStrategy.exponential_delay():
+        return "RestartStrategy.exponential_delay()"
     if default is os.environ:
         return "os.environ"
     return repr(default)

@@ -1,0 +1,153 @@
+"""Whether and when a failed pipeline is started again. Pure: time and chance are arguments, and what is remembered is a value.
+
+The formulas are Flink's. One rule is wider than Flink's: it merges failures that come while a restart is pending only for
+``exponential-delay``, and here one cause (a host, a full disk) ends several stages at once whatever the strategy is.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_jobs.protocol.codec import Part
+from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
+
+_MOST_MS = 2**62
+"""A backoff that has overflowed; far above what any setting allows."""
+
+
+class RestartHistory(Part):
+    """What a strategy remembers of failures. Nothing: none has come yet."""
+
+    restarts: int = 0
+    """Restarts in all; with ``exponential-delay`` since the backoff was reset."""
+    failures_ms: tuple[int, ...] = ()
+    """When the last failures came that were answered by a restart, in milliseconds since 1970; as many as the strategy looks back."""
+    restart_at_ms: int | None = None
+    """When the restart after the last of them was due; None: there was none, or the strategy was exhausted."""
+
+
+@dataclass(frozen=True)
+class RestartIn:
+    """The pipeline is started again."""
+
+    delay_s: float
+    """From now."""
+    merged: bool
+    """Whether the restart was pending already."""
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """The strategy allows no more restarts."""
+
+    reason: str
+    """One sentence."""
+
+
+def after_failure(
+    settings: RestartSettings, history: RestartHistory, now_ms: int, chance: random.Random
+) -> tuple[RestartHistory, RestartIn | Exhausted]:
+    """What follows from a failure.
+
+    Args:
+        settings: The strategy.
+        history: What it remembers of the failures before.
+        now_ms: When the failure came, in milliseconds since 1970; a clock that was set back does no harm.
+        chance: Draws the jitter.
+
+    Returns:
+        What it remembers now, and what to do.
+    """
+    pending_ms = history.restart_at_ms
+    if pending_ms is not None and history.failures_ms[-1] <= now_ms <= pending_ms:
+        return history, RestartIn((pending_ms - now_ms) / 1000, merged=True)
+    match settings:
+        case NoRestart():
+            return _exhausted(history, "The restart strategy is none.")
+        case FixedDelay():
+            return _fixed_delay(settings, history, now_ms)
+        case FailureRate():
+            return _failure_rate(settings, history, now_ms)
+        case ExponentialDelay():
+            return _exponential_delay(settings, history, now_ms, chance)
+
+
+class Restarts:
+    """The failures of one pipeline; may be told of them by several threads.
+
+    Args:
+        settings: The strategy.
+        clock: Seconds since 1970.
+        chance: Draws the jitter.
+        history: What an earlier process remembered.
+    """
+
+    def __init__(
+        self,
+        settings: RestartSettings,
+        clock: Callable[[], float],
+        chance: random.Random,
+        history: RestartHistory | None = None,
+    ) -> None:
+        self.settings = settings
+        self.history = history or RestartHistory()
+        self._clock, self._chance = clock, chance
+        self._lock = threading.Lock()
+
+    def failed(self) -> RestartIn | Exhausted:
+        """Takes note of a failure that has just come; says what to do."""
+        with self._lock:
+            now_ms = int(self._clock() * 1000)
+            self.history, decision = after_failure(self.settings, self.history, now_ms, self._chance)
+        return decision
+
+
+def _fixed_delay(settings: FixedDelay, history: RestartHistory, now_ms: int) -> tuple[RestartHistory, RestartIn | Exhausted]:
+    if history.restarts >= settings.attempts:
+        return _exhausted(history, f"The restart strategy fixed-delay allows {_times(settings.attempts)}.")
+    return _restart(history.restarts + 1, (now_ms,), now_ms, settings.delay_ms)
+
+
+def _failure_rate(settings: FailureRate, history: RestartHistory, now_ms: int) -> tuple[RestartHistory, RestartIn | Exhausted]:
+    most = settings.max_failures_per_interval
+    failures_ms = (*history.failures_ms[-most:], now_ms)
+    if len(failures_ms) > most and now_ms - failures_ms[0] <= settings.failure_rate_interval_ms:
+        interval = f"{settings.failure_rate_interval_ms / 1000:g} s"
+        return _exhausted(history, f"The restart strategy failure-rate allows {most} failures in {interval}.")
+    return _restart(history.restarts + 1, failures_ms, now_ms, settings.delay_ms)
+
+
+def _exponential_delay(
+    settings: ExponentialDelay, history: RestartHistory, now_ms: int, chance: random.Random
+) -> tuple[RestartHistory, RestartIn | Exhausted]:
+    calm = history.restart_at_ms is not None and now_ms - history.restart_at_ms >= settings.reset_backoff_threshold_ms
+    restarts = 0 if calm else history.restarts
+    most = settings.attempts_before_reset_backoff
+    if most is not None and restarts >= most:
+        return _exhausted(history, f"The restart strategy exponential-delay allows {_times(most)} in a row.")
+    return _restart(restarts + 1, (now_ms,), now_ms, _backoff_ms(settings, restarts, chance))
+
+
+def _backoff_ms(settings: ExponentialDelay, restarts: int, chance: random.Random) -> int:
+    """max(initial, min(initial · multiplier^restarts ± jitter, max))."""
+    try:
+        backoff_ms = min(int(settings.initial_backoff_ms * settings.backoff_multiplier**restarts), _MOST_MS)
+    except OverflowError:
+        backoff_ms = _MOST_MS
+    jitter_ms = int(backoff_ms * settings.jitter_factor)
+    drawn_ms = backoff_ms + chance.randint(-jitter_ms, jitter_ms)
+    return max(settings.initial_backoff_ms, min(drawn_ms, settings.max_backoff_ms))
+
+
+def _restart(restarts: int, failures_ms: tuple[int, ...], now_ms: int, delay_ms: int) -> tuple[RestartHistory, RestartIn]:
+    history = RestartHistory(restarts=restarts, failures_ms=failures_ms, restart_at_ms=now_ms + delay_ms)
+    return history, RestartIn(delay_ms / 1000, merged=False)
+
+
+def _exhausted(history: RestartHistory, reason: str) -> tuple[RestartHistory, Exhausted]:
+    return history.model_copy(update={"restart_at_ms": None}), Exhausted(reason)
+
+
+def _times(restarts: int) -> str:
+    return "1 restart" if restarts == 1 else f"{restarts} restarts"

@@ -1,0 +1,93 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_jobs import DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
+
+
+def restart_of(**options: Any) -> RestartSettings:
+    """What the runtime is told."""
+    pipeline = Pipeline("flights", **options)
+    pipeline.source(bounded=False, name="events")(lambda spark: spark)
+    pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
+    assert pipeline.rewired({}, "/tables").graph().restart == pipeline.graph().restart
+    return pipeline.graph().restart
+
+
+FLINKS_DEFAULT = ExponentialDelay(
+    initial_backoff_ms=1_000,
+    max_backoff_ms=60_000,
+    backoff_multiplier=1.5,
+    reset_backoff_threshold_ms=3_600_000,
+    jitter_factor=0.1,
+    attempts_before_reset_backoff=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stored"),
+    [
+        (RestartStrategy.none(), NoRestart()),
+        (RestartStrategy.fixed_delay(), FixedDelay(attempts=1, delay_ms=1_000)),
+        (
+            RestartStrategy.failure_rate(),
+            FailureRate(max_failures_per_interval=1, failure_rate_interval_ms=60_000, delay_ms=1_000),
+        ),
+        (RestartStrategy.exponential_delay(), FLINKS_DEFAULT),
+    ],
+    ids=lambda value: str(getattr(value, "kind", "")),
+)
+def test_a_strategy_has_flinks_defaults(strategy: RestartStrategy, stored: RestartSettings) -> None:
+    assert restart_of(restart=strategy) == stored
+
+
+def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints() -> None:
+    assert restart_of() == FLINKS_DEFAULT
+
+
+def test_intervals_are_read_as_elsewhere() -> None:
+    found = restart_of(restart=RestartStrategy.fixed_delay(attempts=0, delay="1 minute 30 seconds"))
+    assert found == FixedDelay(attempts=0, delay_ms=90_000)
+
+
+fixed, rate, growing = RestartStrategy.fixed_delay, RestartStrategy.failure_rate, RestartStrategy.exponential_delay
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "problem"),
+    [
+        (fixed, {"attempts": -1}, "attempts=-1 is not a whole number of at least 0"),
+        (fixed, {"delay": 1}, "delay=1 is not a string"),
+        (rate, {"max_failures_per_interval": 0}, "max_failures_per_interval=0 is not a whole number above 0"),
+        (rate, {"failure_rate_interval": "0 seconds"}, "failure_rate_interval='0 seconds' is shorter than 1 millisecond"),
+        (rate, {"delay": "soon"}, "delay='soon' is not an interval"),
+        (growing, {"initial_backoff": "0 seconds"}, "initial_backoff='0 seconds' is shorter than 1 millisecond"),
+        (growing, {"initial_backoff": "2 minutes"}, "initial_backoff='2 minutes' is longer than max_backoff='1 minute'"),
+        (growing, {"max_backoff": None}, "max_backoff=None is not a string"),
+        (growing, {"backoff_multiplier": 1}, "backoff_multiplier=1 is not a number above 1"),
+        (growing, {"backoff_multiplier": float("inf")}, "backoff_multiplier=inf is not a number above 1"),
+        (growing, {"reset_backoff_threshold": "0 seconds"}, "reset_backoff_threshold='0 seconds' is shorter than 1 millisecond"),
+        (growing, {"jitter_factor": 1.1}, "jitter_factor=1.1 is not a number from 0 to 1"),
+        (growing, {"attempts_before_reset_backoff": 0}, "attempts_before_reset_backoff=0 is not a whole number above 0"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_by_name(
+    make: Callable[..., RestartStrategy], options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"Pipeline 'flights': restart {problem}"):
+        Pipeline("flights", restart=make(**options))
+
+
+@pytest.mark.parametrize("wrong", [None, "fixed-delay", RestartStrategy])
+def test_a_strategy_is_one(wrong: Any) -> None:
+    with pytest.raises(InvalidPipelineError, match="is no restart strategy"):
+        Pipeline("flights", restart=wrong)
+
+
+def test_strategies_are_values_and_show_how_they_are_written() -> None:
+    assert fixed(attempts=3) == fixed(attempts=3) != fixed()
+    assert repr(fixed(attempts=3)) == "RestartStrategy.fixed_delay(attempts=3, delay='1 second')"
+    assert len({fixed(), fixed()}) == 1
