@@ -2,7 +2,7 @@
 
 import graphlib
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -133,10 +133,12 @@ def build_graph(
     _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     for stage_name in order:
-        stage = declared[stage_name]
-        nodes[stage_name] = stage.placed(
-            MappingProxyType({argument: nodes[read] for argument, read in stage.inputs.items()}), publish
+        nodes[stage_name] = declared[stage_name].placed(
+            MappingProxyType({argument: nodes[read] for argument, read in declared[stage_name].inputs.items()}), publish
         )
+    placed = [node for node in nodes.values() if isinstance(node, Stage)]
+    for node in placed:
+        _check_pace(Place(name, "stage", node.name), node, [other for other in placed if node in other.inputs.values()])
     return Graph(
         pipeline=name,
         on_end=on_end,
@@ -145,7 +147,7 @@ def build_graph(
         restart=restart,
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
-        stages=MappingProxyType({node.name: node for node in nodes.values() if isinstance(node, Stage)}),
+        stages=MappingProxyType({node.name: node for node in placed}),
     )
 
 
@@ -287,6 +289,29 @@ def _check_stage_delays(
             unbounded.add(name)
         if inherits or stage.delay_ms is not None:
             delayed.add(name)
+
+
+def _check_pace(place: Place, stage: Stage, consumers: Sequence[Stage]) -> None:
+    """A stage of bounded inputs only begins when those that it reads have ended, and runs to its end at once."""
+    if stage.limits.trigger_interval_ms is not None and not stage.unbounded:
+        raise place.refused(
+            "it has a trigger_interval, and only bounded inputs: it runs to their end without a pause.",
+            "Remove trigger_interval; it is for stages behind an unbounded source.",
+        )
+    if stage.limits.max_channel_bytes is None:
+        return
+    if not consumers:
+        raise place.refused(
+            "it has max_channel_bytes, which holds it back for the stages that read it, and none does.",
+            "Remove max_channel_bytes.",
+        )
+    later = [consumer.name for consumer in consumers if not consumer.unbounded]
+    if later:
+        raise place.refused(
+            f"it has max_channel_bytes, and {later[0]!r}, which has only bounded inputs, begins when it has ended: it would wait for ever.",
+            "Remove max_channel_bytes; it is for stages that are read behind an unbounded source.",
+            consumers=later,
+        )
 
 
 def _describe_stage(stage: Stage) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.source import Source, Static, declare_source, declare_static
-from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage
+from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import PipelineName, RunId
@@ -165,6 +165,8 @@ class Pipeline:
         output_mode: OutputMode | Literal["append", "update", "complete"] | None = None,
         max_files_per_trigger: int | None = None,
         max_bytes_per_trigger: int | None = None,
+        trigger_interval: str | None = None,
+        max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
         name: str | None = None,
     ) -> Callable[[F], F]: ...
@@ -181,6 +183,8 @@ class Pipeline:
         output_mode: OutputMode | Literal["append", "update", "complete"] | None = None,
         max_files_per_trigger: int | None = None,
         max_bytes_per_trigger: int | None = None,
+        trigger_interval: str | None = None,
+        max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
         name: str | None = None,
     ) -> F | Callable[[F], F]:
@@ -198,6 +202,8 @@ class Pipeline:
                 ``"complete"``, the default where the sink has ``mode="complete"``.
             max_files_per_trigger: How many files a batch reads from each stage before it, at most.
             max_bytes_per_trigger: How many bytes a batch reads from each stage before it, about.
+            trigger_interval: Between the beginnings of two batches, such as ``"10 seconds"``; only behind an unbounded source.
+            max_channel_bytes: How far it may be ahead of the slowest stage that reads it; only where those never end.
             conf: Spark settings of this query alone.
             name: The function's, unless given.
         """
@@ -212,7 +218,13 @@ class Pipeline:
                 event_time=event_time,
                 watermark_delay=watermark_delay,
                 output_mode=output_mode,
-                limits=RateLimits(max_files_per_trigger, max_bytes_per_trigger),
+                limits=rate_limits(
+                    place,
+                    trigger_interval=trigger_interval,
+                    max_files_per_trigger=max_files_per_trigger,
+                    max_bytes_per_trigger=max_bytes_per_trigger,
+                    max_channel_bytes=max_channel_bytes,
+                ),
                 conf=conf,
             )
             self._add(place, stage)
@@ -307,7 +319,7 @@ class Pipeline:
     def rewired(self, inputs: Mapping[str, Function], tables: str) -> "Pipeline":
         """A copy for tests: other functions read the inputs, and the tables are somewhere else.
 
-        A source that is read by another function is bounded: a test's rows end.
+        A source that is read by another function is bounded: a test's rows end. Stages go as fast as they can.
 
         Args:
             inputs: By source or static input the function to read it with. Those that are not named stay as they are.
@@ -334,6 +346,7 @@ class Pipeline:
                 copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True)
             else:
                 copy._declarations[name] = dataclasses.replace(part, function=function)
+        copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}
         directory = tables.replace("{", "{{").replace("}", "}}")
         for name, part in copy._declarations.items():
             if isinstance(part, DeclaredStage) and part.sink:
@@ -353,6 +366,14 @@ class Pipeline:
         if same is not None and not (same == place.name and _is_rerun(self._declarations[same].function, part.function)):
             raise place.refused(f"{same!r} is declared already.", 'Give one of them another name with name="...".', declared=same)
         self._declarations[place.name] = part
+
+
+def _for_test(part: Declaration) -> Declaration:
+    """Without the limits that say how a stage runs beside others."""
+    if not isinstance(part, DeclaredStage):
+        return part
+    limits = dataclasses.replace(part.limits, trigger_interval_ms=None, max_channel_bytes=None)
+    return dataclasses.replace(part, limits=limits)
 
 
 def _is_rerun(before: Function, after: Function) -> bool:

@@ -12,6 +12,7 @@ from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
 from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.options import interval_ms, whole_number
 
 
 class OutputMode(StrEnum):
@@ -36,10 +37,16 @@ _OUTPUT_MODES = {
 
 @dataclass(frozen=True)
 class RateLimits:
-    """How much a batch of a stage reads from each stage before it, at most. None: no limit."""
+    """How fast a stage goes. None: no limit."""
 
     max_files_per_trigger: int | None = None
+    """Files that a batch reads from each stage before it, at most."""
     max_bytes_per_trigger: int | None = None
+    """Bytes that a batch reads from each stage before it, about."""
+    trigger_interval_ms: int | None = None
+    """From one batch's beginning to the next one's, at least. None: as soon as there is data."""
+    max_channel_bytes: int | None = None
+    """How far what the stage has staged may be ahead of its slowest consumer: then its next batch waits."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,9 +127,6 @@ def declare_stage(
     conf: Mapping[str, str],
 ) -> DeclaredStage:
     """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
-    for name, value in vars(limits).items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise place.refused(f"{name}={value!r} is not a whole number above 0.", "Give one, or remove it.")
     declared = None if sink is None else declare_sink(place, sink)
     return DeclaredStage(
         name=StageName(place.name),
@@ -135,6 +139,16 @@ def declare_stage(
         limits=limits,
         conf=check_stage_settings(place, conf),
     )
+
+
+def rate_limits(place: Place, *, trigger_interval: str | None, **numbers: int | None) -> RateLimits:
+    """A stage's limits, checked as far as they can be without its neighbours; see :meth:`spark_jobs.Pipeline.stage`."""
+    found = {
+        name: None if value is None else whole_number(place.refused, name, value, least=1) for name, value in numbers.items()
+    }
+    if trigger_interval is None:
+        return RateLimits(**found)
+    return RateLimits(**found, trigger_interval_ms=interval_ms(place.refused, "trigger_interval", trigger_interval, least_ms=1))
 
 
 def _output_mode(place: Place, output_mode: str | None, sink: Sink | None) -> OutputMode:

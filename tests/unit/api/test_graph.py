@@ -268,6 +268,31 @@ def test_a_watermark_that_no_end_releases_needs_a_delay() -> None:
     assert add(add(live(), "seen", "clicks"), "archived", "history", event_time="at").graph().unbounded
 
 
+def test_only_what_never_ends_pauses_between_batches() -> None:
+    graph = add(add(live(), "seen", "clicks", trigger_interval="10 seconds"), "archived", "history").graph()
+    assert [stage.limits.trigger_interval_ms for stage in graph.stages.values()] == [10_000, None]
+    pipeline = add(add(live(), "seen", "clicks"), "archived", "history", trigger_interval="10 seconds")
+    refused(pipeline, "stage 'archived': it has a trigger_interval, and only bounded inputs")
+
+
+@pytest.mark.parametrize(("first", "second"), [("clicks", "history"), ("history", "clicks")])
+def test_a_stage_is_held_back_for_those_that_read_it_at_the_same_time(first: str, second: str) -> None:
+    graph = add(add(live(), "made", first, max_channel_bytes=9), "joined", "made", second).graph()
+    assert graph.stages[StageName("made")].limits.max_channel_bytes == 9
+
+
+def test_a_stage_that_nobody_reads_is_held_back_for_nobody() -> None:
+    pipeline = add(add(live(), "seen", "clicks", max_channel_bytes=1), "archived", "history")
+    refused(pipeline, "stage 'seen': it has max_channel_bytes, .* and none does")
+
+
+def test_a_stage_is_not_held_back_for_one_that_begins_when_it_has_ended() -> None:
+    pipeline = add(add(live(), "seen", "clicks", "archived"), "archived", "history", max_channel_bytes=1)
+    assert pipeline.graph().unbounded
+    error = refused(add(pipeline, "counted", "archived"), "stage 'archived': it has max_channel_bytes, and 'counted'")
+    assert error.evidence["consumers"] == ["counted"]
+
+
 def test_tables_follow_the_order_of_the_stages() -> None:
     pipeline = whole()
     tables = pipeline.graph().tables(pipeline.bind({}))
@@ -307,6 +332,7 @@ def test_the_description_survives_json_and_a_different_order() -> None:
     [
         {"conf": {"spark.sql.ansi.enabled": "true"}},
         {"max_files_per_trigger": 3},
+        {"max_bytes_per_trigger": 3},
         {"sink": DeltaSink("/hourly", publish="external")},
     ],
 )

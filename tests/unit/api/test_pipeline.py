@@ -8,9 +8,10 @@ from pydantic import BaseModel
 
 import spark_jobs
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.stage import RateLimits
 from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.ids import InputName, StageName
 
 
 @pytest.fixture
@@ -168,9 +169,12 @@ def test_a_rewired_copy_reads_and_writes_elsewhere_and_the_pipeline_stays_as_it_
 def test_a_rewired_source_ends_and_its_rows_become_public_then() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=False, event_time="seen", watermark_delay="1 hour", name="events")(_events())
-    pipeline.stage(sink=DeltaSink("/copied"), name="copied")(lambda events: events)
+    pace: dict[str, Any] = {"trigger_interval": "1 hour", "max_channel_bytes": 1, "max_files_per_trigger": 1}
+    pipeline.stage(name="passed", **pace)(lambda events: events)
+    pipeline.stage(sink=DeltaSink("/copied"), name="copied")(lambda passed: passed)
     graph = pipeline.rewired({"events": _events()}, "/tables").graph()
     assert not graph.unbounded
+    assert graph.stages[StageName("passed")].limits == RateLimits(max_files_per_trigger=1)
     assert [sink.publish for sink in graph.sinks.values()] == [Publish.FINAL]
     assert pipeline.graph().unbounded
 

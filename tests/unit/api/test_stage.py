@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import Pipeline
-from spark_jobs.api.stage import DeclaredStage
+from spark_jobs.api.stage import DeclaredStage, RateLimits
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
@@ -69,11 +69,22 @@ def test_a_delay_needs_an_event_time() -> None:
 
 
 def test_limits_are_kept() -> None:
-    limits = declared(copied, max_files_per_trigger=3, max_bytes_per_trigger=1 << 30).limits
-    assert (limits.max_files_per_trigger, limits.max_bytes_per_trigger) == (3, 1 << 30)
+    limits = declared(copied, max_files_per_trigger=3, max_bytes_per_trigger=1 << 30, max_channel_bytes=7).limits
+    assert limits == RateLimits(max_files_per_trigger=3, max_bytes_per_trigger=1 << 30, max_channel_bytes=7)
 
 
-@pytest.mark.parametrize("limit", ["max_files_per_trigger", "max_bytes_per_trigger"])
+def test_a_batch_begins_as_soon_as_there_is_data_unless_it_says_otherwise() -> None:
+    assert declared(copied).limits.trigger_interval_ms is None
+    assert declared(copied, trigger_interval="1 minute 30 seconds").limits.trigger_interval_ms == 90_000
+
+
+@pytest.mark.parametrize(("interval", "problem"), [("0 seconds", "is shorter than 1 millisecond"), (10, "is not a string")])
+def test_what_is_no_interval_between_batches_is_refused(interval: Any, problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"stage 'stage': trigger_interval=.* {problem}"):
+        declared(copied, trigger_interval=interval)
+
+
+@pytest.mark.parametrize("limit", ["max_files_per_trigger", "max_bytes_per_trigger", "max_channel_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "1g", True])
 def test_a_limit_is_a_whole_number_above_zero(limit: str, value: Any) -> None:
     with pytest.raises(InvalidPipelineError, match=f"{limit}=.* is not a whole number above 0"):

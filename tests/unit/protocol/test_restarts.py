@@ -148,6 +148,8 @@ def test_a_clock_that_was_set_back_makes_nobody_wait_for_it(settings: RestartSet
 
 def test_an_exhausted_strategy_stays_exhausted() -> None:
     assert delays_s(follow(FixedDelay(attempts=0, delay_ms=9_000), [0, 1, 20_000])) == [None, None, None]
+    once = exponential(attempts_before_reset_backoff=1)
+    assert delays_s(follow(once, [0, 2_000, 9 * HOUR_MS])) == [1.0, None, None]
 
 
 gaps_ms = st.lists(st.integers(0, 200_000), max_size=12)
