@@ -26,7 +26,7 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(wildcard $(FAST_TESTS))
 
 test: warm ## Run every test that a change must pass
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE)
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30
 
 nightly: warm ## Run every test there is, with more examples; hours
 	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
@@ -41,7 +41,7 @@ format: packages ## Format, and mend what ruff can mend
 setup: ## Set up everything that is missing: packages, and Delta's jars for Spark
 	@scripts/setup.sh everything
 
-warm: ## Set up everything, and keep what every start of Spark loads
+warm: ## Set up everything, what the tests need, and what every start of Spark loads
 	@scripts/setup.sh warm
 
 packages: ## Set up the packages only

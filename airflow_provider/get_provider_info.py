@@ -26,6 +26,11 @@ _FIELDS: dict[str, Any] = {
         "description": "A JSON object of texts, without secrets.",
         "schema": _TEXTS | {"format": "json"},
     },
+    "checkpoint": {
+        "label": "Checkpoint settings",
+        "description": 'A JSON object, over the pipelines\' own, such as {"interval": "30 seconds"}.',
+        "schema": _TEXTS | {"format": "json"},
+    },
     "spark_conn_id": {
         "label": "Spark connection",
         "description": "Submit drivers to its master. Empty: a driver is a process of the worker's host.",

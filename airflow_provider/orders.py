@@ -1,16 +1,20 @@
 """What a task wants from a pipeline, checked as far as the Airflow side can."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import RunId
 
 E = TypeVar("E", bound=StrEnum)
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class StartOrder:
     publish: Publish | None = None
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
+    checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Parameter name to the id of the Airflow connection whose password is its value."""
@@ -56,6 +61,36 @@ def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return value or {}
 
 
+def checkpoint_overrides(where: str, given: object) -> CheckpointOverrides | None:
+    """What is said about checkpoints, by the names of ``CheckpointSettings``; None where nothing is.
+
+    Templates and forms give texts: all may be JSON, and whole numbers, ``true`` and ``false`` may be texts; empty ones are not given.
+
+    Raises:
+        InvalidParameterError: It is no mapping of settings, a value is not what it has to be, or two contradict each other.
+    """
+
+    def refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
+        return InvalidParameterError(f"{where}: {problem}", safe="Nothing was started.", remedy=remedy, **evidence)
+
+    if isinstance(given, str):
+        with suppress(ValueError):  # what else a text is, is refused below
+            given = json.loads(given) if given.strip() else {}
+    if not isinstance(given, Mapping | None):
+        raise refused(f"{given!r} is not a mapping.", 'Write {"interval": "30 seconds"}, or leave it out.')
+    said = {name: value for name, text in (given or {}).items() if (value := _typed(text)) is not None}
+    return read_overrides(refused, said) if said else None
+
+
+def _typed(value: object) -> object:
+    text = value.strip() if isinstance(value, str) else None
+    if text is None:
+        return value
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return {"": None, "none": None, "true": True, "false": False}.get(text.lower(), text)
+
+
 def json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The values of parameters, as a request can hold them.
 
@@ -78,3 +113,15 @@ def _invalid(name: str, found: object, wanted: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"{name}={found!r} is not {wanted}.", safe="Nothing was started.", remedy=f"Correct {name}= of the task.", argument=name
     )
+
+
+def check_waits(wait_for: str, poll_interval_s: float, timeout_s: float | None, start_timeout_s: float) -> None:
+    """Refuses arguments of a wait that make none.
+
+    Raises:
+        ValueError: One of them does.
+    """
+    if wait_for != "final_checkpoint":
+        raise ValueError(f"wait_for={wait_for!r} is not supported in this version; it is 'final_checkpoint'.")
+    if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
+        raise ValueError("poll_interval_s, timeout_s and start_timeout_s are above 0.")

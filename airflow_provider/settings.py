@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider.orders import checkpoint_overrides
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
 _SECRET = re.compile(r"secret|password|passphrase|token|(access|private)[.]?key|(account|encryption)[.]key", re.IGNORECASE)
@@ -26,6 +28,8 @@ class Settings:
     python: str = sys.executable
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: CheckpointOverrides | None = None
+    """Instead of some of the pipelines' checkpoint settings."""
     spark_conn_id: str | None = None
     """The Spark connection whose master drivers are submitted to; None: a driver is a process of ``python`` on this host."""
     spark_main: str | None = None
@@ -106,6 +110,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
         python=given.get("python", sys.executable),
         master=given.get("master"),
         conf=conf,
+        checkpoint=checkpoint_overrides(f"The extra 'checkpoint' of connection '{conn_id}'", given.get("checkpoint")),
         spark_conn_id=given.get("spark_conn_id"),
         spark_main=given.get("spark_main"),
     )

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
-#   scripts/setup.sh warm        also Spark's classes as Java keeps them: dozens of starts take less time, one does not
+#   scripts/setup.sh warm        also what the tests need: a Kafka broker, and Spark's classes as Java keeps them (dozens of starts take less time)
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
@@ -132,15 +132,21 @@ install_packages() {
     echo "$wanted" >"$stamp"
 }
 
-jars_are_there() { # the stamp lists them; the cache they are in belongs to the user, who may empty it
+jars_are_there() { # stamp: it lists them; the cache they are in belongs to the user, who may empty it
     local jar
-    [ -s "$venv/.jars" ] || return 1
-    while read -r jar; do [ -e "$jar" ] || return 1; done <"$venv/.jars"
+    [ -s "$1" ] || return 1
+    while read -r jar; do [ -e "$jar" ] || return 1; done <"$1"
 }
 
 fetch_jars() {
-    if jars_are_there; then return; fi
+    if jars_are_there "$venv/.jars"; then return; fi
     watched "Delta's jars" "$python" scripts/fetch_jars.py "$venv/.jars" || explain "Delta's jars"
+}
+
+fetch_kafka_jars() {
+    local broker=$venv/.kafka-broker.jars connector=$venv/.kafka-connector.jars
+    if jars_are_there "$broker" && jars_are_there "$connector" && [ "$connector" -nt scripts/fetch_kafka_jars.py ]; then return; fi
+    watched "Kafka's jars" "$python" scripts/fetch_kafka_jars.py "$broker" "$connector" || explain "Kafka's jars"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower
@@ -159,6 +165,7 @@ warm)
     check_java
     install_packages
     fetch_jars
+    fetch_kafka_jars
     keep_classes
     ;;
 *) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything | warm]" ;;

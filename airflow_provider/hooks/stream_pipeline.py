@@ -28,6 +28,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
+from spark_jobs.protocol.checkpointing import over
 from spark_jobs.protocol.documents import ErrorReport, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
     InterruptedRunError,
@@ -63,8 +64,9 @@ class StreamPipelineHook(BaseHook):
 
     Args:
         conn_id: A connection of type ``stream_pipeline``. Its extras: ``home_root``, the directories that may hold homes
-            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's; ``spark_conn_id``, the Spark
-            connection to submit drivers to, and ``spark_main``, where its cluster finds ``spark_jobs/main.py``.
+            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's; ``checkpoint``, checkpoint settings
+            over the pipelines'; ``spark_conn_id``, the Spark connection to submit drivers to, and ``spark_main``, where its
+            cluster finds ``spark_jobs/main.py``.
     """
 
     conn_name_attr = "conn_id"
@@ -180,6 +182,7 @@ class StreamPipelineHook(BaseHook):
             publish=order.publish,
             fresh=order.fresh,
             on_rewind=order.on_rewind,
+            checkpoint=over(self.settings.checkpoint, order.checkpoint),
         )
         if submission is None:
             command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)

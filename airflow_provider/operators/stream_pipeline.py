@@ -18,7 +18,7 @@ from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import LocalDriver, check_host_lasts
 from airflow_provider.looking import start_limit
-from airflow_provider.orders import StartOrder, choice, mapping
+from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, mapping
 from airflow_provider.retry import RETRIES
 from airflow_provider.spark_conf import checked_conf
 from airflow_provider.time_limits import time_limits
@@ -69,6 +69,8 @@ class StreamPipelineOperator(BaseOperator):
         publish: ``"final"``, ``"every_checkpoint"`` or ``"external"``, instead of the sinks' own. Templated; empty: the sinks'.
         fresh: Begin a new incarnation.
         on_rewind: What a fresh start does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
+        checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
+            ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
         wait_for: What ends the task.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
         conf: Spark settings, over the connection's. Templated; but a setting that does not stand in the DAG file as it is may only say
@@ -90,8 +92,8 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", "conf")
-    template_fields_renderers = {"parameters": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
+    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", "checkpoint", "conf")
+    template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"
 
@@ -106,6 +108,7 @@ class StreamPipelineOperator(BaseOperator):
         publish: str | None = None,
         fresh: bool = False,
         on_rewind: str = OnRewind.REFUSE.value,
+        checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint"] = "final_checkpoint",
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
@@ -120,10 +123,7 @@ class StreamPipelineOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, **kwargs)
-        if wait_for != "final_checkpoint":
-            raise ValueError(f"wait_for={wait_for!r} is not supported in this version; it is 'final_checkpoint'.")
-        if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
-            raise ValueError("poll_interval_s, timeout_s and start_timeout_s are above 0.")
+        check_waits(wait_for, poll_interval_s, timeout_s, start_timeout_s)
         self.entry = entry
         self.home = home
         self.parameters = parameters
@@ -132,6 +132,7 @@ class StreamPipelineOperator(BaseOperator):
         self.publish = publish
         self.fresh = fresh
         self.on_rewind = on_rewind
+        self.checkpoint = checkpoint
         self.wait_for = wait_for
         self.deferrable = deferrable
         self.conf = self._written_conf = conf
@@ -275,7 +276,7 @@ class StreamPipelineOperator(BaseOperator):
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""
-        refuse_hidden(home=self.home, parameters=self.parameters, on_end=self.on_end, publish=self.publish, conf=self.conf)
+        refuse_hidden(**{name: getattr(self, name) for name in self.template_fields})
         return StartOrder(
             entry=self.entry,
             run=run,
@@ -284,6 +285,7 @@ class StreamPipelineOperator(BaseOperator):
             publish=choice("publish", self.publish, Publish),
             fresh=self.fresh,
             on_rewind=choice("on_rewind", self.on_rewind, OnRewind) or OnRewind.REFUSE,
+            checkpoint=checkpoint_overrides("checkpoint= of the task", self.checkpoint),
             conf=checked_conf(self, self._written_conf, self.conf),
             secrets=self.secrets or {},
         )

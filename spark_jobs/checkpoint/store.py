@@ -4,8 +4,8 @@ Invariants:
 
 1. Checkpoint k exists if and only if ``checkpoints/<k>/manifest.json`` does; everything it names was made durable before.
 2. A corrupt manifest holds its number for ever and is never used: neither as head, nor as parent, nor to publish from.
-3. A file of actions is named after its content: a repeated try finds its own file, and a try of another attempt at the same
-   number can neither collide with it nor replace it.
+3. A file of actions, or of a channel, is named after its content: a repeated try finds its own file, and a try of another attempt at the
+   same number can neither collide with it nor replace it.
 4. A chain never leaves its incarnation.
 """
 
@@ -15,9 +15,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.documents import ActionsFile, CheckpointHistory, Manifest, SinkCut
+from spark_jobs.protocol.documents import ActionsFile, Manifest, SinkCut
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.protocol.history import CheckpointHistory
+from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -25,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 _CHECKPOINTS = "checkpoints"
 _HISTORY = "history"
 _MANIFEST = "manifest.json"
+HISTORY_KEPT = 1_000
+"""So many tries are remembered, the newest ones."""
 
 
 class CheckpointStore:
@@ -93,18 +97,34 @@ class CheckpointStore:
             CorruptDocumentError: The file is not the one that the manifest names.
             NotFoundError: It is gone.
         """
-        data = self._files.read(cut.actions.path)
-        found = sha256(data)
-        if found != cut.actions.sha256:
-            raise CorruptDocumentError(
-                f"{self._files.url}/{cut.actions.path} was altered: expected SHA-256 {cut.actions.sha256}, found {found}.",
-                safe="It was not used, and nothing was changed.",
-                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
-                path=f"{self._files.url}/{cut.actions.path}",
-                expected=cut.actions.sha256,
-                found=found,
-            )
-        return [json.loads(line) for line in data.splitlines()]
+        return self._lines(cut.actions.path, cut.actions.sha256)
+
+    def write_channel(self, checkpoint: CheckpointId, stage: StageName, lines: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+        """Makes durable what a restore of ``checkpoint`` needs of a stage's channel.
+
+        Args:
+            checkpoint: The number that the manifest will have.
+            stage: Whose channel it is.
+            lines: One for each batch, as the private log has it.
+
+        Returns:
+            The path and the SHA-256 that the manifest's :class:`~spark_jobs.protocol.stage_cut.ChannelCut` names.
+        """
+        data = b"".join(canonical(dict(line)) + b"\n" for line in lines)
+        digest = sha256(data)
+        path = f"{_CHECKPOINTS}/{checkpoint}/{stage}.{digest[:16]}.channel"
+        with step(Step.CHANNEL_CREATE):
+            self._files.create(path, data)
+        return path, digest
+
+    def read_channel(self, cut: ChannelCut) -> list[dict[str, Any]]:
+        """The lines as they were given to :meth:`write_channel`.
+
+        Raises:
+            CorruptDocumentError: The file is not the one that the manifest names.
+            NotFoundError: It is gone.
+        """
+        return self._lines(cut.path, cut.sha256)
 
     def taken(self, known: Container[int] = ()) -> list[CheckpointId]:
         """The numbers that are in use, ascending: those of valid and of corrupt manifests.
@@ -188,6 +208,19 @@ class CheckpointStore:
         while manifest.parent is not None and (manifest := self.manifest(manifest.parent)).incarnation == incarnation:
             yield manifest
 
+    def incarnation(self, newest: Manifest) -> Iterator[Manifest]:
+        """``newest`` and the checkpoints of its incarnation before it that were not discarded, newest first, read one by one.
+
+        Raises:
+            CorruptDocumentError: One of them cannot be used.
+        """
+        for k in reversed(self.taken()):
+            if k <= newest.checkpoint:
+                manifest = self.manifest(k)
+                if manifest.incarnation != newest.incarnation:
+                    return
+                yield manifest
+
     def chain(self, checkpoint: CheckpointId, down_to: CheckpointId | None = None) -> list[Manifest]:
         """The checkpoints that lead to ``checkpoint`` within its incarnation, oldest first.
 
@@ -223,12 +256,13 @@ class CheckpointStore:
         return chain[::-1]
 
     def record(self, history: CheckpointHistory) -> str:
-        """Keeps what happened to one try at a checkpoint; durable on return.
+        """Keeps what happened to one try at a checkpoint, and forgets all but the newest :data:`HISTORY_KEPT`; durable on return.
 
         Returns:
             The path, ``history/<k>-<try>.json``, with the first free number of a try.
         """
-        attempt = 1 + max((number for k, number in self._tries() if k == history.checkpoint), default=0)
+        tries = sorted(self._tries())
+        attempt = 1 + max((number for k, number in tries if k == history.checkpoint), default=0)
         while True:
             path = f"{_HISTORY}/{history.checkpoint}-{attempt}.json"
             try:
@@ -236,7 +270,10 @@ class CheckpointStore:
             except AlreadyExistsError:
                 attempt += 1
             else:
-                return path
+                break
+        for k, number in tries[: max(len(tries) + 1 - HISTORY_KEPT, 0)]:
+            self._files.delete(f"{_HISTORY}/{k}-{number}.json")
+        return path
 
     def history(self) -> list[CheckpointHistory]:
         """What happened to each try that was recorded, by checkpoint and try.
@@ -251,9 +288,27 @@ class CheckpointStore:
                 _LOG.warning("an entry of the history is left out: %s", error)
         return found
 
+    def _lines(self, path: str, expected: str) -> list[dict[str, Any]]:
+        data = self._files.read(path)
+        found = sha256(data)
+        if found != expected:
+            raise CorruptDocumentError(
+                f"{self._files.url}/{path} was altered: expected SHA-256 {expected}, found {found}.",
+                safe="It was not used, and nothing was changed.",
+                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+                path=f"{self._files.url}/{path}",
+                expected=expected,
+                found=found,
+            )
+        return [json.loads(line) for line in data.splitlines()]
+
     def _tries(self) -> list[tuple[int, int]]:
         pairs = (name.removesuffix(".json").partition("-")[::2] for name in self._files.names(_HISTORY))
         return [(int(k), int(number)) for k, number in pairs if k.isdecimal() and number.isdecimal()]
+
+    def failures_since(self, checkpoint: CheckpointId | None) -> int:
+        """How many tries at the numbers after ``checkpoint`` are remembered: if it is the head, those that have failed since."""
+        return sum(k > (checkpoint or 0) for k, _ in self._tries())
 
     def _begins(self, manifest: Manifest, *, after: CheckpointId) -> bool:
         """Whether ``manifest`` begins an incarnation whose origin is ``after``."""

@@ -5,11 +5,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.protocol.checkpoint_requests import CheckpointedSink
 from spark_jobs.protocol.documents import (
     CheckpointKind,
-    DeltaPin,
     ErrorReport,
-    FilesPin,
     OnEnd,
     Publish,
     Publisher,
@@ -30,6 +29,7 @@ from spark_jobs.protocol.ids import (
     SinkName,
     StageName,
 )
+from spark_jobs.protocol.pins import Pin
 
 
 class Answer(BaseModel):
@@ -98,6 +98,10 @@ class StatusAnswer(Answer):
     round: RoundNumber | None
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
+    checkpoint_completed_at: datetime | None
+    checkpoint_duration_s: float | None
+    checkpoint_failures: int
+    """Tries that have failed since."""
     drained: bool
     """Whether that checkpoint ends the pipeline."""
 
@@ -106,25 +110,41 @@ class CheckpointEntry(Answer):
     """One checkpoint, or one try that did not become one."""
 
     checkpoint: CheckpointId
-    outcome: Literal["complete", "corrupt", "failed"]
+    outcome: Literal["complete", "subsumed", "corrupt", "failed"]
     checkpoint_kind: CheckpointKind | None
     parent: CheckpointId | None = None
     incarnation: IncarnationId | None = None
     round: RoundNumber | None = None
     run: RunId | None = None
     attempt: AttemptNumber | None = None
+    request: RequestId | None = None
+    """Who has asked for it, the oldest of several; None where that is not known."""
     began_at: datetime | None = None
     duration_s: float | None = None
     steps_s: dict[str, float] = {}
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
+    aligned: bool | None = None
+    """Whether no row was between two stages; None where that is not known."""
+    alignment_s: float = 0.0
+    """How long it waited for that."""
+    in_flight_rows: int = 0
+    """Rows between two stages at the cut."""
+    in_flight_bytes: int = 0
+    finished: tuple[StageName, ...] = ()
+    """Stages that were at their end."""
+    ended_inputs: dict[StageName, tuple[str, ...]] = {}
+    """By stage that runs on those of its inputs that had ended."""
     drained: bool = False
     published: dict[SinkName, bool | None] = {}
     """Per sink whether its rows are public; None where the table is gone."""
     abandoned: bool = False
     """A fresh start has closed its incarnation: what is not public of it never will be."""
+    error: str | None = None
+    """Why a try has failed: the name of the error,"""
     problem: str | None = None
+    """and what has failed, or what is wrong with the manifest, in a sentence."""
 
 
 class CheckpointsAnswer(Answer):
@@ -134,6 +154,22 @@ class CheckpointsAnswer(Answer):
     home: str
     checkpoints: list[CheckpointEntry]
     """Ascending."""
+
+
+class CheckpointAnswer(Answer):
+    """``spark-jobs checkpoint``: the request was answered with a checkpoint."""
+
+    pipeline: PipelineName
+    home: str
+    request: RequestId
+    attempt: AttemptNumber
+    checkpoint: CheckpointId
+    duration_s: float | None
+    """From its trigger to its manifest."""
+    rows: int
+    """Rows that it has added to the sinks."""
+    size_bytes: int
+    sinks: dict[SinkName, CheckpointedSink]
 
 
 class StageFacts(Answer):
@@ -185,7 +221,7 @@ class InspectAnswer(Answer):
     completed_at: datetime
     manifest: str
     parameters: dict[str, Any]
-    inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
+    inputs: dict[InputName, tuple[Pin, ...]]
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
 

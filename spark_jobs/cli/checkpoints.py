@@ -1,6 +1,7 @@
 """``spark-jobs checkpoints``: what happened to every checkpoint."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -11,8 +12,12 @@ from spark_jobs.cli.answers import CheckpointEntry, CheckpointsAnswer
 from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.protocol.documents import CheckpointHistory, Manifest
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
+
+_SHOWN_MAX = 100
+"""What people read of a pipeline that has run for weeks."""
 
 
 def checkpoints(home: Home, output: Annotated[Output, output_option(CheckpointsAnswer)] = Output.TEXT) -> None:
@@ -32,8 +37,9 @@ def _entries(files: Files) -> list[CheckpointEntry]:
         CheckpointEntry(checkpoint=k, outcome="corrupt", checkpoint_kind=None, problem=error.failed)
         for k, error in store.corrupt().items()
     ]
-    failed = [_failed(tried) for tried in history if tried.failure is not None]
-    return sorted([*failed, *complete, *corrupt], key=lambda entry: entry.checkpoint)
+    taken = store.taken()
+    tries = [_tried(tried) for tried in history if tried.failure is not None or tried.checkpoint not in taken]
+    return sorted([*tries, *complete, *corrupt], key=lambda entry: entry.checkpoint)
 
 
 def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publications) -> CheckpointEntry:
@@ -47,6 +53,7 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         round=manifest.round,
         run=manifest.run,
         attempt=manifest.attempt,
+        request=manifest.request,
         began_at=manifest.began_at,
         duration_s=sum(_steps(tried).values())
         if tried
@@ -55,16 +62,18 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         files=sum(file.files for file in actions),
         rows=sum(file.rows for file in actions),
         size_bytes=sum(file.size_bytes for file in actions),
+        **(_cut(tried) if tried else {}) | {"aligned": manifest.aligned},
         drained=manifest.drained,
         published={sink: public.published(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()},
         abandoned=any(public.abandoned(cut) for cut in manifest.sinks.values()),
     )
 
 
-def _failed(tried: CheckpointHistory) -> CheckpointEntry:
+def _tried(tried: CheckpointHistory) -> CheckpointEntry:
+    """A try that has failed, or whose checkpoint was deleted since."""
     return CheckpointEntry(
         checkpoint=tried.checkpoint,
-        outcome="failed",
+        outcome="failed" if tried.failure else "subsumed",
         checkpoint_kind=tried.checkpoint_kind,
         attempt=tried.attempt,
         began_at=tried.began_at,
@@ -73,8 +82,14 @@ def _failed(tried: CheckpointHistory) -> CheckpointEntry:
         files=tried.files,
         rows=tried.rows,
         size_bytes=tried.size_bytes,
+        **_cut(tried),
+        error=tried.failure.error if tried.failure else None,
         problem=tried.failure.failed if tried.failure else None,
     )
+
+
+def _cut(tried: CheckpointHistory) -> dict[str, Any]:
+    return tried.model_dump(include={"aligned", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"})
 
 
 def _steps(tried: CheckpointHistory) -> dict[str, float]:
@@ -85,33 +100,63 @@ def _text(answer: CheckpointsAnswer) -> list[RenderableType]:
     if not answer.checkpoints:
         return [f"{answer.home} has no checkpoint yet."]
     numbers = ("checkpoint", "round", "rows", "size", "took")
+    shown = answer.checkpoints[-_SHOWN_MAX:]
     made = words.table(
         f"Checkpoints of {answer.pipeline}",
-        *("checkpoint", "kind", "round", "began", "took", "of which", "rows", "size", "published"),
+        *("checkpoint", "kind", "round", "began", "took", "of which", "cut", "rows", "size", "published"),
         right=numbers,
     )
-    for entry in answer.checkpoints:
+    for entry in shown:
         slow = ", ".join(f"{step} {words.duration(spent_s)}" for step, spent_s in entry.steps_s.items())
         made.add_row(
             str(entry.checkpoint),
-            entry.checkpoint_kind.value if entry.checkpoint_kind else "",
+            _kind(entry),
             str(entry.round or ""),
             words.moment(entry.began_at) if entry.began_at else "",
             words.duration(entry.duration_s) if entry.duration_s is not None else "",
             slow,
+            _aligned(entry),
             words.count(entry.rows),
             words.size(entry.size_bytes),
             _published(entry),
         )
-    problems = [
-        Text(f"Checkpoint {entry.checkpoint} is {entry.outcome}: {entry.problem}", style="red")
-        for entry in answer.checkpoints
-        if entry.problem
-    ]
-    return [made, *problems]
+    older = len(answer.checkpoints) - len(shown)
+    left_out = [f"{words.count(older)} older ones are left out; --output json has them."] if older else []
+    return [made, *left_out, *_ended(shown), *(_problem(entry) for entry in shown if entry.problem)]
+
+
+def _kind(entry: CheckpointEntry) -> str:
+    if entry.checkpoint_kind is CheckpointKind.PERIODIC and entry.request is not None:
+        return "requested"
+    return entry.checkpoint_kind.value if entry.checkpoint_kind else ""
+
+
+def _aligned(entry: CheckpointEntry) -> str:
+    if entry.aligned is None:
+        return ""
+    waited = f", {words.duration(entry.alignment_s)}" if entry.alignment_s else ""
+    if entry.aligned:
+        return f"aligned{waited}"
+    return f"unaligned{waited}, {words.count(entry.in_flight_rows)} rows in flight ({words.size(entry.in_flight_bytes)})"
+
+
+def _ended(entries: Sequence[CheckpointEntry]) -> list[Text]:
+    """What had come to its end by the newest of the checkpoints."""
+    newest = entries[-1]
+    parts = [f"stage {name}" for name in newest.finished]
+    parts += [f"input {name} of stage {stage}" for stage, names in newest.ended_inputs.items() for name in names]
+    return [Text(f"At its end in checkpoint {newest.checkpoint}: {', '.join(parts)}.")] if parts else []
+
+
+def _problem(entry: CheckpointEntry) -> Text:
+    error = f"{entry.error}: " if entry.error else ""
+    what = "has failed" if entry.outcome == "failed" else f"is {entry.outcome}"
+    return Text(f"Checkpoint {entry.checkpoint} {what}: {error}{entry.problem}", style="red")
 
 
 def _published(entry: CheckpointEntry) -> Text:
+    if entry.outcome == "subsumed":
+        return Text("subsumed", style="dim")
     if entry.outcome != "complete":
         return Text(entry.outcome, style="red")
     facts = list(entry.published.values())

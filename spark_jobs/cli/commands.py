@@ -2,6 +2,7 @@
 
 import typer
 
+from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.inspect import inspect
 from spark_jobs.cli.publish import publish
@@ -21,5 +22,5 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, status, checkpoints, inspect, publish, validate, schema, warm_up):
+for command in (run, status, checkpoint, checkpoints, inspect, publish, validate, schema, warm_up):
     app.command()(command)

@@ -12,8 +12,9 @@ from spark_jobs.cli.answers import InspectAnswer, SinkFacts, StageFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut, StageCut
+from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut
 from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
 

@@ -2,12 +2,13 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.errors import InvalidParameterError
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
@@ -22,6 +23,79 @@ ParamsFile = Annotated[
     Path | None,
     typer.Option("--params-file", metavar="FILE", help="Parameters as a .json or .toml file; --param goes before it."),
 ]
+
+_Interval = str | None
+_PANEL = "Checkpoints while the inputs go on, instead of the pipeline's settings"
+CheckpointInterval = Annotated[
+    _Interval,
+    typer.Option(
+        metavar="INTERVAL",
+        rich_help_panel=_PANEL,
+        help="From one checkpoint's beginning to the next one's, such as '30 seconds'.",
+    ),
+]
+CheckpointTimeout = Annotated[
+    _Interval,
+    typer.Option(metavar="INTERVAL", rich_help_panel=_PANEL, help="How long a checkpoint may take until it has failed."),
+]
+CheckpointMinPause = Annotated[
+    _Interval,
+    typer.Option(
+        metavar="INTERVAL", rich_help_panel=_PANEL, help="From one checkpoint's end to the next one's beginning, at least."
+    ),
+]
+TolerableFailures = Annotated[
+    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="So many checkpoints in a row may fail.")
+]
+Retained = Annotated[
+    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="How many complete checkpoints are kept.")
+]
+Unaligned = Annotated[
+    bool | None,
+    typer.Option(
+        "--unaligned/--aligned",
+        rich_help_panel=_PANEL,
+        help="Whether what is in flight belongs to a checkpoint, or is read before it.",
+    ),
+]
+AlignedTimeout = Annotated[
+    _Interval,
+    typer.Option(
+        metavar="INTERVAL", rich_help_panel=_PANEL, help="After this long an aligned checkpoint becomes an unaligned one."
+    ),
+]
+MaxInFlightBytes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="BYTES",
+        rich_help_panel=_PANEL,
+        help="With more than this to wait for, an aligned checkpoint becomes an unaligned one.",
+    ),
+]
+CHECKPOINT_OPTIONS: Mapping[str, str] = {
+    "checkpoint_interval": "interval",
+    "checkpoint_timeout": "timeout",
+    "checkpoint_min_pause": "min_pause",
+    "tolerable_failures": "tolerable_failures",
+    "retained": "retained",
+    "unaligned": "unaligned",
+    "aligned_timeout": "aligned_timeout",
+    "max_in_flight_bytes": "max_in_flight_bytes",
+}
+"""By a command's parameter the setting that it overrides."""
+
+
+def checkpoint_overrides(given: Mapping[str, Any]) -> CheckpointOverrides | None:
+    """What a command line says about checkpoints; None where it says nothing.
+
+    Args:
+        given: The command's parameters, with None for what is not given; others are left alone.
+
+    Raises:
+        InvalidParameterError: A value is not what it has to be, or two contradict each other.
+    """
+    said = {setting: given[name] for name, setting in CHECKPOINT_OPTIONS.items() if given[name] is not None}
+    return read_overrides(_refused_setting, said) if said else None
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
@@ -67,6 +141,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise _refused(f"{file} holds a {type(values).__name__}.", 'Write an object: {"name": "value"}.', path=str(file))
     return values
+
+
+def _refused_setting(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
+    return _refused(f"checkpoint {problem}", remedy, **evidence)
 
 
 def _refused(failed: str, remedy: str, **evidence: Any) -> InvalidParameterError:

@@ -23,7 +23,13 @@ LINE_INTERVAL_S = 5.0
 """Where there is no terminal: the longest silence."""
 _TICK_S = 0.5
 _BAR_WIDTH = 24
-_STYLES = {StageState.ENDED: "green", StageState.RUNNING: "cyan", StageState.DRAINING: "cyan", StageState.WAITING: "dim"}
+_STYLES = {
+    StageState.ENDED: "green",
+    StageState.RUNNING: "cyan",
+    StageState.DRAINING: "cyan",
+    StageState.RESTARTING: "yellow",
+    StageState.WAITING: "dim",
+}
 
 
 class Progress:
@@ -135,6 +141,7 @@ def stage_line(name: str, stage: StageStatus) -> str:
         parts.append(f"watermark {words.watermark(stage.watermark_ms)}")
     if stage.late_rows:
         parts.append(f"{words.count(stage.late_rows)} late rows")
+    parts += [text for text in (_lag(stage), _restarts(stage)) if text]
     return ", ".join(parts)
 
 
@@ -150,8 +157,29 @@ def stage_table(status: Status, *, bars: bool) -> Table:
             Text(f"{words.count(round(stage.rows_per_s))} rows/s", justify="right", style="dim"),
             Text(f"watermark {words.watermark(stage.watermark_ms)}" if stage.watermark_ms else "", style="dim"),
             Text(f"{words.count(stage.late_rows)} late" if stage.late_rows else "", style="yellow"),
+            Text("" if stage.batch is None or bars else f"batch {stage.batch}", style="dim"),
+            Text(_lag(stage)),
+            Text(_restarts(stage), style="yellow", overflow="fold"),
         )
     return made
+
+
+def _lag(stage: StageStatus) -> str:
+    """What is left of the inputs that tell."""
+    known = {name: lag for name, lag in stage.lag.items() if lag.rows is not None}
+    if not known:
+        return ""
+    rows = sum(lag.rows or 0 for lag in known.values())
+    size_bytes = sum(lag.size_bytes or 0 for lag in known.values())
+    amount = f" ({words.size(size_bytes)})" if size_bytes else ""
+    of = "" if len(known) == len(stage.lag) else f" of {', '.join(known)}"
+    return f"lag {words.count(rows)} rows{amount}{of}"
+
+
+def _restarts(stage: StageStatus) -> str:
+    if stage.reason:
+        return f"{stage.restarts}. restart after {stage.reason}"
+    return f"{stage.restarts} restarts" if stage.restarts else ""
 
 
 def _bar(stage: StageStatus) -> ProgressBar:

@@ -19,12 +19,29 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import RunAnswer, TakenAnswer
 from spark_jobs.cli.homes import manifest_url
-from spark_jobs.cli.options import Entry, Home, Params, ParamsFile, pairs, parameters
+from spark_jobs.cli.options import (
+    CHECKPOINT_OPTIONS,
+    AlignedTimeout,
+    CheckpointInterval,
+    CheckpointMinPause,
+    CheckpointTimeout,
+    Entry,
+    Home,
+    MaxInFlightBytes,
+    Params,
+    ParamsFile,
+    Retained,
+    TolerableFailures,
+    Unaligned,
+    checkpoint_overrides,
+    pairs,
+    parameters,
+)
 from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SPARK_LOG, SparkOptions, SparkStart, quiet_logging, standing_stderr
+from spark_jobs.cli.spark import SparkOptions, SparkStart, quiet_logging, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
-from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.attempts import SPARK_LOG, Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
@@ -69,6 +86,14 @@ def run(
         OnRewind, typer.Option(help="With --fresh: what becomes of rows that are public already.")
     ] = OnRewind.REFUSE,
     adopt_offsets: AdoptOffsets = None,
+    checkpoint_interval: CheckpointInterval = None,
+    checkpoint_timeout: CheckpointTimeout = None,
+    checkpoint_min_pause: CheckpointMinPause = None,
+    tolerable_failures: TolerableFailures = None,
+    retained: Retained = None,
+    unaligned: Unaligned = None,
+    aligned_timeout: AlignedTimeout = None,
+    max_in_flight_bytes: MaxInFlightBytes = None,
     conf: Annotated[Listed, typer.Option(metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")] = None,
     packages: Annotated[Listed, typer.Option(metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")] = None,
     jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
@@ -81,18 +106,9 @@ def run(
     Interrupted or failed, the same command goes on where it was. A pipeline that is drained already is left alone.
     """
     with command(output) as terminal:
-        asked: dict[str, Any] = {
-            "--param": param,
-            "--params-file": params_file,
-            "--run-id": run_id,
-            "--on-end": on_end,
-            "--publish": publish,
-            "--fresh": fresh,
-            "--on-rewind": on_rewind if on_rewind is not OnRewind.REFUSE else None,
-            "--adopt-offsets": adopt_offsets,
-        }
         if request is not None:
-            _check_request(request, [name for name, value in asked.items() if value])
+            _check_request(request, _asked(context))
+        checkpoint = checkpoint_overrides(context.params)
         files = open_files(home)
         with Channel(files).refusals_answered(RequestId(request)) if request else nullcontext():
             pipeline, given = load_pipeline(entry), parameters(param, params_file)
@@ -102,7 +118,7 @@ def run(
                 local_path(files, SPARK_LOG),
                 submitted=context.obj == SUBMITTED,
             )
-            chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind}
+            chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
             options = _options(run_id, adopt_offsets=pairs("--adopt-offsets", adopt_offsets), **chosen)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
@@ -110,6 +126,11 @@ def run(
             order.report(response)
 
 
+_OF_A_REQUEST = (
+    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets"),
+    *CHECKPOINT_OPTIONS,
+)
+"""Parameters of the command that a request carries."""
 SUBMITTED = "submitted"
 """The context object of a command line that ``spark-submit`` has started."""
 
@@ -194,6 +215,12 @@ class _Order:
         if (attempt.host, attempt.process) == (host, os.getpid()):
             return None
         return TakenAnswer(request=self.request, attempt=attempt.attempt, host=attempt.host, process=attempt.process)
+
+
+def _asked(context: typer.Context) -> list[str]:
+    """The options on the command line that a request would say."""
+    said = [name for name in _OF_A_REQUEST if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    return [f"--{'aligned' if name == 'unaligned' and not context.params[name] else name.replace('_', '-')}" for name in said]
 
 
 def _check_request(request: str, beside: list[str]) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.cli.progress import Progress
 
-SPARK_LOG = "work/spark.log"
-"""In the home: what the JVM of the newest start prints; the one before it ends in ``.1``."""
 _TAIL_LINES = 15
 _GATEWAY = ("java_gateway", "clientserver")
 

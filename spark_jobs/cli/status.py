@@ -44,7 +44,8 @@ def status(
 
 
 def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
-    attempt, head, latest = Attempts(files).latest(), CheckpointStore(files).head(), Rounds(files).latest()
+    store = CheckpointStore(files)
+    attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
     heartbeat = read_status(files)
     if heartbeat and latest:
         order = dict.fromkeys([*ordered_stages(latest.graph), *heartbeat.stages])
@@ -67,6 +68,9 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         status=heartbeat,
         round=latest.round if latest else None,
         checkpoint=head.checkpoint if head else None,
+        checkpoint_completed_at=head.completed_at if head else None,
+        checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
+        checkpoint_failures=store.failures_since(head.checkpoint if head else None),
         drained=head.drained if head else False,
     )
 
@@ -78,13 +82,29 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         place = f"process {attempt.process} on {attempt.host}, started {words.moment(attempt.started_at)}"
         shown.append(("attempt", f"{attempt.attempt} of run {attempt.run}, round {attempt.round}: {place}"))
     if heartbeat:
-        age_s = max((datetime.now(UTC) - heartbeat.updated_at).total_seconds(), 0)
-        shown.append(("heartbeat", f"{heartbeat.state.value}, {words.duration(age_s)} ago"))
+        shown.append(("heartbeat", f"{heartbeat.state.value}, {_ago(heartbeat.updated_at)}"))
     if heartbeat and answer.at_work and heartbeat.spark_ui:
         shown.append(("Spark", heartbeat.spark_ui))
-    drained = ", the pipeline is drained" if answer.drained else ""
-    shown.append(("checkpoint", f"{answer.checkpoint}{drained}" if answer.checkpoint else "none yet"))
+    shown.append(("checkpoint", _checkpoint(answer)))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
+
+
+def _checkpoint(answer: StatusAnswer) -> Text:
+    made = Text("none yet" if answer.checkpoint is None else str(answer.checkpoint))
+    if answer.checkpoint_completed_at is not None and answer.checkpoint_duration_s is not None:
+        made.append(f", {_ago(answer.checkpoint_completed_at)}, took {words.duration(answer.checkpoint_duration_s)}")
+    if answer.drained:
+        made.append(", the pipeline is drained")
+    if answer.checkpoint_failures:
+        tries = (
+            "1 try has" if answer.checkpoint_failures == 1 else f"{words.count(answer.checkpoint_failures)} tries in a row have"
+        )
+        made.append(f", {tries} failed since: see spark-jobs checkpoints", style="yellow")
+    return made
+
+
+def _ago(moment: datetime) -> str:
+    return f"{words.duration(round(max((datetime.now(UTC) - moment).total_seconds(), 0.0)))} ago"
 
 
 def _driver(answer: StatusAnswer) -> Text:

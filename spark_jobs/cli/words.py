@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.protocol.documents import DeltaPin, FilesPin
+from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -56,10 +56,13 @@ def yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-def pin(pinned: DeltaPin | FilesPin) -> str:
+def pin(pinned: Pin) -> str:
     """Where an input ends."""
     if isinstance(pinned, DeltaPin):
         return f"{pinned.path} at version {pinned.version}"
+    if isinstance(pinned, KafkaPin):
+        numbers = {topic: "1 partition" if len(ends) == 1 else f"{len(ends)} partitions" for topic, ends in pinned.topics.items()}
+        return "; ".join(f"topic {topic}: {partitions}" for topic, partitions in numbers.items())
     return f"{pinned.path}: {count(len(pinned.files))} files, {size(sum(file.size_bytes for file in pinned.files))}"
 
 

@@ -1,10 +1,18 @@
 """Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10)."""
 
+import re
+
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
+
+SPARK_LOG = "work/spark.log"
+"""In a home: what the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
+LOGS_KEPT = 20
+"""The logs of so many attempts are kept, the newest ones."""
+_LOG_NAME = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
 
 
 def log_path(number: AttemptNumber) -> str:
@@ -15,6 +23,14 @@ def log_path(number: AttemptNumber) -> str:
 def output_path(number: AttemptNumber) -> str:
     """Where in a home whoever starts a driver keeps what it prints."""
     return f"attempts/driver-{number}.out"
+
+
+def forget_old_logs(files: Files, live: AttemptNumber) -> None:
+    """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent."""
+    for name in files.names("attempts"):
+        found = _LOG_NAME.fullmatch(name)
+        if found and int(found[1]) <= live - LOGS_KEPT:
+            files.delete(f"attempts/{name}")
 
 
 class Attempts:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
     OnEnd,
     OnRewind,
@@ -81,6 +82,7 @@ class Channel:
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
         adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
+        checkpoint: CheckpointOverrides | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
 
@@ -92,6 +94,7 @@ class Channel:
             fresh: Begin a new incarnation.
             on_rewind: What becomes of rows that an earlier incarnation published.
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
+            checkpoint: Overrides some of the pipeline's checkpoint settings.
 
         Raises:
             ConflictError: Others asked at the same time, every time.
@@ -110,6 +113,7 @@ class Channel:
                 fresh=fresh,
                 on_rewind=on_rewind,
                 adopt_offsets=dict(adopt_offsets),
+                checkpoint=checkpoint,
             )
             unclaimed = self._unclaimed(highest)
             if unclaimed is not None and _asks_the_same(unclaimed, request):

@@ -2,11 +2,12 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document, Part
 from spark_jobs.protocol.ids import (
     AppId,
@@ -24,6 +25,10 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.protocol.restart_settings import RestartSettings
+from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.upsert_cut import UpsertCut
 
 
 class OnEnd(StrEnum):
@@ -98,6 +103,8 @@ class StartRequest(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
+    checkpoint: CheckpointOverrides | None = None
+    """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
 
 
 class WorkDirectory(Part):
@@ -124,9 +131,15 @@ class AttemptDocument(Document):
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     host: str
+    boot: str | None = None
+    """Names the time since the host was started: after another start the files of a work directory may not be whole."""
     process: int
     started_at: datetime
     versions: dict[str, str]
+    checkpointing: Checkpointing | None = None
+    """When it takes checkpoints while its inputs go on; None: an older version began it."""
+    restart: RestartSettings | None = Field(default=None, discriminator="type")
+    """Whether and when another attempt follows if it fails; None: an older version began it."""
 
 
 class RoundDocument(Document):
@@ -146,39 +159,12 @@ class RoundDocument(Document):
     begun_at: datetime
 
 
-class DeltaPin(Part):
-    """Every row up to and including ``version`` belongs to the round."""
-
-    format: Literal["delta"] = "delta"
-    path: str
-    table: str
-    version: int
-    rows: int | None = None
-    """Rows of the table at that version, where its log tells: for progress."""
-
-
-class FilePin(Part):
-    """One file of a file source. ``timestamp_ms`` is its modification time, as Spark records it."""
-
-    path: str
-    timestamp_ms: int
-    size_bytes: int
-
-
-class FilesPin(Part):
-    """Exactly these files belong to the round."""
-
-    format: Literal["files"] = "files"
-    path: str
-    files: tuple[FilePin, ...]
-
-
 class PinnedInput(Document):
     """``rounds/<r>/<input>.json``: where a bounded source ends, or which version of a static input is read, in round r."""
 
     kind = "pinned_input"
     input: InputName
-    pins: tuple[DeltaPin | FilesPin, ...]
+    pins: tuple[Pin, ...]
 
 
 class CheckpointKind(StrEnum):
@@ -194,27 +180,6 @@ class CheckpointKind(StrEnum):
     """All bounded inputs of the round have ended and every stage is at its end."""
 
 
-class StageCut(Part):
-    """Where a stage was cut."""
-
-    query: str
-    """Spark's query id."""
-    batch: BatchId
-    """The last committed batch; -1 where the stage had no input at all."""
-    offsets_sha256: str
-    commits_sha256: str
-    watermark_ms: int
-    finished: bool
-    drained: bool
-    drain_batches: int
-    undrained: tuple[str, ...] = ()
-    """Operators whose state a drain does not empty, by name: they hold no rows back."""
-    rows: int
-    """Rows that this stage has staged since its parent checkpoint."""
-    late_rows: int
-    """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
-
-
 class ActionsFile(Part):
     """A file of Delta actions, one JSON line each, as ``writeFiles`` returned them plus the batch they belong to."""
 
@@ -223,21 +188,6 @@ class ActionsFile(Part):
     files: int
     rows: int
     size_bytes: int
-
-
-class UpsertCut(Part):
-    """How the staged rows of a sink with :attr:`SinkMode.UPSERT` go into its table."""
-
-    keys: tuple[str, ...]
-    sequence_by: str | None
-    apply_as_deletes: str | None
-    """A SQL condition on the staged rows."""
-    staged_in: str
-    """URI of the Delta-shaped directory of the staged files, and of the log that says what they are."""
-    tombstones: str | None
-    """URI of the Delta table that remembers deleted keys; None where nothing can come late to one."""
-    settings: dict[str, str] = Field(default_factory=dict)
-    """Spark settings that decide what SQL expressions mean, as they were where the rows were staged."""
 
 
 class SinkCut(Part):
@@ -280,6 +230,8 @@ class Manifest(Document):
     attempt: AttemptNumber
     work_directory: WorkDirectoryId
     request: RequestId | None
+    aligned: bool = True
+    """Whether no row was between two stages: all tables show the same prefix of each source that one stage reads."""
     began_at: datetime
     completed_at: datetime
     graph: dict[str, Any]
@@ -287,7 +239,7 @@ class Manifest(Document):
     parameters: dict[str, Any]
     settings: dict[str, str]
     """Spark settings that a restart must repeat."""
-    inputs: dict[InputName, tuple[DeltaPin | FilesPin, ...]]
+    inputs: dict[InputName, tuple[Pin, ...]]
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool
@@ -328,38 +280,25 @@ class StartResponse(Document):
     answered_at: datetime
 
 
-class StepTime(Part):
-    """How long one step of a checkpoint took."""
-
-    step: str
-    duration_s: float
-
-
-class CheckpointHistory(Document):
-    """``history/<k>-<try>.json``: what happened to one try at checkpoint k."""
-
-    kind = "checkpoint_history"
-    checkpoint: CheckpointId
-    checkpoint_kind: CheckpointKind
-    attempt: AttemptNumber
-    began_at: datetime
-    steps: tuple[StepTime, ...]
-    files: int
-    size_bytes: int
-    rows: int
-    failure: ErrorReport | None = None
-
-
 class StageState(StrEnum):
     """Where a stage is in its round."""
 
     WAITING = "waiting"
     """An input has not ended."""
     RUNNING = "running"
+    RESTARTING = "restarting"
+    """Its query failed and starts again after a while."""
     DRAINING = "draining"
     """The watermark is being moved to its end."""
     ENDED = "ended"
     """All of the round's rows are staged."""
+
+
+class InputLag(Part):
+    """What an input has that a stage has not read. None: its source does not tell."""
+
+    rows: int | None = None
+    size_bytes: int | None = None
 
 
 class StageStatus(Part):
@@ -373,6 +312,12 @@ class StageStatus(Part):
     late_rows: int = 0
     progress: float | None = None
     """Between 0 and 1, where the amount of input is known."""
+    lag: dict[str, InputLag] = Field(default_factory=dict)
+    """By input, while the stage runs."""
+    restarts: int = 0
+    """How often this attempt has started it again after a failure."""
+    reason: str | None = None
+    """Why it starts again, while it does."""
 
 
 class RunState(StrEnum):

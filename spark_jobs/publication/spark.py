@@ -11,10 +11,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import SinkCut, UpsertCut
+from spark_jobs.protocol.documents import SinkCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.scratch_table import column_of, scratch_table

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from spark_jobs.protocol.documents import UpsertCut
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.scratch_table import unused
 from spark_jobs.publication.sql_names import quoted
 

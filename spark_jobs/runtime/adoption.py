@@ -25,7 +25,7 @@ from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import FileSourceLog
 from spark_jobs.runtime.build import call_stage
-from spark_jobs.runtime.inputs import source_frame, static_frame
+from spark_jobs.runtime.inputs import KAFKA, source_frame, static_frame
 from spark_jobs.runtime.old_query import batches_since, files_read, kind_of, last_offsets, refused
 from spark_jobs.runtime.private_log import StagedBatch
 from spark_jobs.runtime.session import offset_log_header, qualified_path
@@ -168,8 +168,8 @@ class _Frames:
 
 
 def _check_same_input(name: InputName, adopted: AdoptedOffsets, leaf: plan.Leaf, spark: SparkSession) -> None:
-    kind, path = kind_of(name, adopted), leaf.options["path"]
-    if (kind == "delta") != (leaf.format.lower() == "delta"):
+    kind, path, reads = kind_of(name, adopted), leaf.options.get("path", ""), leaf.format.lower()
+    if reads == KAFKA or (kind == "delta") != (reads == "delta"):
         raise refused(
             name,
             f"it reads {leaf.format}, and the query in {adopted.checkpoint} read {'a Delta table' if kind == 'delta' else 'files'}",

@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import Attempts, log_path
+from spark_jobs.control.attempts import SPARK_LOG, Attempts, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.control.owners import Owners
@@ -30,45 +30,40 @@ from spark_jobs.protocol.documents import (
     PipelineDocument,
     Publish,
     RoundDocument,
-    RunState,
     SinkResult,
-    StageState,
     StartRequest,
     StartResponse,
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
+    AttemptNumber,
     InputName,
     RoundNumber,
     SinkName,
-    StageName,
     new_incarnation_id,
-    new_work_directory_id,
 )
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.adoption import adopt_offsets, check_stages, old_offsets, refuse_moved
-from spark_jobs.runtime.build import RoundSite, build_stage
+from spark_jobs.runtime.adoption import check_stages, old_offsets
 from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
-from spark_jobs.runtime.driver_log import driver_log
+from spark_jobs.runtime.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.facts import read_facts
-from spark_jobs.runtime.final_checkpoint import FinalCheckpoint
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.incarnations import close_abandoned
-from spark_jobs.runtime.log_folding import trim
+from spark_jobs.runtime.restore import is_half_built, restore
+from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
+from spark_jobs.runtime.round_site import RoundSite
+from spark_jobs.runtime.running_pipeline import run_until_stopped
 from spark_jobs.runtime.session import jvm_has_ended, session_for_run
 from spark_jobs.runtime.shared_storage import check_shared
-from spark_jobs.runtime.spark_log import NO_BATCH
-from spark_jobs.runtime.stage import StageOutput, StageRun
-from spark_jobs.runtime.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.table_places import TablePlace, locate
 from spark_jobs.runtime.tombstones import TOMBSTONES, Tombstones
+from spark_jobs.runtime.way_back import boot_id, new_work_directory, why_not_in_place
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -158,8 +153,13 @@ class Application:
             if standing is not None:
                 return standing
             attempt = self._begin_attempt(request, decision, facts)
-            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt)), masking(self.parameters.secrets)))
-            heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, list(self.graph.stages), spark.sparkContext.uiWebUrl)
+            mask = masking(self.parameters.secrets)
+            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt)), mask))
+            outputs = (SPARK_LOG, output_path(attempt.attempt))
+            stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
+            self._forget_old_logs(attempt.attempt)
+            stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
+            heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
@@ -168,14 +168,33 @@ class Application:
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones)
             round_document = self._round(request, decision, attempt, adopted)
-            manifest, stages = self._run_round(
-                self._site(spark, attempt, round_document, places, heartbeat, cancellation), attempt, round_document
-            )
-            heartbeat.state(RunState.PUBLISHING, manifest.checkpoint)
-            results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=publishers)
-            _LOG.info("checkpoint %d is complete", manifest.checkpoint)
-            self._sweep(stages, manifest)
-            return _success(request, manifest, results)
+            site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
+            run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
+            if self.graph.unbounded:
+                self._publish_head(attempt, publishers)
+                self._restore(attempt, facts)
+                run_until_stopped(run)
+            return _success(request, *run_to_its_end(run))
+
+    def _forget_old_logs(self, live: AttemptNumber) -> None:
+        try:
+            forget_old_logs(self.home, live)
+        except StreamPipelineError as error:
+            _LOG.warning("logs of old attempts were not deleted: %s", error)
+
+    def _publish_head(self, attempt: AttemptDocument, publishers: Publishers) -> None:
+        """What is complete becomes public before anything else runs: the attempt before may have died in between."""
+        if attempt.restored_from is not None:
+            publish(self.home, attempt.restored_from, by_policy=True, publishers=publishers)
+
+    def _restore(self, attempt: AttemptDocument, facts: HomeFacts) -> None:
+        """Builds the attempt's work directory from its checkpoint, if it is not one that is continued."""
+        work = self.home.below(attempt.work_directory.path)
+        others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
+        if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
+            return
+        local = [self.home.below(each.path) for each in dict.fromkeys(others)]
+        restore(self.home, CheckpointStore(self.home).manifest(attempt.restored_from), work, local)
 
     def _check_first(self, request: StartRequest) -> None:
         """Refuses to begin an attempt that has begun before."""
@@ -205,36 +224,16 @@ class Application:
         check_distinct(found)
         return places
 
-    def _sweep(self, stages: list[StageRun], manifest: Manifest) -> None:
-        """Deletes what nothing names. The run is over by then: what cannot be deleted now is by the next run."""
-        try:
-            store = CheckpointStore(self.home)
-            named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
-            deleted = sweep(stages, named)
-            self._trim(stages, manifest, named)
-            sweep_abandoned(self.home, [Attempts(self.home).read(n) for n in Attempts(self.home).numbers()])
-        except (OSError, StreamPipelineError) as error:
-            _LOG.warning("not all that nothing names was deleted: %s", error)
-        else:
-            _LOG.info("%d orphans swept", len(deleted))
-
-    def _trim(self, stages: list[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]]) -> None:
-        parent = None if manifest.parent is None else CheckpointStore(self.home).manifest(manifest.parent)
-        for stage in stages:  # after the sweep, which knows the batches of the parent for the last time
-            cut = parent.stages.get(stage.stage.name) if parent else None
-            batch = cut.batch if cut else NO_BATCH
-            trim(stage.log, stage.output.consumers, batch, stage.directory, named[stage.stage.name])
-
-    def _begin_attempt(self, request: StartRequest, decision: Decision, facts: HomeFacts) -> AttemptDocument:
-        host = socket.gethostname()
+    def _begin_attempt(
+        self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
+    ) -> AttemptDocument:
+        host, boot = socket.gethostname(), boot_id()
         if isinstance(decision, BeginIncarnation):
-            incarnation, directory = new_incarnation_id(), new_work_directory_id()
-            work = WorkDirectory(id=directory, path=f"work/{directory}", host=host)
-            restored = None
+            incarnation, work, restored = new_incarnation_id(), new_work_directory(host), None
         else:
             previous = facts.attempts[-1]
-            incarnation, work = previous.incarnation, previous.work_directory
-            restored = decision.parent if isinstance(decision, Begin) else previous.restored_from
+            incarnation, restored = previous.incarnation, decision.parent
+            work = self._work_directory(previous, facts.head, host, boot)
         attempt = AttemptDocument(
             attempt=request.attempt,
             request=request.request,
@@ -246,12 +245,25 @@ class Application:
             restored_from=restored,
             work_directory=work,
             host=host,
+            boot=boot,
             process=os.getpid(),
             started_at=datetime.now(UTC),
             versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
+            checkpointing=self.graph.checkpointing,
+            restart=self.graph.restart,
         )
         Attempts(self.home).create(attempt)
         return attempt
+
+    def _work_directory(self, previous: AttemptDocument, head: Manifest | None, host: str, boot: str | None) -> WorkDirectory:
+        """The one to go on in. A pipeline whose inputs all end has checkpoints that are continued in their work directory alone."""
+        if not self.graph.unbounded:
+            return previous.work_directory
+        why = why_not_in_place(self.home, previous, head, boot)
+        if why is None:
+            return previous.work_directory
+        _LOG.info("work directory %s is not continued: %s", previous.work_directory.id, why)
+        return new_work_directory(host)
 
     def _round(
         self, request: StartRequest, decision: Decision, attempt: AttemptDocument, adopted: dict[InputName, AdoptedOffsets]
@@ -297,48 +309,6 @@ class Application:
             open_directory=self.open_directory,
             adopted=round_document.adopted,
         )
-
-    def _run_round(
-        self, site: RoundSite, attempt: AttemptDocument, round_document: RoundDocument
-    ) -> tuple[Manifest, list[StageRun]]:
-        store, heartbeat = CheckpointStore(self.home), site.heartbeat
-        parent = store.manifest(attempt.restored_from) if attempt.restored_from is not None else None
-        stages = self._build(site)
-        for stage in stages:
-            adopt_offsets(stage, round_document)
-        heartbeat.state(RunState.RUNNING)
-        for stage in stages:
-            self._run_stage(stage, round_document, attempt, heartbeat)
-        heartbeat.state(RunState.COMPLETING)
-        inputs = {name: pinned.pins for name in self._inputs() if (pinned := site.rounds.pinned(round_document.round, name))}
-        reached = published_checkpoints(parent) if parent else {}
-        refuse_moved(round_document.adopted)
-        final = FinalCheckpoint(self.home, site.work, self.pipeline, attempt, round_document, parent, inputs, reached)
-        return final.take(stages), stages
-
-    def _build(self, site: RoundSite) -> list[StageRun]:
-        outputs: dict[StageName, StageOutput] = {}
-        stages = []
-        for stage in self.graph.stages.values():
-            run = build_stage(stage, site, outputs)
-            outputs[stage.name] = run.output
-            stages.append(run)
-        return stages
-
-    def _run_stage(self, stage: StageRun, round_document: RoundDocument, attempt: AttemptDocument, heartbeat: Heartbeat) -> None:
-        name = stage.stage.name
-        Attempts(self.home).check_live(attempt.attempt)
-        heartbeat.stage(name, StageState.RUNNING)
-        stage.run_to_end()
-        heartbeat.stage(name, StageState.DRAINING)
-        if round_document.on_end.value == "drain":
-            stage.drain()
-        else:
-            stage.release()
-        heartbeat.stage(name, StageState.ENDED)
-
-    def _inputs(self) -> list[InputName]:
-        return [*self.graph.sources, *self.graph.statics]
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin
 from spark_jobs.protocol.errors import NotFoundError
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.storage.files import Files
 
@@ -39,6 +39,10 @@ class Bound(Protocol):
 
         Durable side effects are idempotent.
         """
+        ...
+
+    def available(self, line: str) -> str | None:
+        """The line that Spark may take for everything there is, in a query that has come to ``line``; None where it cannot be told one."""
         ...
 
     def rows_expected(self, line: str | None) -> int | None:
@@ -75,14 +79,40 @@ class DeltaBound:
     def passed_over(self, line: str) -> str | None:
         return None
 
+    def available(self, line: str) -> str | None:
+        return None
+
     def rows_expected(self, line: str | None) -> int | None:
         return self.rows
 
 
+class NoBound:
+    """An unbounded stream has no end."""
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        return False
+
+    def reached(self, line: str | None) -> bool:
+        return False
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        return line
+
+    def passed_over(self, line: str) -> str | None:
+        return None
+
+    def available(self, line: str) -> str | None:
+        return None
+
+    def rows_expected(self, line: str | None) -> int | None:
+        return None
+
+
 @dataclass(frozen=True)
 class ChannelBound:
-    """The end of a channel: all of it, because its producer has ended and nothing else writes there."""
+    """The end of a channel: all of it, once its producer has ended; nothing else writes there."""
 
+    producer: StageName
     log: PrivateLog
 
     def exceeded(self, previous: str | None, line: str) -> bool:
@@ -97,10 +127,35 @@ class ChannelBound:
     def passed_over(self, line: str) -> str | None:
         return None
 
+    def available(self, line: str) -> str | None:
+        return None
+
     def rows_expected(self, line: str | None) -> int | None:
         consumed = 0 if line is None or line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
         staged = self.log.between(BatchId(max(consumed - 1, 0) - 1), BatchId(self.log.latest() - 1))
         return sum(batch.rows for batch in staged)
+
+
+class EndedBound:
+    """The end of a source that has ended and is replaced (:mod:`spark_jobs.runtime.ended_source`): there is nothing to read."""
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        return False
+
+    def reached(self, line: str | None) -> bool:
+        return True
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        return line
+
+    def passed_over(self, line: str) -> str | None:
+        return None
+
+    def available(self, line: str) -> str | None:
+        return None
+
+    def rows_expected(self, line: str | None) -> int | None:
+        return 0
 
 
 class FilesBound:
@@ -137,6 +192,9 @@ class FilesBound:
             return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
         return json.dumps({"logOffset": newest + 1})
+
+    def available(self, line: str) -> str | None:
+        return None
 
     def rows_expected(self, line: str | None) -> int | None:
         return None

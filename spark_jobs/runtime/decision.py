@@ -24,6 +24,8 @@ class Continue:
     """The newest round was interrupted and goes on where it is."""
 
     round: RoundDocument
+    parent: CheckpointId | None = None
+    """The newest checkpoint of its incarnation, which may be one of the round itself; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class HomeFacts:
     """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
     staging: bool = False
     """Whether the latest round has planned a batch."""
+    head: Manifest | None = None
+    """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
     """What the newest incarnation was begun for."""
 
@@ -107,7 +111,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     _check_parameters(latest, parameters)
     _check_ending(latest, request)
     _check_adoption(latest, request, _adopted_from(latest))
-    return Continue(latest)
+    return Continue(latest, facts.head.checkpoint if facts.head else None)
 
 
 def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:

@@ -1,8 +1,10 @@
-"""The driver's own log in the home: JSON lines, rotated."""
+"""The driver's own log in the home, JSON lines, rotated; and a bound for what its processes print."""
 
 import json
 import logging
-from collections.abc import Iterator
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -12,6 +14,7 @@ from spark_jobs.protocol.masking import Mask
 
 _SIZE_MAX_BYTES = 20_000_000
 _FILES = 3
+_LOOK_S = 60.0
 _EXTRAS = ("stage", "progress")
 
 
@@ -57,3 +60,42 @@ def driver_log(path: Path, mask: Mask) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+
+
+@contextmanager
+def bounded_outputs(*paths: Path, size_max_bytes: int = _SIZE_MAX_BYTES, interval_s: float = _LOOK_S) -> Iterator[None]:
+    """Keeps files small that processes print into for months, while the context is open.
+
+    Whoever prints holds the file open: what is too much is copied to a file that ends in ``.1``, and the file is emptied. A line that
+    is printed just then can be lost.
+
+    Args:
+        paths: Files that are open for appending; those that are not there are left alone.
+        size_max_bytes: What is longer is too much.
+        interval_s: Between two looks.
+    """
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(interval_s):
+            bound(paths, size_max_bytes)
+
+    thread = threading.Thread(target=work, name="bounded-outputs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def bound(paths: Sequence[Path], size_max_bytes: int) -> None:
+    """One look of :func:`bounded_outputs`. A file that cannot be handled is left alone."""
+    for path in paths:
+        try:
+            if path.is_file() and path.stat().st_size > size_max_bytes:
+                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+                with path.open("r+b") as file:
+                    file.truncate(0)
+        except OSError as error:
+            logging.getLogger(__name__).warning("%s grows: %s", path, error)

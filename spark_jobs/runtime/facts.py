@@ -26,13 +26,17 @@ def read_facts(home: Files) -> HomeFacts:
     beginning = next((attempt for attempt in attempts if attempt.incarnation == attempts[-1].incarnation), None)
     manifests = [store.manifest(k) for k in store.ids()]
     latest = Rounds(home).latest()
+    own = [manifest for manifest in manifests if attempts and manifest.incarnation == attempts[-1].incarnation]
     return HomeFacts(
         attempts=attempts,
         latest_round=latest,
         manifests=final_manifests(manifests),
         published=lambda: newest_public(manifests),
+        head=own[-1] if own else None,
         begun_by=channel.request(beginning.request) if beginning else None,
-        staging=latest is not None and bool(attempts) and _has_staged(home, attempts[-1], latest),
+        staging=latest is not None
+        and bool(attempts)
+        and (any(manifest.round == latest.round for manifest in own) or _has_staged(home, attempts[-1], latest)),
     )
 
 

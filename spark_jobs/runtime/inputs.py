@@ -11,15 +11,17 @@ from pyspark.sql.readwriter import DataFrameReader
 
 from spark_jobs.api.functions import call
 from spark_jobs.api.source import Refresh, Source, Static
-from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin, PinnedInput
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.documents import PinnedInput
+from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.runtime.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.session import file_status, table_location
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin, Pin
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_causes, java_message
+from spark_jobs.runtime.kafka import kafka_pin
+from spark_jobs.runtime.plan import Leaf, newest_offset, static_leaves, streaming_leaves, watermark_nodes
+from spark_jobs.runtime.session import file_status, spark_failures, table_location
 
+KAFKA = "kafka"
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
-Pin = DeltaPin | FilesPin
 FindPin = Callable[[InputName], PinnedInput | None]
 
 
@@ -44,19 +46,19 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
             f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
             "Correct event_time=.",
         )
-    for leaf in streaming_leaves(frame):
-        if leaf.format.lower() not in FILE_FORMATS | {"delta"} or leaf.node != "StreamingRelation":
-            raise _refused(
-                source.name,
-                f"reads {leaf.format!r}, for which no end can be recorded",
-                f"Bounded sources read Delta tables or files ({', '.join(sorted(FILE_FORMATS))}).",
-            )
+    for leaf in streaming_leaves(frame) if source.bounded else ():
+        _check_can_end(source.name, leaf)
     return frame
 
 
-def pin_leaves(session: SparkSession, leaves: list[Leaf]) -> tuple[Pin, ...]:
-    """Where each stream of a source ends if it ended now."""
-    return tuple(_pin_delta(session, leaf) if leaf.format.lower() == "delta" else _pin_files(session, leaf) for leaf in leaves)
+def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[Pin, ...]:
+    """Where each stream of a source ends if it ended now.
+
+    Raises:
+        InvalidPipelineError: It reads topics that are not there.
+        StorageError: Kafka does not answer.
+    """
+    return tuple(_pin(name, frame, leaf) for leaf in leaves)
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
@@ -142,6 +144,22 @@ class _PinningReader(DataFrameReader):
         super().option("versionAsOf", self._pinning.pins[key].version)
 
 
+def _check_can_end(name: InputName, leaf: Leaf) -> None:
+    kind = leaf.format.lower()
+    if kind not in (FILE_FORMATS | {"delta"} if leaf.node == "StreamingRelation" else {KAFKA}):
+        raise _refused(
+            name,
+            f"reads {leaf.format!r}, for which no end can be recorded",
+            f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
+        )
+    if kind == KAFKA and not any(option.lower().startswith("starting") for option in leaf.options):
+        raise _refused(
+            name,
+            "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
+            'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
+        )
+
+
 def _check_static(name: InputName, frame: object) -> None:
     if not isinstance(frame, DataFrame) or frame.isStreaming:
         raise _refused(name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source.")
@@ -152,6 +170,12 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
         return call(function, available)
     except AnalysisException as error:
         raise _refused(name, f"cannot be read: {str(error).splitlines()[0]}", "Check the path and the columns.") from error
+
+
+def _pin(name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
+    if leaf.format.lower() == KAFKA:
+        return _pin_kafka(name, frame, leaf)
+    return _pin_delta(frame.sparkSession, leaf) if leaf.format.lower() == "delta" else _pin_files(frame.sparkSession, leaf)
 
 
 def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:
@@ -167,6 +191,21 @@ def _rows(path: str, version: int) -> int | None:
     except (DeltaError, KeyError, OSError):
         return None
     return None if None in counts else sum(counts)
+
+
+def _pin_kafka(name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
+    try:
+        line = newest_offset(frame, leaf)
+    except spark_failures() as error:
+        if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
+            raise _refused(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.") from error
+        raise StorageError(
+            f"Input '{name}' reads Kafka, which does not tell where its topics end: {java_message(error)}.",
+            safe="Nothing was written.",
+            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+            input=name,
+        ) from error
+    return kafka_pin(line or "{}")
 
 
 def _pin_files(session: SparkSession, leaf: Leaf) -> FilesPin:

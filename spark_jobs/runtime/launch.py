@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.refusals import Place
 from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId, RunId, new_run_id
@@ -35,6 +35,7 @@ class RunOptions:
         fresh: Begin anew.
         on_rewind: What becomes of rows that are public when a run begins anew.
         adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
+        checkpoint: Instead of some of the pipeline's checkpoint settings.
     """
 
     run: RunId | None = None
@@ -43,6 +44,7 @@ class RunOptions:
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: CheckpointOverrides | None = None
 
 
 def launch(
@@ -60,7 +62,7 @@ def launch(
         RejectedError: The pipeline, a parameter or the home does not allow it. Nothing was written.
         StreamPipelineError: It did not get to its end; the error says whether it can go on.
     """
-    graph = _graph(pipeline, options.on_end, options.publish)
+    graph = _graph(pipeline, options.on_end, options.publish, options.checkpoint)
     bound = pipeline.bind(parameters)
     for table in graph.tables(bound).values():
         check_address(table)
@@ -80,23 +82,18 @@ def launch(
         fresh=options.fresh,
         on_rewind=options.on_rewind,
         adopt_offsets=adopt,
+        checkpoint=options.checkpoint,
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 
 
-def _graph(pipeline: Pipeline, on_end: OnEnd | None, publish: Publish | None) -> Graph:
+def _graph(pipeline: Pipeline, on_end: OnEnd | None, publish: Publish | None, checkpoint: CheckpointOverrides | None) -> Graph:
     """The graph of one run.
 
     Raises:
-        InvalidPipelineError: It is not allowed, or has an unbounded source, which this version cannot run.
+        InvalidPipelineError: It is not allowed.
     """
-    graph = pipeline.graph(on_end=on_end, publish=publish)
-    for source in graph.sources.values():
-        if not source.bounded:
-            raise Place(pipeline.name, "source", source.name).refused(
-                "unbounded inputs cannot be run in this version.", "Declare it with bounded=True.", bounded=False
-            )
-    return graph
+    return pipeline.graph(on_end=on_end, publish=publish, checkpoint=checkpoint)
 
 
 def launch_in_session(
@@ -136,7 +133,7 @@ def launch_requested(
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id):
-        graph = _graph(pipeline, request.on_end, request.publish)
+        graph = _graph(pipeline, request.on_end, request.publish, request.checkpoint)
         bound = pipeline.bind(request.parameters)
         for table in graph.tables(bound).values():
             check_address(table)

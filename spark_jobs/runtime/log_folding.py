@@ -16,11 +16,15 @@ from urllib.parse import unquote
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.bounds import NO_OFFSET
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
-from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.storage.files import Files
 
 FOLD_BATCHES = 1_000
 """While a stage runs, this many batches are folded at once: a fold costs as much as some batches, and listing the log costs as well."""
+
+
+_PAST_ALL = 2**62
+"""Where a stream is that has read all of a log and was replaced: its stage has ended."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,28 @@ class Consumer:
     stream: int
     """Which of the query's streams: its place in Spark's offset log."""
 
+    def consumed(self) -> BatchId:
+        """The last batch of the log's stage of which the query has committed every row."""
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return NO_BATCH
+        return BatchId(max(self._version_after(last) - 2, NO_BATCH))
+
     def reads_from(self) -> int:
         """The oldest version that the query may read again. A query that starts plans its last committed batch once more."""
-        last = self.spark_log.last_commit()
-        if last < 1:
-            return 0
-        line = self.spark_log.offsets(BatchId(last - 1)).sources[self.stream]
-        return 0 if line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
+        return self.reads_from_after(self.spark_log.last_commit())
+
+    def reads_from_after(self, last: BatchId) -> int:
+        """The oldest version that the query may read again if it starts with ``last`` as its last committed batch."""
+        return self._version_after(BatchId(last - 1))
+
+    def has_read_to(self, last: BatchId) -> int:
+        """The first version that batch ``last``, or one before it, has not taken whole."""
+        return self._version_after(last)
+
+    def _version_after(self, batch: BatchId) -> int:
+        line = NO_OFFSET if batch < 0 else self.spark_log.offsets(batch).sources[self.stream]
+        return 0 if line == NO_OFFSET else int(json.loads(line).get("reservoirVersion", _PAST_ALL))
 
 
 def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: int = FOLD_BATCHES) -> None:

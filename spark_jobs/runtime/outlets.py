@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import Sink, UpsertRule
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import Publisher, SinkMode, UpsertCut
+from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.channels import event_channel, own_design

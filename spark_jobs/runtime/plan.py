@@ -1,8 +1,8 @@
 """What a stage reads and how it treats event time, read from Spark's own plans."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -13,6 +13,8 @@ DELAY_KEY = "spark.watermarkDelayMs"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
 _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """What keeps a state as well, although no watermark flushes it."""
+_KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
+"""Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
 
@@ -27,6 +29,8 @@ class Leaf:
     format: str
     options: dict[str, str]
     schema: StructType
+    relation: Any = field(default=None, repr=False, compare=False)
+    """The plan node itself, where the stream has Spark's newer interface."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,55 @@ def streaming_leaves(frame: DataFrame) -> list[Leaf]:
             options = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(source.options()))
             schema = StructType.fromJson(json.loads(source.sourceInfo().schema().json()))
             leaves.append(Leaf(jvm.System.identityHashCode(source), name, str(source.className()), options, schema))
+        elif name == "StreamingRelationV2":  # a second use of the same stream is another node over the same table
+            identity, options = jvm.System.identityHashCode(node.table()), dict(node.extraOptions().asCaseSensitiveMap())
+            schema = StructType.fromJson(json.loads(node.schema().json()))
+            leaves.append(Leaf(identity, name, str(node.sourceName()), options, schema, node))
         elif name.startswith("StreamingRelation"):
             leaves.append(Leaf(jvm.System.identityHashCode(node), name, str(node.sourceName()), {}, StructType()))
     return leaves
+
+
+def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
+    """The line of Spark's offset log that stands for everything that a stream of Spark's newer interface has now; None where nothing is.
+
+    Asked with the stream's own options, as a query with ``Trigger.AvailableNow`` would; no query is started and nothing is written.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    relation = leaf.relation
+    # the place of a checkpoint, from which such a stream only makes a name for itself
+    stream = relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream("spark-jobs-pin")
+    try:
+        stream.prepareForTriggerAvailableNow()
+        everything = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+        offset = stream.latestOffset(stream.deserializeOffset("{}"), everything)
+        return None if offset is None else str(offset.json())
+    finally:
+        stream.stop()
+
+
+def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> None:
+    """Tells Kafka streams of a running query where everything ends that is available now, whatever the query's trigger.
+
+    Only saves work: what reads past an end is cut back before it is staged.
+
+    Args:
+        query: It is running a batch.
+        lines: One for each stream, in the order of Spark's offset log; None for those that are left alone.
+    """
+    streams = [
+        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
+        for node in _walk(query._jsq.streamingQuery().logicalPlan())
+        if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
+    ]
+    for stream, line in zip(streams, lines, strict=True):
+        if stream is None or line is None:
+            continue
+        for end in stream.getClass().getDeclaredFields():
+            if end.getName() == _KAFKA_AVAILABLE:  # another release of the connector may have none
+                end.setAccessible(True)
+                end.set(stream, stream.deserializeOffset(line).partitionToOffsets())
+                stream.prepareForTriggerAvailableNow()
 
 
 def watermark_nodes(frame: DataFrame) -> list[str]:

@@ -12,11 +12,11 @@ Invariants:
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical
@@ -54,6 +54,23 @@ class StagedBatch:
     """Delta ``add`` actions with paths relative to the table."""
 
 
+@dataclass(frozen=True)
+class LogIdentity:
+    """What version 0 says."""
+
+    metadata: dict[str, Any]
+    """With the log's own table id."""
+    protocol: dict[str, Any]
+    facts: dict[str, str]
+
+
+class Staged(NamedTuple):
+    """An amount of staged rows."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+
 class PrivateLog:
     """The private log in ``directory`` of a work directory, for files that lie in the table at ``table_url``."""
 
@@ -64,7 +81,9 @@ class PrivateLog:
         self._segments = LogSegments(files, f"{directory}/segments")
         self._latest: int | None = None
         self._folding = Lock()
-        self.table_id = str(uuid5(NAMESPACE_URL, f"{files.url}/{directory}"))
+        self._counting = Lock()
+        self._amounts: dict[BatchId, Staged] = {}
+        self._identity: LogIdentity | None = None
 
     @property
     def url(self) -> str:
@@ -74,6 +93,27 @@ class PrivateLog:
     def path(self) -> str:
         """The directory, for Hadoop's file system of this host."""
         return str(local_path(self._files, self._directory))
+
+    @property
+    def table_id(self) -> str:
+        """What consumers' offsets call this log: a log that is rebuilt elsewhere keeps it."""
+        if self._identity is None and not self.exists():
+            return str(uuid5(NAMESPACE_URL, self.url))
+        return str(self.identity().metadata["id"])
+
+    @property
+    def table_url(self) -> str:
+        """The directory that the paths of staged files are relative to."""
+        return self._table_url
+
+    def identity(self) -> LogIdentity:
+        """What the log is. It must have been begun."""
+        if self._identity is None:
+            actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
+            found = {name: value for action in actions for name, value in action.items()}
+            facts = json.loads(found["commitInfo"]["userMetadata"])
+            self._identity = LogIdentity(found["metaData"], found["protocol"], facts)
+        return self._identity
 
     def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str], *, widened: bool = False) -> bool:
         """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
@@ -104,6 +144,7 @@ class PrivateLog:
                 for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
                     self._replace(self._path(version, _CHECKPOINT), empty_checkpoint(protocol, metadata | {"id": self.table_id}))
                 self._files.replace(self._path(0), first)
+                self._identity = None
         changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
         if changed:
             words = ", ".join(_CHANGED.get(name, name) for name in changed)
@@ -120,14 +161,27 @@ class PrivateLog:
 
     def schema(self) -> str:
         """The schema that consumers see, as Delta writes it."""
-        actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
-        return next(str(action["metaData"]["schemaString"]) for action in actions if "metaData" in action)
+        return str(self.identity().metadata["schemaString"])
 
     def facts(self) -> dict[str, str]:
         """What the table was when the log was begun: every batch in it was staged for that."""
-        first = json.loads(self._files.read(self._path(0)).decode().splitlines()[0])
-        found: dict[str, str] = json.loads(first["commitInfo"]["userMetadata"])
-        return found
+        return self.identity().facts
+
+    def rebuild(self, identity: LogIdentity, staged: Sequence[StagedBatch]) -> None:
+        """Makes what another log was: the same table id, and the same versions for those who read on. There must be no log here.
+
+        Args:
+            identity: What that log was.
+            staged: Its last batches, without a gap. Where they do not begin with batch 0, the first of them counts as folded.
+        """
+        self._create(0, _version(identity.facts, [{"protocol": identity.protocol}, {"metaData": identity.metadata}]))
+        if staged and (first := staged[0].batch) > 0:
+            self._segments.write(Segment(first, first), [line_of(staged[0])])
+            with step(Step.LOG_CHECKPOINT):
+                self._files.create(self._path(first + 1, _CHECKPOINT), self._checkpoint())
+            staged = staged[1:]
+        for batch in staged:
+            self._write_batch(batch)
 
     def exists(self) -> bool:
         return bool(self._files.names(f"{self._directory}/_delta_log"))
@@ -146,9 +200,8 @@ class PrivateLog:
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
             self._write(missing, _facts(replace(staged, offsets_sha256="", rows=0, late_rows=0)), [])
-        adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
         with step(Step.STAGE_VERSION):
-            self._write(staged.batch + 1, _facts(staged), adds)
+            self._write_batch(staged)
 
     def read(self, batch: BatchId) -> StagedBatch | None:
         """What a batch staged; None where it has no version yet."""
@@ -175,6 +228,33 @@ class PrivateLog:
         versions = range(max(after, self.folded()) + 1, min(last + 1, self.latest()))
         return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
 
+    def has_rows_after(self, batch: BatchId) -> bool:
+        """Whether a later batch than ``batch`` has staged a row."""
+        return self.size_bytes_after(batch) > 0
+
+    def size_bytes_after(self, batch: BatchId) -> int:
+        """How much the batches after ``batch`` have staged."""
+        return self.amount_after(batch).size_bytes
+
+    def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
+        """How much the batches after ``batch``, up to ``last``, have staged, and in how many rows.
+
+        Asked often, while a stage runs: what was read once is remembered.
+        """
+        newest = BatchId(self.latest() - 1)
+        last = newest if last is None else min(last, newest)
+        with self._counting:
+            unknown = next((number for number in range(batch + 1, last + 1) if number not in self._amounts), None)
+            if unknown is not None:
+                self._amounts |= {
+                    b.batch: Staged(b.rows, sum(int(add["size"]) for add in b.adds))
+                    for b in self.between(BatchId(unknown - 1), last)
+                }
+            counted = [staged for number, staged in self._amounts.items() if batch < number <= last]
+            for folded in [number for number in self._amounts if number <= self.folded()]:
+                del self._amounts[folded]
+        return Staged(sum(staged.rows for staged in counted), sum(staged.size_bytes for staged in counted))
+
     def folded(self) -> BatchId:
         """The last batch that is folded; -1 where none is."""
         return self._segments.folded()
@@ -199,7 +279,7 @@ class PrivateLog:
             for begin in range(first, last + 1, SEGMENT_BATCHES_MAX):
                 segment = Segment(BatchId(begin), BatchId(min(begin + SEGMENT_BATCHES_MAX - 1, last)))
                 batches = [self._read_version(BatchId(batch)) for batch in range(segment.first, segment.last + 1)]
-                self._segments.write(segment, [_line(staged) for staged in batches])
+                self._segments.write(segment, [line_of(staged) for staged in batches])
             with step(Step.LOG_CHECKPOINT):
                 self._files.create(self._path(last + 1, _CHECKPOINT), self._checkpoint())
             self._delete_versions()
@@ -218,9 +298,7 @@ class PrivateLog:
                 self._segments.forget(segment)
 
     def _checkpoint(self) -> bytes:
-        actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
-        merged = {name: value for action in actions for name, value in action.items()}
-        return empty_checkpoint(merged["protocol"], merged["metaData"])
+        return empty_checkpoint(self.identity().protocol, self.identity().metadata)
 
     def _delete_versions(self) -> None:
         """Deletes what the last checkpoint but one has made needless."""
@@ -242,7 +320,7 @@ class PrivateLog:
         return StagedBatch(batch, adds=adds, **facts)
 
     def _of(self, segment: Segment) -> Iterator[StagedBatch]:
-        return (StagedBatch(**line | {"adds": tuple(line["adds"])}) for line in self._segments.read(segment))
+        return map(batch_of, self._segments.read(segment))
 
     def _names(self) -> list[tuple[int, str]]:
         """The versions in the log, each with what kind of file it is."""
@@ -252,6 +330,10 @@ class PrivateLog:
     def _unchanged(self, facts: dict[str, str], except_for: str) -> bool:
         before = self.facts()
         return all(facts.get(name) == value for name, value in before.items() if name != except_for)
+
+    def _write_batch(self, staged: StagedBatch) -> None:
+        adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
+        self._write(staged.batch + 1, _facts(staged), adds)
 
     def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
         self._create(version, _version(facts, actions))
@@ -272,8 +354,14 @@ class PrivateLog:
         return f"{self._directory}/_delta_log/{version:020d}{kind}"
 
 
-def _line(staged: StagedBatch) -> dict[str, Any]:
+def line_of(staged: StagedBatch) -> dict[str, Any]:
+    """A batch as one JSON object."""
     return _facts(staged) | {"batch": staged.batch, "adds": staged.adds}
+
+
+def batch_of(line: Mapping[str, Any]) -> StagedBatch:
+    """What :func:`line_of` was given."""
+    return StagedBatch(**{**line, "adds": tuple(line["adds"])})
 
 
 def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:

@@ -230,6 +230,16 @@ def jvm_has_ended(error: BaseException) -> bool:
     return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
+def application_has_ended(spark: SparkSession) -> bool:
+    """Whether Spark's application, or its JVM, is not there any more."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, ConnectionError, AttributeError):
+        return True
+
+
 class WorkLock:
     """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
 

@@ -3,28 +3,28 @@
 Every method can be repeated after a crash: what has happened is read from Spark's logs and the private log, never remembered.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.documents import StageCut
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.publication.delta_jvm import java_message
-from spark_jobs.runtime.bounds import Bound
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.runtime.bounds import Bound, ChannelBound
 from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.gate import Gate
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.outlets import Outlet
 from spark_jobs.runtime.plan import feeds_another_operator
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.stage_query import StageQuery
 from spark_jobs.runtime.staging import BeforeEpochError, PastPinError, StageWriter
 from spark_jobs.runtime.tables import StagingTable
 from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
@@ -34,7 +34,6 @@ DRAIN_BATCHES_MAX = 1_000
 """A timer that always sets another one never ends; a chain of timers this long is taken for one."""
 _POLL_S = 1
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
-_MESSAGE_MAX = 2_000
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,24 @@ class InputWatermark:
 class StageOutput:
     """What a stage's consumers read."""
 
+    producer: StageName
     log: PrivateLog
     event_time: str | None
     delay_ms: int | None
     held: bool
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set once the stage has staged its last row."""
     consumers: list[Consumer] = field(default_factory=list)
     """Every stage that is built on this one adds itself, before anything runs."""
+
+    def ahead_bytes(self) -> int:
+        """How much is staged that the slowest consumer has not consumed."""
+        return max((self.log.size_bytes_after(consumer.consumed()) for consumer in self.consumers), default=0)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Adds a stream that reads the log; one that is added again is known."""
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)
 
 
 @dataclass(frozen=True)
@@ -76,12 +87,18 @@ class StageRun:
     upstream: Sequence[StageOutput]
     """What the stage consumes of other stages."""
     bounds: Sequence[Bound]
+    arguments: Sequence[str]
+    """Which input each of the bounds is of."""
+    ended: frozenset[str]
+    """The inputs that something without rows stands in for."""
     watermarks: Mapping[InputName, InputWatermark]
     has_timers: bool
     undrained: tuple[str, ...]
     """Operators whose state a drain does not empty."""
     heartbeat: Heartbeat
     cancellation: Cancellation
+    gate: Gate = field(default_factory=Gate)
+    """Where its batches are held between two of them."""
     adopted: Sequence[AdoptedOffsets] = ()
     """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
 
@@ -103,17 +120,34 @@ class StageRun:
         self.heartbeat.expect(self.stage.name, self._rows_expected())
         while True:
             if self.spark_log.pending():
-                failure = self._run(once=True)
+                failure = self._run(**self._pending_trigger())
             elif self._consumed():
                 return
             else:
                 failure = self._run(availableNow=True)
                 if failure is None and not self._plan_passed_over():
                     return
-            if isinstance(failure, PastPinError):
-                self._cut_back(self.spark_log.last_offsets())
-            elif isinstance(failure, BeforeEpochError):
-                self._begin_before_epoch(self.spark_log.last_offsets())
+            if failure is not None:
+                self.replan(failure)
+
+    def ended_inputs(self) -> frozenset[str]:
+        """The inputs of which every row is in a committed batch: bounded ones at their ends."""
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return self.ended
+        lines = self.spark_log.offsets(last).sources
+        left = {
+            argument
+            for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True)
+            if not (bound.reached(line) and self._may_end(bound))
+        }
+        return self.ended | (set(self.arguments) - left)
+
+    def _may_end(self, bound: Bound) -> bool:
+        """Whether nothing can be added before this end: a channel ends with its producer."""
+        return all(
+            output.ended.is_set() for output in self.upstream if isinstance(bound, ChannelBound) and output.log is bound.log
+        )
 
     def drain(self) -> None:
         """Moves the watermark to the end of time, so that every window, join and timer is flushed. Idempotent.
@@ -145,20 +179,46 @@ class StageRun:
 
     def release(self) -> None:
         """Moves a held watermark to where the round leaves it; what closes by that is flushed. Idempotent."""
+        target = self._later_watermark(self.watermarks)
+        if target is None or not any(mark.held for mark in self.watermarks.values()):
+            return
         last = self.spark_log.last_commit()
-        if last == NO_BATCH or not any(mark.held for mark in self.watermarks.values()):
-            return
-        staged = self.log.read(last)
-        newest = {InputName(name): event_ms for name, event_ms in (staged.newest_event_ms if staged else {}).items()}
-        target = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in self.watermarks.items()})
-        if target is None or target <= self.spark_log.next_watermark_ms(last):
-            return
         self.spark_log.plan(BatchId(last + 1), self.spark_log.offsets(last).with_watermark(target))
         self._run_planned()
 
-    def cut(self, after: BatchId, *, drained: bool) -> StageCut:
-        """Where the stage is, and what it staged after batch ``after``."""
-        last = self.spark_log.last_batch()
+    def plan_without_ended(self) -> None:
+        """Lets the watermark go on to where the inputs that have not ended are. The query's next start runs the batch that does it.
+
+        Spark itself would wait for the next row of each of them. A batch that is planned and has staged nothing gets that watermark.
+        """
+        target = self._later_watermark({name: mark for name, mark in self.watermarks.items() if name not in self.ended})
+        if target is None:
+            return
+        last, planned = self.spark_log.last_commit(), self.spark_log.last_offsets()
+        entry = self.spark_log.offsets(planned).with_watermark(target)
+        if planned == last:
+            self.spark_log.plan(BatchId(last + 1), entry)
+        elif self.log.read(planned) is None:
+            self.spark_log.replan(planned, entry)
+
+    def _later_watermark(self, marks: Mapping[InputName, InputWatermark]) -> int | None:
+        """Where the watermark of these inputs is after the last batch; None where it is no later than that of the stage."""
+        last = self.spark_log.last_commit()
+        staged = self.log.read(last) if last != NO_BATCH else None
+        newest = {InputName(name): event_ms for name, event_ms in (staged.newest_event_ms if staged else {}).items()}
+        target = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in marks.items()})
+        return None if target is None or target <= self.spark_log.next_watermark_ms(last) else target
+
+    def cut(
+        self,
+        after: BatchId,
+        last: BatchId,
+        files: tuple[StateFile, ...] = (),
+        channel: ChannelCut | None = None,
+        *,
+        drained: bool,
+    ) -> StageCut:
+        """What a checkpoint that ends at the committed batch ``last`` holds of the stage, whose rows begin after batch ``after``."""
         rows = late_rows = 0
         for staged in self.log.between(after, last):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
@@ -175,6 +235,8 @@ class StageRun:
             undrained=self.undrained,
             rows=rows,
             late_rows=late_rows,
+            files=files,
+            channel=channel,
         )
 
     def _drain_batches(self, last: BatchId) -> int:
@@ -195,6 +257,12 @@ class StageRun:
         if last == NO_BATCH:
             return False
         return all(bound.reached(line) for bound, line in zip(self.bounds, self.spark_log.offsets(last).sources, strict=True))
+
+    def _pending_trigger(self) -> dict[str, bool]:
+        """A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again."""
+        lines = self.spark_log.offsets(self.spark_log.last_offsets()).sources
+        told = any(bound.available(line) is not None for bound, line in zip(self.bounds, lines, strict=True))
+        return {"availableNow": True} if told else {"once": True}
 
     def _cut_back(self, batch: BatchId) -> None:
         entry = self.spark_log.offsets(batch)
@@ -245,7 +313,31 @@ class StageRun:
 
     def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | None:
         """Runs the query until it ends by itself. What only needs another plan is returned, everything else raised."""
-        writer = StageWriter(
+        self.cancellation.check()
+        query = self.start(trigger)
+        try:
+            while not query.has_ended(_POLL_S):
+                self.cancellation.check()
+        except (PastPinError, BeforeEpochError) as replanned:
+            return replanned
+        except BaseException:
+            query.stop()
+            raise
+        return None
+
+    def start(self, trigger: Mapping[str, Any]) -> StageQuery:
+        """Starts the stage's query, which goes on after its last batch.
+
+        Raises:
+            InvalidPipelineError: Spark cannot run the stage as a stream.
+        """
+        if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
+            self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
+        return StageQuery(self, trigger)
+
+    def writer(self) -> StageWriter:
+        """What stages the batches of one query."""
+        return StageWriter(
             stage=self.stage.name,
             table_path=str(self.table.path),
             table=self.directory,
@@ -256,63 +348,24 @@ class StageRun:
             bounds=self.bounds,
             inputs_by_watermark={mark.node: name for name, mark in self.watermarks.items()},
             held=any(mark.held for mark in self.watermarks.values()),
+            gate=self.gate,
             after_batch=self._fold_logs,
             unique_keys=self._unique_keys(),
         )
-        self.cancellation.check()
-        query = self._start(writer, trigger)
-        try:
-            while not query.awaitTermination(_POLL_S):
-                self.heartbeat.observe(self.stage.name, query)
-                self.cancellation.check()
-        except StreamingQueryException as error:
-            if isinstance(writer.failure, PastPinError | BeforeEpochError):
-                return writer.failure
-            if writer.failure is not None and not isinstance(writer.failure, Exception):
-                raise writer.failure from None
-            raise self._interrupted(writer.failure or error) from error
-        except BaseException:
-            query.stop()
-            raise
-        self.heartbeat.observe(self.stage.name, query)
-        return None
+
+    def replan(self, failure: PastPinError | BeforeEpochError) -> None:
+        """Plans the batch that was turned down in another way; the next start of the query runs it."""
+        batch = self.spark_log.last_offsets()
+        if isinstance(failure, PastPinError):
+            self._cut_back(batch)
+        else:
+            self._begin_before_epoch(batch)
 
     def _unique_keys(self) -> tuple[str, ...]:
         """The columns whose values a batch may have once: without ``sequence_by`` nothing says which of two rows is the newer one."""
         rule = self.outlet.upsert
         return rule.keys if rule and rule.sequence_by is None else ()
 
-    def _start(self, writer: StageWriter, trigger: dict[str, Any]) -> StreamingQuery:
-        if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
-            self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
-        stream = self.frame.writeStream.queryName(self.query_name).option("checkpointLocation", self.checkpoint_path)
-        try:
-            query = stream.foreachBatch(writer).outputMode(self.stage.output_mode.value).trigger(**trigger).start()
-        except AnalysisException as error:
-            raise InvalidPipelineError(
-                f"Spark cannot run stage '{self.stage.name}' as a stream: {str(error).splitlines()[0]}",
-                safe="Nothing was staged.",
-                remedy="Change the stage; windows and joins need an event time (event_time= on the source).",
-                stage=self.stage.name,
-            ) from error
-        writer.query.set_result(query)
-        return query
-
     def _fold_logs(self) -> None:
         for output in (self.output, *self.upstream):
             fold_consumed(output.log, output.consumers)
-
-    def _interrupted(self, cause: Exception) -> StreamPipelineError:
-        if isinstance(cause, StreamPipelineError):
-            return cause
-        text = java_message(cause)
-        if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
-            text = f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
-        return InterruptedRunError(
-            f"Stage '{self.stage.name}' failed in batch {self.spark_log.last_offsets()}: {text}",
-            exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
-            safe="Nothing of this round is public.",
-            remedy="Mend the cause and run it again: it goes on after the last staged batch.",
-            stage=self.stage.name,
-            batch=self.spark_log.last_offsets(),
-        )

@@ -18,7 +18,8 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.upsert import repeated_keys
 from spark_jobs.runtime.bounds import Bound
-from spark_jobs.runtime.plan import BatchFacts, batch_facts
+from spark_jobs.runtime.gate import Gate
+from spark_jobs.runtime.plan import BatchFacts, batch_facts, limit_kafka_streams
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.schemas import as_stored, fit
 from spark_jobs.runtime.spark_log import SparkLog
@@ -55,6 +56,8 @@ class StageWriter:
     inputs_by_watermark: Mapping[str, InputName]
     """Which input each watermark node of the running query belongs to."""
     held: bool
+    gate: Gate
+    """Every batch goes through it."""
     after_batch: Callable[[], None]
     """Called once a batch has its version."""
     unique_keys: tuple[str, ...] = ()
@@ -62,16 +65,20 @@ class StageWriter:
     failure: BaseException | None = None
     query: Future[StreamingQuery] = field(default_factory=Future)
     """The query whose batches these are; the first one can come before Spark's start call has returned."""
+    _told: bool = False
+    """Whether the query's streams know our ends."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
-            self._stage(frame, BatchId(batch))
+            with self.gate.batch(staged=batch < self.private_log.latest()):
+                self._stage(frame, BatchId(batch))
         except BaseException as error:  # noqa: BLE001 - kept whole for the driver, which raises it
             self.failure = error
             raise RuntimeError(f"stage {self.stage}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
         self._check_bounds(batch)
+        self._tell_ends(batch)
         offsets_sha256 = self.spark_log.offsets_sha256(batch)
         earlier = self.private_log.read(batch)
         fitted = fit(frame, self.schema)
@@ -121,6 +128,14 @@ class StageWriter:
         previous = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else [None] * len(lines)
         if any(bound.exceeded(before, line) for bound, before, line in zip(self.bounds, previous, lines, strict=True)):
             raise PastPinError
+
+    def _tell_ends(self, batch: BatchId) -> None:
+        """Each start of Spark finds an end of its own; told ours, its next batches need not be cut back and run by a start of their own."""
+        lines = self.spark_log.offsets(batch).sources
+        ends = [bound.available(line) for bound, line in zip(self.bounds, lines, strict=True)]
+        if not self._told and any(ends):
+            limit_kafka_streams(self.query.result(), ends)
+        self._told = True
 
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())

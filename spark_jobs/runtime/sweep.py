@@ -1,7 +1,7 @@
 """Deleting staged files that nothing names (design, section 7, 'Deleting').
 
-Only files that carry a stage's own prefix are looked at, and only after a manifest that this attempt created itself: no batch of the
-incarnation is under way then.
+Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
+batches that it holds: later ones may be under way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -26,10 +26,10 @@ def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stag
 
     Raises:
         CorruptDocumentError: A manifest or a file of actions of these cannot be read: nobody knows what may be deleted.
-        NotFoundError: It is gone.
+        NotFoundError: A file of actions is gone.
     """
     named: set[str] = set()
-    for each in store.ancestry(manifest.checkpoint) if stage.sink else ():
+    for each in store.incarnation(manifest) if stage.sink else ():
         if stage.name not in each.stages or each.stages[stage.name].batch < since:
             break
         cut = next(cut for cut in each.sinks.values() if cut.stage == stage.name)
@@ -37,19 +37,20 @@ def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stag
     return named
 
 
-def orphans(stage: StageRun, named_elsewhere: Set[str]) -> list[Path]:
+def orphans(stage: StageRun, last: BatchId, named_elsewhere: Set[str]) -> list[Path]:
     """Staged files of a stage that neither its private log nor a checkpoint names, sorted; of batches that the log has not forgotten.
 
     What a forgotten batch has left over was deleted while the log still knew it; what it has named may be public, and is not looked at.
 
     Args:
         stage: The stage.
+        last: The last batch of which nothing is written any more.
         named_elsewhere: What checkpoints name of the batches that the log has not forgotten.
     """
-    oldest, last = stage.log.oldest(), BatchId(stage.log.latest() - 1)
+    oldest = stage.log.oldest()
     named = {unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds}
     found = (path for path in stage.table.path.rglob(f"{stage.file_prefix}*") if path.is_file())
-    known = (path for path in found if _batch(path.name.removeprefix(stage.file_prefix)) >= oldest)
+    known = (path for path in found if oldest <= _batch(path.name.removeprefix(stage.file_prefix)) <= last)
     return sorted(path for path in known if str(path.relative_to(stage.table.path)) not in named | named_elsewhere)
 
 
@@ -59,9 +60,11 @@ def _batch(name: str) -> BatchId:
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
-def sweep(stages: Iterable[StageRun], named_elsewhere: Mapping[StageName, Set[str]]) -> list[Path]:
-    """Deletes the orphans of all stages and returns them; idempotent. By stage what checkpoints name, see :func:`orphans`."""
-    deleted = [path for stage in stages for path in orphans(stage, named_elsewhere[stage.stage.name])]
+def sweep(
+    stages: Iterable[StageRun], last: Mapping[StageName, BatchId], named_elsewhere: Mapping[StageName, Set[str]]
+) -> list[Path]:
+    """Deletes the orphans of all stages and returns them; idempotent. By stage the arguments of :func:`orphans`."""
+    deleted = [path for stage in stages for path in orphans(stage, last[stage.stage.name], named_elsewhere[stage.stage.name])]
     if deleted:
         with step(Step.SWEEP):
             for path in deleted:
@@ -71,14 +74,16 @@ def sweep(stages: Iterable[StageRun], named_elsewhere: Mapping[StageName, Set[st
 
 
 def sweep_abandoned(home: Files, attempts: Sequence[AttemptDocument]) -> None:
-    """Deletes what incarnations that the newest attempt does not continue have in the home for themselves alone; idempotent.
+    """Deletes what earlier attempts have in the home for themselves alone, and the newest one does not continue; idempotent.
 
-    They are closed, and what is left of their deleted keys was inherited. What their manifests name stays: it may be public.
+    Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
+    of their deleted keys was inherited. What their manifests name stays: it may be public.
     """
-    live = attempts[-1].incarnation
-    abandoned = {attempt.incarnation: attempt.work_directory.id for attempt in attempts if attempt.incarnation != live}
-    paths = [f"work/{directory}" for directory in abandoned.values()]
-    paths += [f"{kind}/{incarnation}" for incarnation in abandoned for kind in ("channels", TOMBSTONES)]
+    live = attempts[-1]
+    directories = {attempt.work_directory.id for attempt in attempts} - {live.work_directory.id}
+    incarnations = {attempt.incarnation for attempt in attempts} - {live.incarnation}
+    paths = [f"work/{directory}" for directory in sorted(directories)]
+    paths += [f"{kind}/{incarnation}" for incarnation in sorted(incarnations) for kind in ("channels", TOMBSTONES)]
     present = [path for path in paths if home.names(path)]
     if present:
         with step(Step.SWEEP):

@@ -9,10 +9,17 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
 from spark_jobs.protocol.errors import NotFoundError
+
+
+class Digest(NamedTuple):
+    """What tells the bytes of a file from any other's."""
+
+    size_bytes: int
+    sha256: str
 
 
 class Files(Protocol):
@@ -49,6 +56,25 @@ class Files(Protocol):
 
         Raises:
             NotFoundError: It is not there.
+        """
+        ...
+
+    def digest(self, path: str) -> Digest:
+        """The size and the hash of ``path``, of any size.
+
+        Raises:
+            NotFoundError: It is not there.
+        """
+        ...
+
+    def adopt(self, source: Path, path: str) -> None:
+        """Gives a whole file of this host, which nobody changes any more, the name ``path`` as well; a copy where it cannot have two.
+
+        Not durable before :meth:`sync`. After a crash it may be missing, or not whole.
+
+        Raises:
+            NotFoundError: There is no such file.
+            AlreadyExistsError: The name is taken.
         """
         ...
 

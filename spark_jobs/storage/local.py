@@ -15,6 +15,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256 as new_sha256
+from pathlib import Path
 from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
@@ -30,11 +32,14 @@ from spark_jobs.protocol.errors import (
     StorageFullError,
     StreamPipelineError,
 )
+from spark_jobs.storage.files import Digest
 from spark_jobs.storage.system import RealSystem, System
 
 _UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 _LEFTOVER_AGE_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
+_NO_SECOND_NAME = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Why a file cannot get a name here: another file system, one without hard links, another owner's file, too many names."""
 _AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
 """What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
 
@@ -123,6 +128,28 @@ class LocalFiles:
         with translated(target):
             return self._read(target)
 
+    def digest(self, path: str) -> Digest:
+        target = self._target(path)
+        size_bytes, hashed = 0, new_sha256()
+        with translated(target):
+            for chunk in self._chunks(target):
+                size_bytes += len(chunk)
+                hashed.update(chunk)
+        return Digest(size_bytes, hashed.hexdigest())
+
+    def adopt(self, source: Path, path: str) -> None:
+        target = self._target(path)
+        with translated(os.fspath(source)):
+            self._make_with_parents(os.path.dirname(target))
+            try:
+                self._system.link(os.fspath(source), target)
+            except FileExistsError as error:
+                raise _taken(target) from error
+            except OSError as error:
+                if error.errno not in _NO_SECOND_NAME:
+                    raise
+                self._copy(os.fspath(source), target)
+
     def names(self, directory: str) -> list[str]:
         target = self._target(directory) if directory else self._root
         with translated(target):
@@ -206,9 +233,7 @@ class LocalFiles:
         try:
             descriptor = self._system.create_file(unfinished)
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[self._system.write(descriptor, rest) :]
+                self._write(descriptor, data)
                 self._system.fsync(descriptor)
             finally:
                 self._system.close(descriptor)
@@ -244,11 +269,35 @@ class LocalFiles:
                 ) from error
 
     def _read(self, target: str) -> bytes:
+        return b"".join(self._chunks(target))
+
+    def _chunks(self, target: str) -> Iterator[bytes]:
         descriptor = self._system.open(target)
         try:
-            return b"".join(iter(lambda: self._system.read(descriptor, _CHUNK_BYTES), b""))
+            yield from iter(lambda: self._system.read(descriptor, _CHUNK_BYTES), b"")
         finally:
             self._system.close(descriptor)
+
+    def _copy(self, source: str, target: str) -> None:
+        directory, name = os.path.split(target)
+        unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
+        try:
+            descriptor = self._system.create_file(unfinished)
+            try:
+                for chunk in self._chunks(source):
+                    self._write(descriptor, chunk)
+            finally:
+                self._system.close(descriptor)
+            self._system.link(unfinished, target)
+        except FileExistsError as error:
+            raise _taken(target) from error
+        finally:
+            self._remove_quietly(unfinished)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._system.write(descriptor, rest) :]
 
     def _fsync(self, target: str) -> None:
         descriptor = self._system.open(target)
@@ -310,6 +359,15 @@ def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
             path=target,
             errno=error.errno,
         ) from error
+
+
+def _taken(target: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"{target} exists already.",
+        safe="It was not changed.",
+        remedy="Look at it, and remove it if nobody needs it.",
+        path=target,
+    )
 
 
 def _outcome_unknown(target: str, error: OSError) -> OutcomeUnknownError:

@@ -10,6 +10,7 @@ from airflow_provider.driver_log import last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, StorageError
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
@@ -23,6 +24,8 @@ from tests.airflow.conftest import Homes, connection
         ({"home_root": "/a, file:///b\n/c"}, Settings(roots=("/a", "file:///b", "/c"))),
         ({"home_root": ["/a,b", "/c"]}, Settings(roots=("/a,b", "/c"))),
         ({"conf": '{"spark.ui.port": "1"}', "master": "local[2]"}, Settings(master="local[2]", conf={"spark.ui.port": "1"})),
+        ({"checkpoint": '{"retained": 2}'}, Settings(checkpoint=CheckpointOverrides(retained=2))),
+        ({"checkpoint": {"min_pause": "1 second"}}, Settings(checkpoint=CheckpointOverrides(min_pause_ms=1_000))),
         ({"conf": {"spark.executor.cores": "2"}, "python": "/p"}, Settings(python="/p", conf={"spark.executor.cores": "2"})),
     ],
 )  # fmt: skip
@@ -31,7 +34,16 @@ def test_a_connection_says_where_homes_are_and_how_a_driver_starts(extra: dict[s
 
 
 @pytest.mark.parametrize(
-    "extra", [{"home_root": 1}, {"home_root": [1]}, {"python": ["p"]}, {"conf": "{"}, {"conf": {"a": 1}}, {"conf": "[]"}]
+    "extra",
+    [
+        {"home_root": 1},
+        {"home_root": [1]},
+        {"python": ["p"]},
+        {"conf": "{"},
+        {"conf": {"a": 1}},
+        {"conf": "[]"},
+        {"checkpoint": {"often": 1}},
+    ],
 )
 def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
     with pytest.raises(InvalidParameterError, match=next(iter(extra))):

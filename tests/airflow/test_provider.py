@@ -83,7 +83,7 @@ def test_the_connection_type_is_the_hooks() -> None:
 
 def test_the_form_has_exactly_the_fields_that_are_read() -> None:
     (kind,) = get_provider_info()["connection-types"]
-    values = {"home_root": "/a", "python": "/p", "master": "local[1]", "conf": "{}"}
+    values = {"home_root": "/a", "python": "/p", "master": "local[1]", "conf": "{}", "checkpoint": "{}"}
     submitting = {"spark_conn_id": "spark_default", "spark_main": "local:///main.py"}
     assert set(kind["conn-fields"]) == set(values) | set(submitting)
     assert read_settings(values, "c") == Settings(("/a",), "/p", "local[1]", {})

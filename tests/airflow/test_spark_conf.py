@@ -146,5 +146,5 @@ def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
 
 
 def test_a_run_reaches_no_other_argument() -> None:
-    assert set(StreamPipelineOperator.template_fields) == {"home", "parameters", "on_end", "publish", "conf"}
+    assert set(StreamPipelineOperator.template_fields) == {"home", "parameters", "on_end", "publish", "checkpoint", "conf"}
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

@@ -47,6 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 def site(tmp_path: Path) -> RunSite:
     """A home in ``homes``, tables beside it, and a day of events."""
     small_pipeline.deliver(tmp_path / "events", 0)
+    (tmp_path / "site").mkdir()
     return RunSite(tmp_path / "site", tmp_path / "events")
 
 
@@ -153,7 +154,6 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
 @pytest.mark.nightly
 def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path, site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker sees an empty disk of its own where the home is."""
-    site.directory.mkdir()
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'mount -t tmpfs none "{site.directory}" && exec "$@"', "sh"]
     with spark_cluster(tmp_path / "apart", workers=1, within=apart) as cluster:
         connect(monkeypatch, cluster, site)

@@ -55,6 +55,7 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def site(tmp_path: Path) -> RunSite:
     small_pipeline.deliver(tmp_path / "events", 0)
+    (tmp_path / "site").mkdir()
     return RunSite(tmp_path / "site", tmp_path / "events")
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import PipelineName, PipelineUuid
@@ -136,12 +137,50 @@ def test_sync_takes_what_somebody_else_wrote_and_misses_what_nobody_did(home: Fi
         home.sync("part=1/1.parquet")
 
 
+def test_a_whole_file_of_somebody_else_gets_a_name_and_keeps_its_own(home: Files, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"state")
+    home.adopt(theirs, "state/1/3.zip")
+    home.sync("state/1/3.zip")
+    theirs.unlink()
+    assert home.read("state/1/3.zip") == b"state"
+    assert home.names("state/1") == ["3.zip"]
+
+
+def test_nothing_is_adopted_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
+    home.create("taken", b"ours")
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    with pytest.raises(AlreadyExistsError):
+        home.adopt(tmp_path / "theirs", "taken")
+    with pytest.raises(NotFoundError):
+        home.adopt(tmp_path / "nowhere", "free")
+    assert home.read("taken") == b"ours"
+    assert home.names("") == ["taken"]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 3, 3 << 20])
+def test_a_digest_tells_size_and_hash_of_any_file(home: Files, size_bytes: int) -> None:
+    data = b"s" * size_bytes
+    home.create("a/b", data)
+    assert home.digest("a/b") == (size_bytes, sha256(data))
+    with pytest.raises(NotFoundError):
+        home.digest("a/c")
+
+
 @pytest.mark.parametrize(
     "path", ["", "/etc/passwd", "..", "../x", "a/../../x", "a/./b", "a//b", "a/", ".x.tmp", "a/.b.0.tmp/c", "a\0b"]
 )
 def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp_path: Path, path: str) -> None:
     (tmp_path / "x").write_bytes(b"outside")
-    for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b""), lambda path: home.replace(path, b"")):
+    for call in (
+        home.read,
+        home.digest,
+        home.delete,
+        home.sync,
+        lambda path: home.adopt(tmp_path / "x", path),
+        lambda path: home.create(path, b""),
+        lambda path: home.replace(path, b""),
+    ):
         with pytest.raises(RejectedError):
             call(path)
     if path:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
+from spark_jobs.storage.files import local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.support.systems import Crashed, CrashSystem, quick
 
@@ -276,3 +277,21 @@ def test_after_a_crash_nothing_of_the_process_goes_on(tmp_path: Path) -> None:
         with pytest.raises(Crashed):
             call()
     assert quick(tmp_path / "home").names("") == ["a"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_adopted_file_is_durable_once_it_is_synced(tmp_path: Path, seed: int | None) -> None:
+    def theirs(files: LocalFiles) -> Path:
+        return local_path(files).parents[1] / "theirs"
+
+    def prepare(files: LocalFiles) -> None:
+        theirs(files).write_bytes(NEW)
+
+    def act(files: LocalFiles) -> None:
+        files.adopt(theirs(files), "a/b/new")
+        files.sync("a/b/new")
+
+    def check(files: LocalFiles, finished: bool) -> None:
+        assert not finished or files.read("a/b/new") == NEW
+
+    assert crash_everywhere(tmp_path, prepare, act, check, seed=seed) > 3

@@ -135,7 +135,7 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
         def now(cls, tz: tzinfo | None = None) -> Any:
             return datetime(year, 1, 1, tzinfo=tz)
 
-    for module in ("control.channel", "control.liveness", "runtime.application", "runtime.final_checkpoint", "runtime.heartbeat"):
+    for module in ("control.channel", "control.liveness", "runtime.application", "runtime.checkpoint_try", "runtime.heartbeat"):
         monkeypatch.setattr(f"spark_jobs.{module}.datetime", Clock)
 
 

@@ -14,6 +14,7 @@ from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
+from tests.support.kafka_broker import CONNECTOR_JARS, KafkaBroker, jars, kafka_broker
 from tests.support.short_jvm import FEW_ROWS
 
 
@@ -27,10 +28,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     } | FEW_ROWS
-    session = start_session("tests", conf)
+    session = start_session("tests", conf, jars=jars(CONNECTOR_JARS))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark_jobs
-from spark_jobs import DeltaSink, Pipeline, RejectedError, read_staged
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RejectedError, RestartStrategy, read_staged
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
+from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.launch import RunOptions, launch_in_session
 from spark_jobs.storage.open import open_files
 from spark_jobs.testing import run_pipeline
 from tests.spark import inputs
@@ -139,6 +143,40 @@ def test_a_run_in_a_notebook_refuses_settings_that_a_running_application_cannot_
     with pytest.raises(RejectedError, match="sets spark.executor.memory = 9g, which a running Spark application cannot change"):
         site.run(_events(site, conf={"spark.executor.memory": "9g"}))
     assert not site.home.exists()
+
+
+def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
+    inputs.append(site.home.parent / "events", inputs.events(100))
+    settings = CheckpointSettings(interval="5 minutes", retained=3)
+    pipeline = _events(site, checkpoint=settings, restart=RestartStrategy.fixed_delay(attempts=2))
+    options = RunOptions(checkpoint=CheckpointOverrides(interval_ms=30_000))
+    launch_in_session(pipeline, str(site.home), {}, options, site.spark)
+    attempt = Attempts(open_files(str(site.home))).latest()
+    assert attempt is not None
+    assert attempt.checkpointing is not None
+    assert (attempt.checkpointing.interval_ms, attempt.checkpointing.retained) == (30_000, 3)
+    assert attempt.restart == FixedDelay(attempts=2, delay_ms=1_000)
+
+
+def test_a_test_runs_a_live_pipeline_to_the_end_of_its_rows(spark: SparkSession) -> None:
+    pipeline = Pipeline("live")
+
+    @pipeline.source(bounded=False, shared=True, event_time="departure", watermark_delay="1 hour")
+    def departures(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load("/nowhere")
+
+    @pipeline.stage(sink=DeltaSink("/nowhere/hourly"), trigger_interval="1 hour")
+    def hourly(departures: DataFrame) -> DataFrame:
+        counts = departures.groupBy(F.window("departure", "1 hour").alias("hour")).agg(F.count("*").alias("flights"))
+        return counts.select(F.hour("hour.start").alias("hour"), "flights")
+
+    @pipeline.stage(sink=DeltaSink("/nowhere/from_jfk"))
+    def from_jfk(departures: DataFrame) -> DataFrame:
+        return departures.where("origin = 'JFK'").select("origin")
+
+    rows = run_pipeline(pipeline, {"departures": DEPARTURES}, spark=spark)
+    assert sorted(row["flights"] for row in rows["hourly"]) == [1, 2]
+    assert len(rows["from_jfk"]) == 2
 
 
 def test_a_spark_connect_session_is_refused(site: Site) -> None:

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
-from spark_jobs.protocol.documents import DeltaPin
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import DeltaPin
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, assert_same, counted, public

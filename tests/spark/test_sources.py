@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.documents import FilesPin
 from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.pins import FilesPin
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count

@@ -15,7 +15,6 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
     AttemptDocument,
-    CheckpointHistory,
     CheckpointKind,
     Manifest,
     OnEnd,
@@ -23,14 +22,13 @@ from spark_jobs.protocol.documents import (
     Publish,
     RoundDocument,
     RunState,
-    StageCut,
     StageState,
     StageStatus,
     StartRequest,
     Status,
-    StepTime,
     WorkDirectory,
 )
+from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     BatchId,
@@ -42,6 +40,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline

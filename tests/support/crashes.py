@@ -30,6 +30,12 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.COMMIT_BATCH,
         Step.BURY_KEYS,
         Step.INHERIT_KEYS,
+        Step.PIN_STATE,
+        Step.PERSIST_STATE,
+        Step.CHANNEL_CREATE,
+        Step.RESTORE_BEGIN,
+        Step.RESTORE_END,
+        Step.DISCARD,
     }
 )
 """Steps that the small pipeline has no cause for."""

@@ -7,17 +7,16 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import documents
+from spark_jobs.protocol import checkpoint_requests, documents, history
+from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.documents import (
     ActionsFile,
     AttemptDocument,
-    CheckpointHistory,
     CheckpointKind,
-    DeltaPin,
     ErrorReport,
-    FilePin,
-    FilesPin,
+    InputLag,
     Manifest,
     OnEnd,
     OnRewind,
@@ -28,15 +27,14 @@ from spark_jobs.protocol.documents import (
     RunState,
     SinkCut,
     SinkResult,
-    StageCut,
     StageState,
     StageStatus,
     StartRequest,
     StartResponse,
     Status,
-    StepTime,
     WorkDirectory,
 )
+from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -53,6 +51,9 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
+from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 
 _NONCE = "0" * 32
 _NOON = datetime(2013, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -68,12 +69,19 @@ _FAILURE = ErrorReport(
 )  # fmt: skip
 _PIN = DeltaPin(path="file:///data/flights", table="9c0a", version=4)
 _FILES = FilesPin(path="/data/in", files=(FilePin(path="/data/in/1.csv", timestamp_ms=1357128000250, size_bytes=90),))
+_KAFKA = KafkaPin(topics={"clicks": {0: 7, 1: 0}})
 
 
 def _manifest() -> Manifest:
     stage = StageCut(
         query="b0", batch=BatchId(6), offsets_sha256=_SHA256, commits_sha256=_SHA256, watermark_ms=253402300799000, finished=True,
         drained=True, drain_batches=1, rows=336776, late_rows=0,
+        files=(StateFile(path="metadata", stored="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
+        channel=ChannelCut(
+            metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, facts={"table_id": "9c0b"}, staged_in="file:///data/hourly",
+            path="checkpoints/2/hourly.channel", sha256=_SHA256, first=BatchId(5), last=BatchId(6), in_flight_rows=9,
+            in_flight_size_bytes=4096,
+        ),
     )  # fmt: skip
     sink = SinkCut(
         stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", schema_sha256=_SHA256, protocol_sha256=_SHA256,
@@ -87,7 +95,7 @@ def _manifest() -> Manifest:
         round=RoundNumber(1), run=_RUN, attempt=AttemptNumber(3), work_directory=_WORK, request=_REQUEST,
         began_at=_NOON, completed_at=_NOON,
         graph={"stages": {"hourly": ["departures"]}}, parameters={"flights": "/data/flights"},
-        settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES)},
+        settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES, _KAFKA)},
         stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
     )  # fmt: skip
 
@@ -97,42 +105,65 @@ SAMPLES: tuple[Document, ...] = (
     StartRequest(
         nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, requested_at=_NOON, parameters={"day": "2013-01-02"},
         on_end=OnEnd.SUSPEND, publish=Publish.EXTERNAL, fresh=True, on_rewind=OnRewind.KEEP,
+        checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
     ),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
         work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711,
         started_at=_NOON, versions={"pyspark": "4.2.0"},
+        checkpointing=Checkpointing(
+            interval_ms=30_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=True,
+            aligned_timeout_ms=None, max_in_flight_bytes=None,
+        ),
+        restart=FixedDelay(attempts=1, delay_ms=1_000),
     ),
     RoundDocument(
         nonce=_NONCE, round=RoundNumber(1), run=_RUN, incarnation=_INCARNATION, on_end=OnEnd.DRAIN, publish=None,
         parameters={"ratio": 0.5}, graph={"stages": {"hourly": {"inputs": {"departures": "departures"}}}}, begun_at=_NOON,
     ),
-    PinnedInput(nonce=_NONCE, input=InputName("departures"), pins=(_PIN, _FILES)),
+    PinnedInput(nonce=_NONCE, input=InputName("departures"), pins=(_PIN, _FILES, _KAFKA)),
     _manifest(),
     StartResponse(
         nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, checkpoint=CheckpointId(2),
         sinks={SinkName("hourly"): SinkResult(table="file:///data/hourly", checkpoint=CheckpointId(2), version=7, rows=9)},
         error=_FAILURE, answered_at=_NOON,
     ),
+    CheckpointRequest(nonce=_NONCE, request=RequestId("checkpoint-a"), requested_at=_NOON),
+    CheckpointResponse(
+        nonce=_NONCE, request=RequestId("checkpoint-a"), attempt=AttemptNumber(3), checkpoint=CheckpointId(2), duration_s=0.25,
+        sinks={SinkName("hourly"): CheckpointedSink(table="file:///data/hourly", version=7, rows=9, size_bytes=4096)},
+        error=_FAILURE, answered_at=_NOON,
+    ),
     CheckpointHistory(
         nonce=_NONCE, checkpoint=CheckpointId(2), checkpoint_kind=CheckpointKind.FINAL, attempt=AttemptNumber(3), began_at=_NOON,
         steps=(StepTime(step="manifest.create", duration_s=0.125),), files=3, size_bytes=4096, rows=9, failure=_FAILURE,
+        aligned=False, alignment_s=1.5, in_flight_rows=4, in_flight_bytes=512, finished=(StageName("daily"),),
+        ended_inputs={StageName("hourly"): ("departures",)},
     ),
     Status(
         nonce=_NONCE, attempt=AttemptNumber(3), run=_RUN, state=RunState.RUNNING, updated_at=_NOON,
-        stages={StageName("hourly"): StageStatus(state=StageState.DRAINING, batch=BatchId(6), watermark_ms=0, progress=0.5)},
+        stages={StageName("hourly"): StageStatus(state=StageState.DRAINING, batch=BatchId(6), watermark_ms=0, progress=0.5, restarts=2,
+            reason="ValueError", lag={"departures": InputLag(rows=5, size_bytes=100)})},
         checkpoint=CheckpointId(1), spark_ui="http://127.0.0.1:4040",
     ),
 )  # fmt: skip
 """One of each kind. Equal in every run."""
 
+
+def a_sample_manifest(checkpoint: int, stages: dict[StageName, StageCut]) -> Manifest:
+    """A manifest without a parent and without sinks."""
+    changes = {"checkpoint": CheckpointId(checkpoint), "parent": None, "stages": stages, "sinks": {}}
+    return _manifest().model_copy(update=changes)
+
+
 KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 
 def kinds_in_the_product() -> set[type[Document]]:
-    """Every kind that ``protocol/documents.py`` defines."""
-    return {kind for kind in Document.__subclasses__() if kind.__module__ == documents.__name__}
+    """Every kind that these modules of ``protocol`` define."""
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history)}
+    return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -54,6 +54,7 @@ class Drivers:
     """Starts drivers on one site and knows their processes, also those whose parents are dead."""
 
     site: RunSite
+    entry: str = small_pipeline.__file__
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def start(self, *options: str, run: str | None = "first", doom: Doomed | None = None) -> subprocess.Popen[str]:
@@ -66,7 +67,7 @@ class Drivers:
         """
         module = ["spark_jobs"] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
         when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence)]
-        command = [*module, *when, "run", small_pipeline.__file__, f"--home={self.site.home}", "--output=json"]
+        command = [*module, *when, "run", self.entry, f"--home={self.site.home}", "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         return subprocess.Popen(
             [sys.executable, "-m", *command, *asked, *(f"--conf={key}={value}" for key, value in SETTINGS.items()), *options],
@@ -111,9 +112,9 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 
 
 @contextmanager
-def drivers_on(site: RunSite) -> Iterator[Drivers]:
-    """Drivers that are ended, with all that they started, when the context closes."""
-    drivers = Drivers(site)
+def drivers_on(site: RunSite, entry: str = small_pipeline.__file__) -> Iterator[Drivers]:
+    """Drivers of the pipeline in ``entry`` that are ended, with all that they started, when the context closes."""
+    drivers = Drivers(site, entry)
     try:
         yield drivers
     finally:

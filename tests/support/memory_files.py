@@ -1,8 +1,11 @@
 """The storage port in memory: for tests of what is built on it. Safe for several threads."""
 
+from pathlib import Path
 from threading import Lock
 
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
+from spark_jobs.storage.files import Digest
 
 
 class MemoryFiles:
@@ -34,6 +37,13 @@ class MemoryFiles:
             if path not in self.contents:
                 raise NotFoundError(f"{path} is not there.", path=path)
             return self.contents[path]
+
+    def digest(self, path: str) -> Digest:
+        data = self.read(path)
+        return Digest(len(data), sha256(data))
+
+    def adopt(self, source: Path, path: str) -> None:
+        self.create(path, source.read_bytes())
 
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""

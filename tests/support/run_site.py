@@ -21,6 +21,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
+from tests.support.kafka_broker import CONNECTOR_JARS, jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
@@ -36,7 +37,7 @@ SMALL = {
 
 def small_session() -> SparkSession:
     """A session for small runs; other tests of this process have their own."""
-    session = start_session("tests", APPLICATION).newSession()
+    session = start_session("tests", APPLICATION, jars=jars(CONNECTOR_JARS)).newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
     return session

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from spark_jobs.protocol.documents import Publisher, SinkMode, UpsertCut
+from spark_jobs.protocol.documents import Publisher, SinkMode
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from tests.support.staged_pipeline import SCHEMA, Row, StagedPipeline, path_of
 
 Rows = list[Row]

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.store import HISTORY_KEPT, CheckpointStore
 from spark_jobs.protocol.codec import canonical, encode
-from spark_jobs.protocol.documents import CheckpointHistory, CheckpointKind, Manifest, Publish, SinkCut
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -15,6 +15,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     UnsupportedFormatError,
 )
+from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import AppId, AttemptNumber, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.support.memory_files import MemoryFiles
@@ -273,6 +274,21 @@ def test_a_history_meets_another_attempts_entry_and_takes_the_next_number(store:
     slow.contents = files.contents
     store.record(a_history(1))
     assert CheckpointStore(slow).record(a_history(1)) == "history/1-2.json"
+
+
+def test_the_history_is_bounded_and_the_newest_tries_stay(store: CheckpointStore, files: MemoryFiles) -> None:
+    for k in range(1, HISTORY_KEPT + 4):
+        store.record(a_history(k))
+    assert len(files.names("history")) == HISTORY_KEPT
+    assert store.record(a_history(HISTORY_KEPT + 3)) == f"history/{HISTORY_KEPT + 3}-2.json"
+    remembered = [entry.checkpoint for entry in store.history()]
+    assert (remembered[0], remembered[-2:]) == (5, [HISTORY_KEPT + 3] * 2)
+
+
+def test_tries_after_a_checkpoint_are_counted_whatever_attempt_has_made_them(store: CheckpointStore) -> None:
+    for k in (1, 2, 2, 2):
+        store.record(a_history(k))
+    assert [store.failures_since(CheckpointId(1)), store.failures_since(CheckpointId(2)), store.failures_since(None)] == [3, 0, 4]
 
 
 def test_an_unreadable_entry_of_the_history_stops_nothing(store: CheckpointStore, files: MemoryFiles) -> None:

@@ -77,7 +77,7 @@ def test_a_try_that_failed_is_listed_with_its_reason(drained: UsedHome, kind: Ch
     report = ErrorReport(error="StorageFullError", retry="with_backoff", failed="The disk is full.")
     drained.staged.store.record(a_try(2, checkpoint_kind=kind, failure=report))
     shown = spark_jobs("checkpoints", "--home", drained.url)
-    assert "Checkpoint 2 is failed: The disk is full." in shown.stdout
+    assert "Checkpoint 2 has failed: StorageFullError: The disk is full." in shown.stdout
     assert kind.value in shown.stdout
 
 
@@ -87,3 +87,37 @@ def test_a_corrupt_manifest_is_listed_as_corrupt(drained: UsedHome) -> None:
     assert shown.exit_code == 0
     assert "Checkpoint 2 is corrupt" in shown.stdout
     assert "checkpoints/2/manifest.json" in shown.stdout
+
+
+def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ended(drained: UsedHome) -> None:
+    held = {"alignment_s": 2.5, "finished": (DAILY,), "ended_inputs": {HOURLY: ("events",)}}
+    drained.staged.store.record(a_try(2, aligned=True, **held))
+    drained.staged.store.record(a_try(3, aligned=False, in_flight_rows=1_234, in_flight_bytes=5_000, **held))
+    shown = spark_jobs("checkpoints", "--home", drained.url).stdout
+    assert "aligned, 2.50 s  " in shown
+    assert "unaligned, 2.50 s, 1,234 rows in flight (5.0 kB)" in shown
+    assert "At its end in checkpoint 3: stage daily, input events of stage hourly." in shown
+    entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert [(entry["aligned"], entry["in_flight_bytes"]) for entry in entries] == [(True, 0), (True, 0), (False, 5_000)]
+    assert (entries[2]["finished"], entries[2]["ended_inputs"]) == (["daily"], {"hourly": ["events"]})
+
+
+def test_a_checkpoint_whose_manifest_is_gone_is_subsumed(drained: UsedHome) -> None:
+    drained.files.delete("checkpoints/1")
+    (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
+    assert (entry["outcome"], entry["rows"], entry["problem"]) == ("subsumed", 6, None)
+    assert "subsumed" in spark_jobs("checkpoints", "--home", drained.url).stdout
+
+
+def test_of_many_checkpoints_people_are_shown_the_newest(drained: UsedHome) -> None:
+    for k in range(2, 130):
+        drained.staged.store.record(a_try(k))
+    shown = spark_jobs("checkpoints", "--home", drained.url).stdout
+    assert "29 older ones are left out" in shown
+    assert len(document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]) == 129
+
+
+def test_a_checkpoint_that_somebody_has_asked_for_is_told_from_a_periodic_one(drained: UsedHome) -> None:
+    drained.complete(checkpoint_kind=CheckpointKind.PERIODIC, request="checkpoint-now")
+    shown = spark_jobs("checkpoints", "--home", drained.url).stdout
+    assert [word for word in ("final", "requested", "periodic") if f" {word} " in shown] == ["final", "requested"]

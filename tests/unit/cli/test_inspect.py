@@ -1,7 +1,7 @@
 import shutil
 
-from spark_jobs.protocol.documents import DeltaPin
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.publisher import publish
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import HOURLY, path_of

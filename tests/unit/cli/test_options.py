@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.cli.options import pairs, parameters, words
+from spark_jobs.cli.options import CHECKPOINT_OPTIONS, checkpoint_overrides, pairs, parameters, words
+from spark_jobs.protocol.checkpointing import SETTINGS, CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError
 
 names = st.text(st.characters(exclude_characters="=", exclude_categories=["Z", "C"]), min_size=1)
@@ -31,6 +32,34 @@ def test_a_secret_in_a_malformed_pair_is_not_repeated() -> None:
 def test_a_name_that_is_given_twice_is_refused() -> None:
     with pytest.raises(InvalidParameterError, match="twice"):
         pairs("--conf", ["a=1", "a=2"])
+
+
+def test_a_command_line_that_says_nothing_about_checkpoints_overrides_nothing() -> None:
+    assert checkpoint_overrides(dict.fromkeys(CHECKPOINT_OPTIONS)) is None
+
+
+def test_every_checkpoint_setting_has_an_option() -> None:
+    assert tuple(CHECKPOINT_OPTIONS.values()) == SETTINGS
+    given = {
+        "checkpoint_interval": "1 second",
+        "checkpoint_timeout": "1 minute",
+        "checkpoint_min_pause": "0 seconds",
+        "tolerable_failures": 0,
+        "retained": 2,
+        "unaligned": False,
+        "aligned_timeout": "5 seconds",
+        "max_in_flight_bytes": 9,
+    }
+    assert checkpoint_overrides({"entry": "flights.py"} | given) == CheckpointOverrides(
+        interval_ms=1_000,
+        timeout_ms=60_000,
+        min_pause_ms=0,
+        tolerable_failures=0,
+        retained=2,
+        unaligned=False,
+        aligned_timeout_ms=5_000,
+        max_in_flight_bytes=9,
+    )
 
 
 def test_lists_are_written_as_for_spark_or_repeated() -> None:

@@ -16,6 +16,7 @@ from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartRequest, StartResponse
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
 from spark_jobs.publication.publisher import publish
@@ -95,12 +96,14 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
     options = ["--run-id", "r", "--on-end", "suspend", "--publish", "external", "--fresh", "--on-rewind", "keep"]
     conf = ["--conf", "spark.executor.memory=2g", "--conf", "spark.x=a=b", "--packages", "g:n:1,g:m:2", "--driver-memory", "1g"]
     adopt = ["--adopt-offsets", "a=/old a", "--adopt-offsets", "b=/old b"]
-    assert run(unused, *unused.params, *options, *adopt, *conf).exit_code == 0
+    checkpoint = ["--checkpoint-interval", "30 seconds", "--retained", "3", "--aligned"]
+    assert run(unused, *unused.params, *options, *adopt, *checkpoint, *conf).exit_code == 0
     parameters, chosen, _, _ = given["rest"]
     assert parameters == {"warehouse": str(unused.directory / "warehouse")}
     assert (chosen.run, chosen.on_end, chosen.publish) == ("r", OnEnd.SUSPEND, Publish.EXTERNAL)
     assert (chosen.fresh, chosen.on_rewind) == (True, OnRewind.KEEP)
     assert chosen.adopt_offsets == {"a": "/old a", "b": "/old b"}
+    assert chosen.checkpoint == CheckpointOverrides(interval_ms=30_000, retained=3, unaligned=False)
 
 
 def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +128,11 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--request", "start-1", "--param", "warehouse=w", "--fresh"], "--param, --fresh"),
         (["--request", "start-1", "--on-rewind", "keep"], "--on-rewind"),
         (["--request", "start-1", "--adopt-offsets", "flights=old"], "--adopt-offsets"),
+        (["--request", "start-1", "--aligned", "--retained", "2"], "--retained, --aligned"),
+        (["--request", "start-1", "--max-in-flight-bytes", "2"], "--max-in-flight-bytes"),
+        (["--checkpoint-interval", "soon"], "checkpoint interval='soon' is not an interval"),
+        (["--retained", "0"], "checkpoint retained=0 is not a whole number above 0"),
+        (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= says when an aligned checkpoint becomes"),
         (["--adopt-offsets", "old"], "no value"),
         (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.cli import words
-from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 
 
@@ -40,6 +40,7 @@ def test_a_pin_says_where_an_input_ends() -> None:
     assert words.pin(DeltaPin(path="/d", table="t", version=4)) == "/d at version 4"
     files = tuple(FilePin(path=f"/in/{n}", timestamp_ms=0, size_bytes=600) for n in range(2))
     assert words.pin(FilesPin(path="/in", files=files)) == "/in: 2 files, 1.2 kB"
+    assert words.pin(KafkaPin(topics={"a": {0: 4, 1: 0}, "b": {0: 9}})) == "topic a: 2 partitions; topic b: 1 partition"
 
 
 def test_times_are_in_utc() -> None:

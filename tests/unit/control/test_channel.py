@@ -10,6 +10,7 @@ import pytest
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, OnEnd, StartRequest, StartResponse, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import (
@@ -73,12 +74,15 @@ def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel
     assert channel.request_start(A, parameters={"x": 1}) == first
 
 
-@pytest.mark.parametrize("changed", [{"parameters": {"x": 2}}, {"fresh": True}, {"on_end": OnEnd.SUSPEND}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"parameters": {"x": 2}}, {"fresh": True}, {"on_end": OnEnd.SUSPEND}, {"checkpoint": CheckpointOverrides(retained=2)}],
+)
 def test_asking_again_in_other_words_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
     channel.request_start(A, parameters={"x": 1})
     asked = channel.request_start(A, **({"parameters": {"x": 1}} | changed))
     assert asked.attempt == 2
-    assert asked.model_dump(include=set(changed)) == changed
+    assert {name: getattr(asked, name) for name in changed} == changed
 
 
 def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import DeltaPin, OnEnd, PinnedInput, RoundDocument
+from spark_jobs.protocol.documents import OnEnd, PinnedInput, RoundDocument
 from spark_jobs.protocol.ids import IncarnationId, InputName, RoundNumber, RunId
+from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.storage.local import LocalFiles
 
 NAME = InputName("departures")

@@ -8,7 +8,16 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
-from spark_jobs.protocol import documents, ownership
+from spark_jobs.protocol import (
+    checkpoint_requests,
+    checkpointing,
+    documents,
+    history,
+    ownership,
+    pins,
+    restart_settings,
+    stage_cut,
+)
 from spark_jobs.protocol.codec import Document, Part, decode
 from spark_jobs.protocol.documents import PipelineDocument
 from tests.support.pages import ROOT, blocks, headings, table_rows
@@ -18,8 +27,9 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", d
 
 
 def models() -> list[type[Part]]:
-    found = [each for module in (documents, ownership) for each in vars(module).values()]
-    found = [each for each in found if isinstance(each, type) and issubclass(each, Part)]
+    modules = (documents, history, ownership, checkpointing, checkpoint_requests, pins, restart_settings, stage_cut)
+    found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))
+    found = [each for each in found if issubclass(each, Part)]
     return [each for each in found if each not in (Part, Document)]
 
 

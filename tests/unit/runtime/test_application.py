@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import AttemptDocument, RunState, StartRequest, Status, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, InvalidPipelineError, RunCancelledError
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RoundNumber, RunId, WorkDirectoryId
@@ -73,16 +73,14 @@ def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:
         home.launch()
 
 
-def test_a_pipeline_that_never_ends_is_refused_before_spark_and_answered(home: Home) -> None:
-    pipeline = Pipeline("small", params=small_pipeline.Params)
-    pipeline.source(bounded=False, name="clicks")(lambda spark: spark)
-    pipeline.stage(sink=DeltaSink("{warehouse}/seen"), name="seen")(lambda clicks: clicks)
-    with pytest.raises(InvalidPipelineError, match="source 'clicks': unbounded inputs cannot be run"):
-        launch_requested(pipeline, home.files, home.request.request, no_spark)
-    answer = home.channel.response(home.request.request)
+def test_checkpoint_settings_that_make_no_sense_with_the_pipelines_are_refused_and_answered(home: Home) -> None:
+    overrides = CheckpointOverrides(aligned_timeout_ms=600_000)
+    request = home.channel.request_start(RunId("b task"), parameters=home.request.parameters, checkpoint=overrides)
+    with pytest.raises(InvalidPipelineError, match="aligned_timeout .* is not shorter than timeout"):
+        launch_requested(small_pipeline.pipeline, home.files, request.request, no_spark)
+    answer = home.channel.response(request.request)
     assert answer is not None
     assert answer.error is not None
-    assert answer.error.error == "InvalidPipelineError"
 
 
 def test_a_second_driver_leaves_the_one_on_another_host_alone(home: Home) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.protocol.documents import DeltaPin, FilePin, FilesPin
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
 from spark_jobs.runtime.bounds import NO_OFFSET, DeltaBound, FilesBound, FileSourceLog, delta_offset
 from spark_jobs.storage.local import LocalFiles
 

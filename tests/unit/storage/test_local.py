@@ -8,6 +8,7 @@ import pytest
 
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
+    AlreadyExistsError,
     ConflictError,
     InvalidParameterError,
     MissingRequirementError,
@@ -245,3 +246,43 @@ def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path, co
     assert error.safe
     assert error.remedy
     assert error.evidence == {"path": str(tmp_path / "a" / "b"), "errno": code}
+
+
+class _OnAnotherFileSystem(RealSystem):
+    """What lies outside of ``root`` cannot get a name inside."""
+
+    def __init__(self, root: Path, code: int) -> None:
+        self._root, self._code = root, code
+
+    def link(self, source: str, target: str) -> None:
+        if not source.startswith(str(self._root)):
+            raise OSError(self._code, os.strerror(self._code))
+        super().link(source, target)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+def test_what_cannot_have_a_second_name_is_copied(tmp_path: Path, code: int) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"state" * 500_000)
+    files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", code))
+    files.adopt(theirs, "a/b")
+    assert files.read("a/b") == theirs.read_bytes()
+    assert not (tmp_path / "home/a/b").samefile(theirs)
+    with pytest.raises(AlreadyExistsError):
+        files.adopt(theirs, "a/b")
+    assert [found.name for found in (tmp_path / "home/a").iterdir()] == ["b"]
+
+
+def test_what_can_have_a_second_name_is_not_copied(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"state")
+    LocalFiles(tmp_path / "home").adopt(theirs, "a/b")
+    assert (tmp_path / "home/a/b").samefile(theirs)
+
+
+def test_a_file_that_may_not_be_adopted_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"state")
+    files = LocalFiles(tmp_path / "home", _OnAnotherFileSystem(tmp_path / "home", errno.EACCES))
+    with pytest.raises(AccessDeniedError):
+        files.adopt(tmp_path / "theirs", "a/b")
+    assert list((tmp_path / "home/a").iterdir()) == []

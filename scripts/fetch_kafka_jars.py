@@ -1,0 +1,58 @@
+"""Puts the jars of a Kafka broker, and of Spark's connector to it, into Ivy's cache, and lists them in the files that are named.
+
+For the tests only. Who runs pipelines names the connector to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.java_gateway import launch_gateway
+
+BROKER = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
+CONNECTOR = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",  # the newest release that mirrors hold; used with tokens only
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+"""All that Spark does not bring itself, by name, because a mirror may lack one of the versions that the connector asks for."""
+
+
+def main(broker: Path, connector: Path) -> None:
+    """Writes each list last and whole: a set-up that is interrupted leaves none."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    launch: Any = launch_gateway
+    gateway = launch()
+    try:
+        scala = [
+            str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+        ]  # Spark never fetches it
+        _list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
+        _list(connector, _resolved(gateway.jvm, CONNECTOR, transitive=False))
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def _resolved(jvm: Any, packages: Sequence[str], *, transitive: bool) -> list[str]:
+    """As ``--packages`` does it, but without a Spark application and its class path."""
+    settings = jvm.scala.Option.apply(None)
+    jars = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+        transitive, "", ",".join(packages), None, None, settings
+    )
+    return [str(jar) for jar in jvm.scala.jdk.javaapi.CollectionConverters.asJava(jars)]
+
+
+def _list(stamp: Path, jars: Sequence[str]) -> None:
+    unfinished = stamp.with_suffix(".unfinished")
+    unfinished.write_text("".join(f"{jar}\n" for jar in jars))
+    unfinished.replace(stamp)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""Requests for a checkpoint of a running pipeline, and their answers.
+
+Invariants:
+
+1. ``requests/checkpoint-<id>.json`` and ``responses/checkpoint-<id>.json`` are created if absent: an id is asked once and answered once,
+   however often it is repeated.
+2. The answer is that of a checkpoint which was triggered after the request was there, or the error with which such a try has failed.
+3. An open request is never deleted. Of the answered ones the newest are kept, see :meth:`CheckpointRequests.forget_old`.
+"""
+
+import logging
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.errors import (
+    AlreadyExistsError,
+    CorruptDocumentError,
+    InvalidParameterError,
+    NotFoundError,
+    RejectedError,
+)
+from spark_jobs.protocol.ids import CHECKPOINT_REQUEST, RequestId, checkpoint_request_id
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+_LOG = logging.getLogger(__name__)
+_ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+ANSWERS_KEPT = 100
+"""So many answered requests are kept,"""
+ANSWER_KEPT_FOR = timedelta(hours=1)
+"""and every one that is not older than this: whoever waits for it looks much more often."""
+
+
+def request_id(asker: str | None = None) -> RequestId:
+    """The id of a request.
+
+    Args:
+        asker: As its asker has chosen it, with or without the ``checkpoint-`` that it begins with; a new one by default.
+
+    Raises:
+        InvalidParameterError: It cannot be the name of a file everywhere.
+    """
+    if asker is None:
+        return checkpoint_request_id(str(uuid4()))
+    name = asker.removeprefix(CHECKPOINT_REQUEST)
+    if not _ASKER.fullmatch(name):
+        raise InvalidParameterError(
+            f"{asker!r} cannot be the id of a request.",
+            safe="Nothing was asked for.",
+            remedy="Use at most 100 letters, digits, dots, hyphens and underscores, the first a letter or a digit.",
+            request=asker,
+        )
+    return checkpoint_request_id(name)
+
+
+class CheckpointRequests:
+    """The requests for a checkpoint in one home. Holds no state: every call looks at the files.
+
+    Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails, and may then
+    be repeated.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def ask(self, request: RequestId) -> CheckpointResponse | None:
+        """Asks for a checkpoint, durably; idempotent. Returns the answer, if the request has been given one before.
+
+        Raises:
+            RejectedError: No attempt is at work, or the pipeline has only bounded inputs: nobody would take it. Nothing was written.
+        """
+        answer = self.answer_of(request)
+        if answer is not None:
+            return answer
+        self._refuse_unanswerable(request)
+        try:
+            with step(Step.REQUEST_CREATE):
+                asked = CheckpointRequest(request=request, requested_at=datetime.now(UTC))
+                create_document(self._files, f"requests/{request}.json", asked)
+        except AlreadyExistsError:
+            pass  # asked before
+        return None
+
+    def open(self) -> tuple[RequestId, ...]:
+        """The requests that are not answered yet, the oldest first."""
+        answered = set(self._ids("responses"))
+        return tuple(sorted((r for r in self._ids("requests") if r not in answered), key=self._asked_at))
+
+    def answer(self, response: CheckpointResponse) -> CheckpointResponse:
+        """Answers a request, once, durably; returns the answer that stands."""
+        try:
+            with step(Step.RESPONSE_CREATE):
+                create_document(self._files, f"responses/{response.request}.json", response)
+        except AlreadyExistsError:
+            return read_document(self._files, f"responses/{response.request}.json", CheckpointResponse)
+        return response
+
+    def answer_of(self, request: RequestId) -> CheckpointResponse | None:
+        """The answer to a request; None while it is open."""
+        try:
+            return read_document(self._files, f"responses/{request}.json", CheckpointResponse)
+        except NotFoundError:
+            return None
+
+    def forget_old(self, now: datetime) -> None:
+        """Deletes answered requests, with their answers: all but the newest 100, and but those of the last hour. Idempotent.
+
+        Args:
+            now: The time.
+        """
+        answered = self._ids("responses")
+        if len(answered) <= ANSWERS_KEPT:
+            return
+        newest_first = sorted(((self._answered_at(request), request) for request in answered), reverse=True)
+        for answered_at, request in newest_first[ANSWERS_KEPT:]:
+            if now - answered_at > ANSWER_KEPT_FOR:
+                self._files.delete(f"requests/{request}.json")  # first: without its answer it would be open again
+                self._files.delete(f"responses/{request}.json")
+
+    def _refuse_unanswerable(self, request: RequestId) -> None:
+        attempt = Attempts(self._files).latest()
+        if attempt is None or not driver_at_work(self._files):
+            raise RejectedError(
+                f"No attempt is at work in {self._files.url}: nobody would take a checkpoint.",
+                exists="See spark-jobs checkpoints for those that are complete.",
+                safe="Nothing was written.",
+                remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
+                home=self._files.url,
+                request=request,
+            )
+        found = Rounds(self._files).read(attempt.round)
+        sources = found.graph["sources"].values() if found else ()
+        if found and all(source["bounded"] for source in sources):
+            raise RejectedError(
+                "The pipeline has only bounded inputs: its one checkpoint comes at their end.",
+                safe="Nothing was written; the run goes on.",
+                remedy="Wait for the run; spark-jobs status --watch shows how far it is.",
+                home=self._files.url,
+                request=request,
+                attempt=attempt.attempt,
+            )
+
+    def _ids(self, directory: str) -> list[RequestId]:
+        names = (name.removesuffix(".json") for name in self._files.names(directory) if name.endswith(".json"))
+        return [RequestId(name) for name in names if name.startswith(CHECKPOINT_REQUEST)]
+
+    def _asked_at(self, request: RequestId) -> tuple[datetime, RequestId]:
+        try:
+            return read_document(self._files, f"requests/{request}.json", CheckpointRequest).requested_at, request
+        except CorruptDocumentError as error:
+            _LOG.warning("a request is answered all the same: %s", error)
+            return _END_OF_TIME, request
+
+    def _answered_at(self, request: RequestId) -> datetime:
+        try:
+            return read_document(self._files, f"responses/{request}.json", CheckpointResponse).answered_at
+        except (CorruptDocumentError, NotFoundError):
+            return datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,42 @@
+"""What is remembered of each try at a checkpoint. For people and plots: nothing is decided by it."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from spark_jobs.protocol.codec import Document, Part
+from spark_jobs.protocol.documents import CheckpointKind, ErrorReport
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
+
+
+class StepTime(Part):
+    """How long one step of a checkpoint took."""
+
+    step: str
+    duration_s: float
+
+
+class CheckpointHistory(Document):
+    """``history/<k>-<try>.json``: what happened to one try at checkpoint k."""
+
+    kind = "checkpoint_history"
+    checkpoint: CheckpointId
+    checkpoint_kind: CheckpointKind
+    attempt: AttemptNumber
+    began_at: datetime
+    steps: tuple[StepTime, ...]
+    files: int
+    size_bytes: int
+    rows: int
+    aligned: bool | None = None
+    """Whether no row was between two stages at the cut. None where the try has failed before its cut."""
+    alignment_s: float = 0.0
+    """How long it waited for that, with success or without."""
+    in_flight_rows: int = 0
+    """Rows between two stages at the cut: named by the checkpoint, never written again. A version that was read in part counts whole."""
+    in_flight_bytes: int = 0
+    finished: tuple[StageName, ...] = ()
+    """Stages that were at their end before the cut."""
+    ended_inputs: dict[StageName, tuple[str, ...]] = Field(default_factory=dict)
+    """By stage that runs on those of its inputs that had ended."""
+    failure: ErrorReport | None = None

@@ -1,0 +1,43 @@
+"""Parts of the documents of a round: where each stream of a bounded source ends; see :mod:`spark_jobs.protocol.documents`."""
+
+from typing import Literal
+
+from spark_jobs.protocol.codec import Part
+
+
+class DeltaPin(Part):
+    """Every row up to and including ``version`` belongs to the round."""
+
+    format: Literal["delta"] = "delta"
+    path: str
+    table: str
+    version: int
+    rows: int | None = None
+    """Rows of the table at that version, where its log tells: for progress."""
+
+
+class FilePin(Part):
+    """One file of a file source. ``timestamp_ms`` is its modification time, as Spark records it."""
+
+    path: str
+    timestamp_ms: int
+    size_bytes: int
+
+
+class FilesPin(Part):
+    """Exactly these files belong to the round."""
+
+    format: Literal["files"] = "files"
+    path: str
+    files: tuple[FilePin, ...]
+
+
+class KafkaPin(Part):
+    """Every record before these offsets belongs to the round; none of a partition that is not named."""
+
+    format: Literal["kafka"] = "kafka"
+    topics: dict[str, dict[int, int]]
+    """By topic and partition the end: the offset that the next record would have got."""
+
+
+Pin = DeltaPin | FilesPin | KafkaPin

@@ -1,0 +1,148 @@
+"""Takes the checkpoints of a pipeline while its stages run: one at a time, in one thread (design, section 7)."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    DeadlineExceededError,
+    FencedError,
+    InterruptedRunError,
+    OutcomeUnknownError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.cut import Alignment, Cut, Cuttable, Waiting, take_cut
+from spark_jobs.runtime.schedule import CheckpointSchedule
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 0.05
+TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, StorageError)
+"""What a try at a checkpoint may fail with while the pipeline runs on."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A checkpoint that is to be taken now."""
+
+    kind: CheckpointKind
+    request: RequestId | None
+    find_cut: Callable[[], Cut]
+    deadline_s: float
+    """On the monotonic clock."""
+
+
+class Requests(Protocol):
+    """What people ask for, and how they are answered."""
+
+    def open(self) -> Sequence[RequestId]:
+        """The requests for a checkpoint that are not answered yet, the oldest first."""
+        ...
+
+    def completed(self, requests: Sequence[RequestId], manifest: Manifest) -> None:
+        """Tells those who have asked of their checkpoint."""
+        ...
+
+    def failed(self, requests: Sequence[RequestId], error: StreamPipelineError) -> None:
+        """Tells those who have asked that the try has failed."""
+        ...
+
+
+class Coordinator:
+    """Runs until the pipeline is cancelled or a stage gives up.
+
+    Args:
+        stages: In topological order.
+        failures: What stages have given up with.
+        take: Takes a checkpoint, publishes it, and deletes what it has made needless.
+        alignment: Of periodic checkpoints.
+        timeout_s: A try that takes longer has failed.
+        schedule: When checkpoints are due.
+        cancellation: Of the attempt.
+        requests: For a checkpoint. One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
+        is_idle: Whether a checkpoint would say what the last one says: then none is taken, unless somebody asks for it.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Cuttable],
+        failures: Callable[[], BaseException | None],
+        take: Callable[[Due], Manifest],
+        *,
+        alignment: Alignment,
+        timeout_s: float,
+        schedule: CheckpointSchedule,
+        cancellation: Cancellation,
+        requests: Requests,
+        is_idle: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stages = stages
+        self._failures = failures
+        self._take = take
+        self._alignment, self._timeout_s = alignment, timeout_s
+        self._schedule = schedule
+        self._cancellation = cancellation
+        self._requests = requests
+        self._is_idle = is_idle
+
+    def run(self) -> None:
+        """Takes checkpoints as they are due.
+
+        Raises:
+            RunCancelledError: The attempt was cancelled.
+            InterruptedRunError: More tries than are tolerable have failed.
+            StreamPipelineError: A stage has given up, or a checkpoint cannot be published.
+        """
+        while True:
+            self._pause()
+            asked = self._requests.open()
+            now_s = time.monotonic()
+            if asked or (self._schedule.is_due(now_s) and not self._is_idle()):
+                self._try(asked)
+            elif self._schedule.is_due(now_s):
+                self._schedule.skipped(now_s)
+
+    def _try(self, asked: Sequence[RequestId]) -> None:
+        triggered_s = time.monotonic()
+        deadline_s = triggered_s + self._timeout_s
+        waiting = Waiting(time.monotonic, self._pause)
+
+        def find_cut() -> Cut:
+            return take_cut(self._stages, self._alignment, deadline_s, waiting)
+
+        try:
+            manifest = self._take(Due(CheckpointKind.PERIODIC, asked[0] if asked else None, find_cut, deadline_s))
+        except FencedError:
+            raise
+        except TRIED_AGAIN as error:
+            _LOG.warning("a checkpoint failed: %s", error)
+            self._requests.failed(asked, error)
+            if not self._schedule.failed(triggered_s, time.monotonic()):
+                raise self._too_many(error) from error
+        else:
+            _LOG.info("checkpoint %d is complete and took %.2f s", manifest.checkpoint, time.monotonic() - triggered_s)
+            self._schedule.completed(triggered_s, time.monotonic())
+            self._requests.completed(asked, manifest)
+
+    def _pause(self) -> None:
+        self._cancellation.check()
+        failure = self._failures()
+        if failure is not None:
+            raise failure
+        time.sleep(_LOOK_S)
+
+    def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} tries at a checkpoint have failed in a row, "
+            f"and {self._schedule.tolerable_failures} may. The last one: {last.failed}",
+            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
+            safe="Nothing was published that is not in a complete checkpoint.",
+            remedy="Mend the cause and run it again, or allow more with tolerable_failures.",
+            failures=self._schedule.failures,
+        )

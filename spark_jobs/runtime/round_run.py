@@ -1,0 +1,176 @@
+"""One attempt at a round: its stages, and the checkpoints that are taken of them."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnEnd,
+    PipelineDocument,
+    RoundDocument,
+    RunState,
+    SinkResult,
+    StageState,
+)
+from spark_jobs.protocol.ids import InputName, RequestId, SinkName, StageName
+from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.publication.evidence import published_checkpoints
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.adoption import adopt_offsets, refuse_moved
+from spark_jobs.runtime.build import build_stage
+from spark_jobs.runtime.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.cut import Cut
+from spark_jobs.runtime.round_site import RoundSite
+from spark_jobs.runtime.stage import StageOutput, StageRun
+from spark_jobs.runtime.subsume import subsume
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class RoundRun:
+    """A round that an attempt has begun or goes on with.
+
+    Args:
+        graph: The pipeline.
+        home: Its home.
+        pipeline: Whose home it is.
+        attempt: The live attempt.
+        round: The round.
+        site: Where its stages run.
+        publishers: Who makes the Delta transactions.
+        mask: Takes secrets out of what is written about failures.
+    """
+
+    graph: Graph
+    home: Files
+    pipeline: PipelineDocument
+    attempt: AttemptDocument
+    round: RoundDocument
+    site: RoundSite
+    publishers: Publishers
+    mask: Mask = unmasked
+    outputs: dict[StageName, StageOutput] = field(default_factory=dict)
+    _swept: bool = False
+
+    def build(self) -> list[StageRun]:
+        """The stages, ready to run, in topological order."""
+        stages = []
+        for stage in self.graph.stages.values():
+            run = build_stage(stage, self.site, self.outputs)
+            self.outputs[stage.name] = run.output
+            stages.append(run)
+        for run in stages:
+            adopt_offsets(run, self.round)
+        return stages
+
+    def to_its_end(self, stage: StageRun) -> None:
+        """Stages every row of a stage whose inputs have ended, and lets go what its round ends with. Idempotent.
+
+        Raises:
+            FencedError: Another attempt is live.
+            InterruptedRunError: The stage's query failed; a later start goes on after its last batch.
+        """
+        name, heartbeat = stage.stage.name, self.site.heartbeat
+        Attempts(self.home).check_live(self.attempt.attempt)
+        heartbeat.stage(name, StageState.RUNNING)
+        stage.run_to_end()
+        heartbeat.stage(name, StageState.DRAINING)
+        if self.round.on_end is OnEnd.DRAIN:
+            stage.drain()
+        else:
+            stage.release()
+        heartbeat.stage(name, StageState.ENDED)
+        stage.output.ended.set()
+
+    def complete(
+        self,
+        kind: CheckpointKind,
+        stages: Sequence[StageRun],
+        parent: Manifest | None,
+        find_cut: Callable[[], Cut],
+        request: RequestId | None = None,
+        deadline_s: float = math.inf,
+    ) -> Manifest:
+        """Completes a checkpoint; durable on return.
+
+        Args:
+            kind: Why it is taken.
+            stages: All of the pipeline.
+            parent: The checkpoint it continues.
+            find_cut: Says where each stage is cut.
+            request: Who has asked for it.
+            deadline_s: On the monotonic clock: by then it is complete, or has failed.
+
+        Raises:
+            FencedError: Another attempt is live.
+            StreamPipelineError: The checkpoint was not completed.
+        """
+        Attempts(self.home).check_live(self.attempt.attempt)
+        heartbeat, rounds = self.site.heartbeat, self.site.rounds
+        inputs = {name: pinned.pins for name in self._inputs() if (pinned := rounds.pinned(self.round.round, name))}
+        reached = published_checkpoints(parent) if parent else {}
+        refuse_moved(self.round.adopted)
+        effort = CheckpointTry(
+            self.home,
+            self.site.work,
+            self.pipeline,
+            self.attempt,
+            self.round,
+            kind,
+            parent,
+            inputs,
+            reached,
+            request,
+            deadline_s,
+            self.mask,
+        )
+        manifest = effort.take(stages, find_cut)
+        heartbeat.completed(manifest.checkpoint)
+        _LOG.info("checkpoint %d is complete", manifest.checkpoint)
+        return manifest
+
+    def publish(self, stages: Sequence[StageRun], manifest: Manifest) -> Mapping[SinkName, SinkResult]:
+        """Publishes a checkpoint by policy, and deletes what it has made needless. May be repeated.
+
+        Raises:
+            StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
+        """
+        results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
+        retained = self.graph.checkpointing.retained
+        subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
+        self._swept = True
+        return results
+
+    def parent(self) -> Manifest | None:
+        """The checkpoint that this attempt goes on from."""
+        restored = self.attempt.restored_from
+        return None if restored is None else CheckpointStore(self.home).manifest(restored)
+
+    def _inputs(self) -> list[InputName]:
+        return [*self.graph.sources, *self.graph.statics]
+
+
+def run_to_its_end(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+    """Runs a round whose inputs all end: one stage after the other, then ONE checkpoint. Errors as :meth:`RoundRun.complete`."""
+    stages, heartbeat = run.build(), run.site.heartbeat
+    heartbeat.state(RunState.RUNNING)
+    for stage in stages:
+        run.to_its_end(stage)
+    heartbeat.state(RunState.COMPLETING)
+
+    def at_the_end() -> Cut:
+        return Cut({stage.stage.name: stage.spark_log.last_batch() for stage in stages}, aligned=True, alignment_s=0.0)
+
+    manifest = run.complete(CheckpointKind.FINAL, stages, run.parent(), at_the_end)
+    heartbeat.state(RunState.PUBLISHING)
+    return manifest, run.publish(stages, manifest)

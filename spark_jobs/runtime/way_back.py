@@ -1,0 +1,53 @@
+"""Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
+
+import logging
+from pathlib import Path
+
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import new_work_directory_id
+from spark_jobs.runtime.restore import is_half_built, is_whole
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str | None:
+    """Names the time since this host was started; None where the system does not tell.
+
+    Spark leaves it to the operating system when its files become durable: a host that has gone down may have lost some of them, and
+    then no file of a work directory can be trusted.
+    """
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
+
+
+def new_work_directory(host: str) -> WorkDirectory:
+    """A directory that nobody has used."""
+    directory = new_work_directory_id()
+    return WorkDirectory(id=directory, path=f"work/{directory}", host=host)
+
+
+def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
+    """Why the work directory of the attempt before cannot be continued, in a few words; None where it can.
+
+    Args:
+        home: The home.
+        previous: The newest attempt.
+        head: The newest checkpoint of its incarnation.
+        boot: Of this host.
+    """
+    work = home.below(previous.work_directory.path)
+    if is_half_built(work):
+        return "it was not built to its end"
+    if not work.names(""):
+        return "it is gone"
+    if boot != previous.boot and previous.boot is not None:
+        return "its host was started again since, or it was another one's"
+    if head is None or head.work_directory == previous.work_directory.id:
+        return None
+    try:
+        built = is_whole(work, head)
+    except RejectedError:
+        built = False
+    return None if built else f"checkpoint {head.checkpoint} was cut from another one"

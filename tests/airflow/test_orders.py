@@ -1,0 +1,64 @@
+"""What a task says about checkpoints, as templates and forms may have turned it out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.orders import checkpoint_overrides
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
+from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.storage.local import LocalFiles
+from tests.airflow.conftest import Homes, connection
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import context, operator
+
+
+@pytest.mark.parametrize("nothing", [None, {}, "", " ", "{}", "null", {"interval": "", "retained": None, "unaligned": "None"}])
+def test_what_is_empty_overrides_nothing(nothing: Any) -> None:
+    assert checkpoint_overrides("checkpoint=", nothing) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"interval": "30 seconds", "retained": 3, "unaligned": True},
+        {"interval": " 30 seconds ", "retained": "3", "unaligned": "True"},
+        '{"interval": "30 seconds", "retained": 3, "unaligned": true}',
+    ],
+)
+def test_texts_are_what_they_say(given: Any) -> None:
+    found = checkpoint_overrides("checkpoint=", given)
+    assert found == CheckpointOverrides(interval_ms=30_000, retained=3, unaligned=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], "\\[\\] is not a mapping"),
+        ("[]", "\\[\\] is not a mapping"),
+        ("often", "'often' is not a mapping"),
+        ({"retained": "9" * 5_000}, "is not a whole number"),
+        ({"retained": "many"}, "retained='many' is not a whole number"),
+        ({"interval": "30"}, "interval=30 is not a string"),
+        ({"unaligned": "true", "max_in_flight_bytes": "1"}, "max_in_flight_bytes= says when an aligned checkpoint"),
+        ({3: "x"}, "3 is not one of the settings"),
+    ],
+)
+def test_what_is_refused_says_where_it_stands(given: Any, problem: str) -> None:
+    with pytest.raises(InvalidParameterError, match=f"checkpoint= of the task: .*{problem}") as caught:
+        checkpoint_overrides("checkpoint= of the task", given)
+    assert caught.value.remedy
+
+
+def test_checkpoint_settings_are_in_the_request_the_tasks_over_the_connections(
+    homes: Homes, fake_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_all = {"interval": "1 minute", "retained": 2, "unaligned": True}
+    monkeypatch.setenv("AIRFLOW_CONN_SET", connection(home_root=str(homes.root), python=str(fake_python), checkpoint=for_all))
+    settings = {"interval": "30 seconds", "aligned_timeout": "5 seconds", "timeout": ""}
+    carry_out(operator(conn_id="set", checkpoint=settings), context())
+    asked = CheckpointOverrides(interval_ms=30_000, retained=2, unaligned=False, aligned_timeout_ms=5_000)
+    assert Channel(LocalFiles(homes.path())).request(RequestId("start-1")).checkpoint == asked

@@ -1,0 +1,286 @@
+"""Pipelines whose inputs have no end: checkpoints while they run, and the way back in place."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.runtime import application
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.support.running import Running
+
+pytestmark = pytest.mark.spark
+
+SECOND_US = 1_000_000
+
+
+class Events:
+    """A Delta table that grows: ``id`` counts its rows, ``at`` is a second later each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+        self.add(1)
+
+    def add(self, rows: int) -> None:
+        ids = list(range(self.rows, self.rows + rows))
+        at = pa.array([number * SECOND_US for number in ids], pa.timestamp("us", tz="UTC"))
+        write_deltalake(str(self.path), pa.table({"id": pa.array(ids, pa.int64()), "at": at}), mode="append")
+        self.rows += rows
+
+    def source(self, pipeline: Pipeline) -> None:
+        path = str(self.path)
+
+        @pipeline.source(bounded=False, event_time="at", watermark_delay="10 seconds")
+        def events(spark: SparkSession) -> DataFrame:
+            return spark.readStream.format("delta").load(path)
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path / "events")
+
+
+def three_stages(site: Site, events: Events, interval: str = "1 second", unaligned: bool = False, retained: int = 1) -> Pipeline:
+    """A copy, the same rows once more behind it, and counts per minute."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, unaligned=unaligned, retained=retained))
+    events.source(pipeline)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "again")))
+    def again(copied: DataFrame) -> DataFrame:
+        return copied.select("id")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+        return counts.select(F.col("minute.start").alias("minute"), "events")
+
+    return pipeline
+
+
+def ids(site: Site, table: str, version: int | None = None) -> list[int]:
+    path = site.tables / table
+    return sorted(number for (number,) in public(path, ["id"], version).elements()) if public_count(path) is not None else []
+
+
+def closed_minutes(site: Site, upto: int) -> DataFrame:
+    """The windows that the watermark has passed once rows up to number ``upto`` were read, by a batch query."""
+    rows = site.spark.range(upto).select(F.timestamp_seconds("id").alias("at"))
+    counts = rows.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+    closed = counts.where(F.col("minute.end") <= F.timestamp_seconds(F.lit(upto - 1 - 10)))
+    return closed.select(F.col("minute.start").alias("minute"), "events")
+
+
+def version_at(site: Site, manifest: Manifest, table: str) -> int:
+    """The table's version that made a checkpoint public, from the table's own history."""
+    app = manifest.sinks[SinkName(table)].app
+    for entry in DeltaTable(str(site.tables / table)).history():
+        version = int(entry["version"])
+        if DeltaTable(str(site.tables / table), version=version).transaction_version(app) == manifest.checkpoint:
+            return version
+    raise AssertionError(f"{table} has no version of checkpoint {manifest.checkpoint}")
+
+
+def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: Site, events: Events) -> None:
+    with Running(site.spark, three_stages(site, events), site.home) as running:
+        for rows in (200, 300):
+            events.add(rows)
+            running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 501).count())
+    assert ids(site, "copied") == ids(site, "again") == list(range(501))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 501)))
+
+
+def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, events: Events) -> None:
+    with Running(site.spark, three_stages(site, events, retained=100), site.home) as running:
+        for _ in range(3):
+            events.add(50)
+            running.until(lambda: len(ids(site, "copied")) == events.rows)
+        manifests = [running.store.manifest(k) for k in running.store.ids()]
+    assert all(manifest.aligned for manifest in manifests)
+    compared = [
+        (ids(site, "copied", version_at(site, manifest, "copied")), ids(site, "again", version_at(site, manifest, "again")))
+        for manifest in manifests
+    ]
+    assert all(copied == again for copied, again in compared)
+    assert len({len(copied) for copied, _ in compared}) > 3, "checkpoints of one prefix alone prove nothing"
+
+
+def test_a_consumer_is_never_ahead_in_an_unaligned_checkpoint(site: Site, events: Events) -> None:
+    with Running(site.spark, three_stages(site, events, unaligned=True, retained=100), site.home) as running:
+        for _ in range(3):
+            events.add(50)
+            running.until(lambda: len(ids(site, "copied")) == events.rows)
+        manifests = [running.store.manifest(k) for k in running.store.ids()]
+    assert not any(manifest.aligned for manifest in manifests)
+    for manifest in manifests:
+        copied = ids(site, "copied", version_at(site, manifest, "copied"))
+        again = ids(site, "again", version_at(site, manifest, "again"))
+        assert again == copied[: len(again)]
+
+
+def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events)
+    events.add(300)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        before = running.head()
+    events.add(300)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 601).count())
+        after = running.head()
+    assert after.stages[StageName("copied")].query == before.stages[StageName("copied")].query
+    assert ids(site, "copied") == ids(site, "again") == list(range(601))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 601)))
+
+
+def test_what_was_staged_before_a_cancel_is_public_after_the_next_start(site: Site, events: Events) -> None:
+    """The cancel takes no checkpoint; what lies between the last one and it is staged, and read by nobody twice."""
+    pipeline = three_stages(site, events, interval="1 hour")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in > 0)
+    assert ids(site, "copied") == []
+    events.add(100)
+    with Running(site.spark, three_stages(site, events), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+    assert ids(site, "copied") == list(range(101))
+
+
+def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy) -> Pipeline:
+    """Two stages side by side, one of which fails while ``switch`` is there."""
+    pipeline = Pipeline("failing", checkpoint=CheckpointSettings(interval="1 second"), restart=restart)
+    events.source(pipeline)
+    there = str(switch)
+
+    def fails(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
+        if Path(there).exists():
+            raise ValueError("the switch is there")
+        return number
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "steady")))
+    def steady(events: DataFrame) -> DataFrame:
+        return events.select("id")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "shaky")))
+    def shaky(events: DataFrame) -> DataFrame:
+        return events.select(F.udf(fails, "long", useArrow=False)("id").alias("id"))
+
+    return pipeline
+
+
+def test_a_stage_that_fails_starts_again_alone_while_the_others_go_on(site: Site, events: Events, tmp_path: Path) -> None:
+    switch = tmp_path / "switch"
+    restart = RestartStrategy.fixed_delay(attempts=1000, delay="100 milliseconds")
+    with Running(site.spark, failing(site, events, switch, restart), site.home) as running:
+        running.until(lambda: len(ids(site, "shaky")) == events.rows)
+        switch.touch()
+        events.add(50)
+        running.until(staged_by(running, "steady", events))
+        switch.unlink()
+        running.until(lambda: len(ids(site, "shaky")) == events.rows)
+    assert ids(site, "steady") == ids(site, "shaky") == list(range(51))
+
+
+def staged_by(running: Running, stage: str, events: Events) -> Callable[[], bool]:
+    def all_read() -> bool:
+        status = running.status
+        return status is not None and status.stages[StageName(stage)].rows_in >= events.rows
+
+    return all_read
+
+
+def test_an_exhausted_restart_strategy_ends_the_attempt_with_the_stage_s_own_error(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
+    switch = tmp_path / "switch"
+    switch.touch()
+    running = Running(site.spark, failing(site, events, switch, RestartStrategy.none()), site.home)
+    with pytest.raises(AssertionError, match="ended by itself"), running:
+        error = running.ends()
+    assert isinstance(error, InterruptedRunError)
+    assert "ValueError: the switch is there" in error.failed
+
+
+def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host goes down and comes up again."""
+    monkeypatch.setattr(application, "boot_id", lambda: "another boot")
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, unaligned: bool
+) -> None:
+    """Files that Spark wrote last may be gone or torn then; here all of what came after the checkpoint is."""
+    pipeline = three_stages(site, events, unaligned=unaligned)
+    events.add(150)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        events.add(100)
+        running.until(staged_by(running, "copied", events))
+    for torn in site.home.glob("work/*/stages/*/checkpoint/**/*"):
+        if torn.is_file() and torn.name.isdigit():
+            half = torn.read_bytes()[:10]
+            torn.unlink()  # what the checkpoint has pinned is the same file under another name, and was made durable
+            torn.write_bytes(half)
+    events.add(50)
+    other_boot(monkeypatch)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 301).count())
+    assert ids(site, "copied") == ids(site, "again") == list(range(301))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 301)))
+    assert sum(path.is_dir() for path in site.home.glob("work/*")) == 1, "the work directory that was left is deleted"
+
+
+def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events)
+    events.add(150)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+    shutil.rmtree(site.home / "work")
+    events.add(50)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 201).count())
+    assert ids(site, "copied") == ids(site, "again") == list(range(201))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 201)))
+
+
+def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events)
+    with Running(site.spark, pipeline, site.home) as running:
+        for _ in range(5):
+            events.add(60)
+            running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, events.rows).count())
+        running.until(lambda: len(running.store.ids()) <= 5)
+    assert running.head().checkpoint > 5
+    named = {file.stored for k in running.store.ids() for cut in running.store.manifest(k).stages.values() for file in cut.files}
+    stored = {str(path.relative_to(site.home)) for path in (site.home / "state").rglob("*") if path.is_file()}
+    assert named == stored
+    shutil.rmtree(site.home / "work")
+    events.add(60)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, events.rows).count())
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
+
+
+def test_a_pipeline_without_rows_takes_no_checkpoints_and_makes_no_versions(site: Site, events: Events) -> None:
+    with Running(site.spark, three_stages(site, events), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(running.is_quiet)

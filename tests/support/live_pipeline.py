@@ -1,0 +1,95 @@
+"""A pipeline without an end: a copy through Python workers, what follows from it, and counts per minute; each into a table."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pydantic import BaseModel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+
+SECOND_US = 1_000_000
+DELAY_S = 10
+TABLES = ("copied", "again", "minutes")
+
+
+class Params(BaseModel):
+    events: str
+    warehouse: str
+
+
+pipeline = Pipeline(
+    "live",
+    params=Params,
+    checkpoint=CheckpointSettings(interval="1 second"),
+    restart=RestartStrategy.fixed_delay(attempts=1000, delay="200 milliseconds"),
+)
+
+
+@pipeline.source(bounded=False, event_time="at", watermark_delay=f"{DELAY_S} seconds")
+def events(spark: SparkSession, params: Params) -> DataFrame:
+    return spark.readStream.format("delta").option("maxFilesPerTrigger", 5).load(params.events)
+
+
+def same(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
+    return number
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/copied"))
+def copied(events: DataFrame) -> DataFrame:
+    return events.select(F.udf(same, "long", useArrow=False)("id").alias("id"), "at")
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/again"))
+def again(copied: DataFrame) -> DataFrame:
+    return copied.select("id")
+
+
+@pipeline.stage(sink=DeltaSink("{warehouse}/minutes"))
+def minutes(copied: DataFrame) -> DataFrame:
+    counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(
+        F.count("*").alias("events"), F.sum("id").alias("ids")
+    )
+    return counts.select(F.col("minute.start").alias("minute"), "events", "ids")
+
+
+class Events:
+    """The pipeline's input: ``id`` counts the rows, ``at`` is a second later for each, so that none is ever late."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+
+    def add(self, rows: int) -> None:
+        ids = list(range(self.rows, self.rows + rows))
+        at = pa.array([number * SECOND_US for number in ids], pa.timestamp("us", tz="UTC"))
+        write_deltalake(str(self.path), pa.table({"id": pa.array(ids, pa.int64()), "at": at}), mode="append")
+        self.rows += rows
+
+    def closed_minutes(self) -> list[tuple[Any, ...]]:
+        """Every window that the watermark has passed once all rows were read: its begin, how many rows it has and their sum."""
+        newest_s = self.rows - 1 - DELAY_S
+        rows = pd.DataFrame({"id": range(self.rows)})
+        windows = rows.groupby(rows["id"] // 60)["id"].agg(["count", "sum"])
+        return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples() if (int(w) + 1) * 60 <= newest_s]
+
+
+def public_ids(table: Path) -> list[int]:
+    """The column ``id`` of a table, sorted; empty where there is no table."""
+    return (
+        sorted(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+        if DeltaTable.is_deltatable(str(table))
+        else []
+    )
+
+
+def public_minutes(table: Path) -> list[tuple[Any, ...]]:
+    """The windows that are public, as :meth:`Events.closed_minutes` gives them."""
+    if not DeltaTable.is_deltatable(str(table)):
+        return []
+    found = DeltaTable(str(table)).to_pyarrow_table().to_pandas()
+    begins_s = found["minute"].map(lambda minute: int(minute.timestamp()))
+    return sorted((begin_s, int(n), int(s)) for begin_s, n, s in zip(begins_s, found["events"], found["ids"], strict=True))

@@ -1,0 +1,105 @@
+"""A running pipeline in a thread of its own, and somebody who waits for what it does and ends it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_jobs import Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import Manifest, Status
+from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.storage.open import open_files
+
+_LOOK_S = 0.1
+_PATIENCE_S = 120.0
+
+
+class Running:
+    """Runs a pipeline while the context is open, and cancels it at its end.
+
+    Args:
+        spark: The session.
+        pipeline: With an unbounded input.
+        home: The home.
+        parameters: The pipeline's.
+    """
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, **parameters: Any) -> None:
+        self._spark, self._pipeline, self._parameters = spark, pipeline, parameters
+        self.files = open_files(str(home))
+        self.store = CheckpointStore(self.files)
+        self.error: BaseException | None = None
+        self._ticks = Event()
+        self._thread = Thread(target=self._run, name="running-pipeline")
+
+    def __enter__(self) -> "Running":
+        self._before = len(Channel(self.files).attempts.numbers())
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cancel()
+        if error is None and not isinstance(self.error, RunCancelledError):
+            raise AssertionError(f"the pipeline ended by itself: {self.error!r}") from self.error
+
+    def cancel(self) -> None:
+        """Cancels the attempt and waits until it has ended."""
+        if self._thread.is_alive():
+            self.until(lambda: len(Channel(self.files).attempts.numbers()) > self._before or not self._thread.is_alive())
+            live = Channel(self.files).attempts.latest()
+            assert live is not None
+            owners = Owners(self.files, live.attempt)
+            owners.cancel(owners.take_charge("test").owner, "the test is over")
+        self._thread.join(_PATIENCE_S)
+        assert not self._thread.is_alive(), "the attempt did not end"
+
+    def ends(self) -> BaseException:
+        """Waits until the attempt ends by itself; with what."""
+        self._thread.join(_PATIENCE_S)
+        assert self.error is not None
+        return self.error
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits for something that the pipeline does."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, "it did not happen"
+            assert self._thread.is_alive(), f"the pipeline ended: {self.error!r}"
+            self._ticks.wait(_LOOK_S)
+
+    def checkpointed(self, more: int = 1) -> Manifest:
+        """Waits for so many further checkpoints; the newest."""
+        newest = max(self.store.taken(), default=0)
+        self.until(lambda: max(self.store.taken(), default=0) >= newest + more)
+        return self.head()
+
+    def head(self) -> Manifest:
+        """The newest checkpoint."""
+        manifest = self.store.head()
+        assert manifest is not None
+        return manifest
+
+    def is_quiet(self) -> bool:
+        """Whether no checkpoint comes within three seconds."""
+        newest = self.store.taken()
+        self._ticks.wait(3.0)
+        return self.store.taken() == newest
+
+    @property
+    def status(self) -> Status | None:
+        return read_status(self.files)
+
+    def _run(self) -> None:
+        try:
+            launch(self._pipeline, self.files, self._parameters, RunOptions(), lambda: self._spark)
+        except BaseException as error:  # noqa: BLE001 - raised where the test looks
+            self.error = error

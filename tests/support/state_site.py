@@ -1,0 +1,70 @@
+"""A home with the work directory of one stage in it, whose state is pinned and restored without Spark."""
+
+from pathlib import Path
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
+from spark_jobs.protocol.stage_cut import StageCut, StateFile
+from spark_jobs.runtime.channel_cut import cut_channel
+from spark_jobs.runtime.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.runtime.private_log import PrivateLog
+from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.storage.files import Files
+from tests.support.documents import a_sample_manifest
+from tests.support.private_logs import begun, staged
+from tests.support.state_stores import SparkCheckpoint
+from tests.support.systems import quick
+
+HOURLY = StageName("hourly")
+
+
+class Site:
+    """A home with the work directory of one stage in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = quick(root / "home")
+        self.work = quick(root / "home/work/w")
+        self.checkpoint = SparkCheckpoint(root / "home/work/w/stages/hourly/checkpoint")
+        self.channel = begun(self.work, "stages/hourly/log")
+
+    @property
+    def log(self) -> SparkLog:
+        return SparkLog(self.work, "stages/hourly/checkpoint")
+
+    def batches(self, count: int) -> None:
+        for _ in range(count):
+            batch = self.checkpoint.batch()
+            self.channel.append(staged(batch, f"{batch}.parquet"))
+
+    def pin(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> PinnedState:
+        place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
+        return pin(self.home, self.log, BatchId(batch), place, parent)
+
+    def take(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> StageCut:
+        return cut(batch, persist(self.home, self.pin(batch, parent, checkpoint)))
+
+    def complete(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> Manifest:
+        """A manifest with the stage cut at a batch."""
+        files = self.take(batch, parent, checkpoint).files
+        return manifest_of(self.home, checkpoint, batch, files, self.channel)
+
+
+def manifest_of(
+    home: Files, checkpoint: int, batch: int, files: tuple[StateFile, ...], channel: PrivateLog | None = None
+) -> Manifest:
+    """A completed checkpoint of one stage; without a channel of its own, of one in which nothing was staged."""
+    number, store = CheckpointId(checkpoint), CheckpointStore(home)
+    log = channel or begun(home, "work/nothing/log")
+    stage = cut(batch, files).model_copy(update={"channel": cut_channel(store, number, HOURLY, log, BatchId(batch), [])})
+    manifest = a_sample_manifest(checkpoint, {HOURLY: stage})
+    store.complete(manifest)
+    return manifest
+
+
+def cut(batch: int, files: tuple[StateFile, ...]) -> StageCut:
+    return StageCut(
+        query="q", batch=BatchId(batch), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
+        drain_batches=0, rows=0, late_rows=0, files=files,
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Drivers of a pipeline without an end, killed at random moments: every row is public once, in every table."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from signal import SIGKILL
+from subprocess import Popen
+from threading import Event
+
+import pytest
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import RunState
+from spark_jobs.storage.local import LocalFiles
+from tests.support import live_pipeline
+from tests.support.drivers import Drivers, drivers_on, ended
+from tests.support.live_pipeline import Events, public_ids, public_minutes
+from tests.support.run_site import RunSite
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 120.0
+LOOK_S = 0.2
+ROWS = 100_000
+
+
+class Live:
+    """A site of the live pipeline: its drivers, its input and its tables."""
+
+    def __init__(self, drivers: Drivers, events: Events, random: Random) -> None:
+        self.drivers, self.events, self.random = drivers, events, random
+        self.files = LocalFiles(drivers.site.home)
+
+    def table(self, name: str) -> Path:
+        return self.drivers.site.table(name)
+
+    def wait(self, most_s: float) -> None:
+        Event().wait(self.random.uniform(0.0, most_s))
+
+    def until(self, condition: Callable[[], object], driver: Popen[str]) -> None:
+        waited_s = 0.0
+        while not condition():
+            assert driver.poll() is None, ended(driver)
+            assert waited_s < PATIENCE_S, "it did not happen"
+            Event().wait(LOOK_S)
+            waited_s += LOOK_S
+
+    def run_and_kill(self) -> None:
+        """Kills a driver some time after its stages have begun, and perhaps one of its Python workers a moment before."""
+        before = len(Channel(self.files).attempts.numbers())
+        driver = self.drivers.start(run="live")
+
+        def runs() -> bool:
+            status = read_status(self.files)
+            return status is not None and status.attempt > before and status.state is RunState.RUNNING
+
+        self.until(runs, driver)
+        self.wait(6.0)
+        if self.random.random() < 0.5:
+            self.kill_worker(driver)
+            self.wait(2.0)
+        driver.send_signal(SIGKILL)
+        assert ended(driver).code == -SIGKILL
+        self.drivers.wait_gone()
+
+    def kill_worker(self, driver: Popen[str]) -> None:
+        workers = [p for p in self.drivers.processes() if p.pid != driver.pid and "pyspark.daemon" in " ".join(p.cmdline())]
+        if workers:
+            self.random.choice(workers).kill()
+
+    def cancel(self) -> None:
+        live = Channel(self.files).attempts.latest()
+        assert live is not None
+        owners = Owners(self.files, live.attempt)
+        owners.cancel(owners.take_charge("test").owner, "the test is over")
+
+
+@pytest.fixture
+def live(tmp_path: Path, seed: int) -> Iterator[Live]:
+    events = Events(tmp_path / "events")
+    site = RunSite(tmp_path / "site", events.path, live_pipeline.pipeline)
+    with drivers_on(site, live_pipeline.__file__) as drivers:
+        yield Live(drivers, events, Random(seed))
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(25, marks=pytest.mark.nightly)])
+def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, kills: int) -> None:
+    for _ in range(kills):
+        live.events.add(ROWS // kills)
+        live.run_and_kill()
+    live.events.add(1_000)
+    driver = live.drivers.start(run="live")
+    live.until(lambda: len(public_ids(live.table("again"))) >= live.events.rows, driver)
+    live.until(lambda: len(public_minutes(live.table("minutes"))) >= len(live.events.closed_minutes()), driver)
+    live.cancel()
+    ended(driver)
+    for table in ("copied", "again"):
+        assert public_ids(live.table(table)) == list(range(live.events.rows))
+    assert public_minutes(live.table("minutes")) == live.events.closed_minutes()

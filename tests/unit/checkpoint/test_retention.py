@@ -1,0 +1,278 @@
+"""Which checkpoints may go, and what goes with them."""
+
+import re
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
+from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedFormatError
+from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, IncarnationId, SinkName, StageName
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.support.memory_files import MemoryFiles
+from tests.support.staged_pipeline import a_manifest
+
+HOURLY = StageName("hourly")
+SINK = SinkName("hourly")
+
+
+def cut(batch: int, *stored: str, channel: ChannelCut | None = None) -> StageCut:
+    files = tuple(StateFile(path=path.rpartition("/")[2], stored=path, size_bytes=1, sha256="") for path in stored)
+    return StageCut(
+        query="q", batch=BatchId(batch), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
+        drain_batches=0, rows=0, late_rows=0, files=files, channel=channel,
+    )  # fmt: skip
+
+
+def periodic(checkpoint: int, *stored: str, **changes: Any) -> Manifest:
+    """A checkpoint of one stage with a sink, cut at batch 10 times its number."""
+    fields = {"checkpoint_kind": CheckpointKind.PERIODIC, "stages": {HOURLY: cut(10 * checkpoint, *stored)}}
+    return a_manifest(checkpoint, **(fields | changes))
+
+
+def with_sink(checkpoint: int, *names: str) -> Manifest:
+    store, lines = CheckpointStore(MemoryFiles()), [{"add": {"path": n, "size": 1, "stats": '{"numRecords": 1}'}} for n in names]
+    sink = SinkCut(
+        stage=HOURLY, table="file:///t", table_id="t", schema_sha256="s", protocol_sha256="p", partition_by=(), app=AppId("a"),
+        actions=store.write_actions(CheckpointId(1), SINK, lines), publish="every_checkpoint", known_published=None,
+    )  # fmt: skip
+    return periodic(checkpoint, sinks={SINK: sink})
+
+
+def going(
+    manifests: list[Manifest], *, retained: int = 1, published: int = 100, remembered: int = 10_000, **more: Any
+) -> list[int]:
+    found = discardable(
+        manifests,
+        retained=retained,
+        published={SINK: CheckpointId(published)},
+        remembered={HOURLY: BatchId(remembered)},
+        **more,
+    )
+    return [int(checkpoint) for checkpoint in found]
+
+
+class TestWhatStays:
+    """Everything that somebody may need."""
+
+    @pytest.mark.parametrize(("retained", "gone"), [(1, [1, 2, 3]), (2, [1, 2, 3]), (3, [1, 2]), (9, [])])
+    def test_the_newest_ones_and_the_parent_of_the_head(self, retained: int, gone: list[int]) -> None:
+        assert going([periodic(k) for k in range(1, 6)], retained=retained) == gone
+
+    def test_the_head_alone_may_be_all(self) -> None:
+        assert going([periodic(1)]) == []
+        assert going([]) == []
+
+    @pytest.mark.parametrize("retained", [0, -1])
+    def test_less_than_one_is_refused(self, retained: int) -> None:
+        with pytest.raises(InvalidParameterError):
+            going([periodic(1)], retained=retained)
+
+    @pytest.mark.parametrize("kind", [kind for kind in CheckpointKind if kind is not CheckpointKind.PERIODIC])
+    def test_what_is_somebodys(self, kind: CheckpointKind) -> None:
+        manifests = [periodic(k, checkpoint_kind=kind if k == 2 else CheckpointKind.PERIODIC) for k in range(1, 6)]
+        assert going(manifests) == [1, 3]
+
+    @pytest.mark.parametrize(("published", "gone"), [(0, []), (1, [1]), (2, [1, 2]), (5, [1, 2, 3])])
+    def test_what_a_sink_has_not_published(self, published: int, gone: list[int]) -> None:
+        assert going([with_sink(k) for k in range(1, 6)], published=published) == gone
+
+    def test_what_a_sink_has_not_published_of_several(self) -> None:
+        manifests = [with_sink(k) for k in range(1, 6)]
+        other = {SinkName("other"): manifests[0].sinks[SINK]}
+        both = [each.model_copy(update={"sinks": each.sinks | other}) for each in manifests]
+        assert discardable(both, retained=1, published={SINK: CheckpointId(5)}, remembered={}) == []
+
+    def test_what_a_request_names(self) -> None:
+        assert going([periodic(k) for k in range(1, 6)], needed={2}) == [1, 3]
+
+    @pytest.mark.parametrize(
+        ("remembered", "gone"), [(0, []), (10, []), (11, [1]), (21, [1, 2]), (31, [1, 2, 3]), (60, [1, 2, 3])]
+    )
+    def test_what_names_files_of_batches_that_a_log_remembers(self, remembered: int, gone: list[int]) -> None:
+        assert going([with_sink(k, "some.parquet") for k in range(1, 6)], remembered=remembered) == gone
+
+    def test_what_names_no_files_is_not_kept_for_them(self) -> None:
+        assert going([with_sink(k) for k in range(1, 6)], remembered=0) == [1, 2, 3]
+
+    def test_an_abandoned_incarnation_until_it_is_closed(self) -> None:
+        old = [periodic(k, incarnation=IncarnationId("old")) for k in (1, 2)]
+        manifests = [*old, *(periodic(k, parent=CheckpointId(k - 1) if k > 3 else None) for k in (3, 4, 5))]
+        assert going(manifests) == [3]
+        assert going(manifests, closed={IncarnationId("old")}) == [1, 2, 3]
+
+
+class Home:
+    """Checkpoints with state files; ``k`` holds what its try has kept and what it takes over."""
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles()
+        self.store = CheckpointStore(self.files)
+
+    def keep(self, *paths: str) -> None:
+        for path in paths:
+            self.files.create(path, path.encode())
+
+    def complete(self, checkpoint: int, *stored: str) -> None:
+        self.keep(*stored)
+        self.store.complete(periodic(checkpoint, *stored))
+        self.files.create(f"checkpoints/{checkpoint}/hourly.0.channel", b"")
+
+    def discard(self, *checkpoints: int) -> list[str]:
+        return discard(self.files, map(CheckpointId, checkpoints))
+
+    def state(self) -> list[str]:
+        return sorted(path for path in self.files.contents if path.startswith("state/"))
+
+
+@pytest.fixture
+def home() -> Home:
+    return Home()
+
+
+OLD, SHARED, NEW = "state/hourly/1-1-1/old", "state/hourly/1-1-1/state/0/shared", "state/hourly/2-1-1/new"
+
+
+class TestDiscarding:
+    """Only what nobody names goes."""
+
+    def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
+        home.complete(1, OLD, SHARED)
+        home.complete(2, SHARED, NEW)
+        assert home.discard(1) == [OLD]
+        assert home.state() == [SHARED, NEW]
+        assert home.store.taken() == [2]
+        assert not [path for path in home.files.contents if path.startswith("checkpoints/1/")]
+
+    def test_a_directory_of_which_nothing_is_named_goes_at_once(self, home: Home) -> None:
+        home.complete(1, OLD, SHARED)
+        home.complete(2, NEW)
+        assert home.discard(1) == ["state/hourly/1-1-1"]
+        assert home.state() == [NEW]
+
+    def test_it_may_be_repeated(self, home: Home) -> None:
+        home.complete(1, OLD)
+        home.complete(2, NEW)
+        home.discard(1)
+        assert home.discard(1) == home.discard() == []
+        assert home.state() == [NEW]
+
+    def test_what_a_failed_try_has_kept_stays_until_its_number_is_held(self, home: Home) -> None:
+        failed = "state/hourly/2-1-1/failed"
+        home.complete(1, OLD)
+        home.keep(failed)
+        home.discard()
+        assert failed in home.state(), "its manifest may still come to exist"
+        home.complete(2, OLD, "state/hourly/2-2-1/new")
+        assert home.discard() == ["state/hourly/2-1-1"]
+        assert home.state() == [OLD, "state/hourly/2-2-1/new"]
+
+    def test_what_a_corrupt_checkpoint_has_kept_stays(self, home: Home) -> None:
+        home.complete(1, OLD)
+        home.complete(2, NEW)
+        home.files.contents["checkpoints/2/manifest.json"] = b"{"
+        home.complete(3, OLD)
+        assert home.discard() == []
+        assert home.state() == [OLD, NEW]
+
+    def test_where_a_newer_version_has_written_a_manifest_nothing_is_deleted(self, home: Home) -> None:
+        class Newer(Manifest):
+            """A manifest of a later release."""
+
+            format_version = 2
+
+        home.complete(1, OLD)
+        home.complete(2, NEW)
+        home.store.complete(Newer(**periodic(3).model_dump()))
+        with pytest.raises(UnsupportedFormatError):
+            home.discard()
+        assert home.state() == [OLD, NEW]
+
+    def test_what_is_not_a_directory_of_a_try_is_left_alone(self, home: Home) -> None:
+        home.complete(2, NEW)
+        home.keep("state/hourly/notes", "state/hourly/1-x-1/file")
+        assert home.discard() == []
+
+    def test_a_home_without_a_checkpoint_keeps_everything(self, home: Home) -> None:
+        home.keep(NEW)
+        assert home.discard() == []
+        assert home.state() == [NEW]
+
+    def test_a_crash_leaves_no_manifest_that_names_what_is_gone(self, home: Home) -> None:
+        class Crash(Exception):
+            pass
+
+        class DiesAfter:
+            def __init__(self, left: int) -> None:
+                self.left = left
+
+            def before(self, step: Step) -> None:
+                pass
+
+            def after(self, step: Step) -> None:
+                self.left -= 1
+                if not self.left:
+                    raise Crash
+
+        for left in range(1, 9):
+            home = Home()
+            home.complete(1, OLD, SHARED)
+            home.complete(2, SHARED, NEW, "state/hourly/2-1-1/more")
+            home.complete(3, NEW)
+            with suppress(Crash), observed_by(DiesAfter(left)):
+                home.discard(1, 2)
+            for k in home.store.ids():
+                named = {file.stored for file in home.store.manifest(k).stages[HOURLY].files}
+                assert named <= set(home.state())
+            home.discard(1, 2)
+            assert home.state() == [NEW]
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_after_any_history_exactly_what_is_named_or_may_yet_be_is_there(data: st.DataObject) -> None:
+    """Checkpoints that take over any of their parent's files, tries that fail, and checkpoints that go, in any order."""
+    home, held, number = Home(), list[str](), 0
+    for tries in range(data.draw(st.integers(1, 12))):
+        place = f"state/hourly/{number + 1}-1-{tries}"
+        new = [f"{place}/{n}" for n in range(data.draw(st.integers(0, 2)))]
+        match data.draw(st.sampled_from(("fails", "completes", "discards"))):
+            case "fails":
+                home.keep(*new)
+            case "completes":
+                kept = [path for path in held if data.draw(st.booleans())]
+                held, number = [*kept, *new], number + 1
+                home.keep(*new)
+                home.store.complete(periodic(number, *held))
+            case "discards":
+                home.discard(*(k for k in home.store.ids()[:-1] if data.draw(st.booleans())))
+                named = {file.stored for k in home.store.ids() for file in home.store.manifest(k).stages[HOURLY].files}
+                if number:
+                    assert {path for path in home.state() if _number(path) <= number} == named
+                assert set(held) <= set(home.state())
+
+
+def _number(path: str) -> int:
+    found = re.match(r"state/hourly/(\d+)-", path)
+    assert found
+    return int(found[1])
+
+
+def test_the_batches_that_a_remaining_channel_names_are_in_flight() -> None:
+    def channel(first: int) -> ChannelCut:
+        return ChannelCut(
+            metadata={}, protocol={}, facts={}, staged_in="file:///t", path="p", sha256="", first=BatchId(first),
+            last=BatchId(first + 5), in_flight_rows=1, in_flight_size_bytes=1,
+        )  # fmt: skip
+
+    manifests = [periodic(k, stages={HOURLY: cut(10 * k, channel=channel(10 * k - 5))}) for k in (1, 2, 3)]
+    assert in_flight_from(manifests, HOURLY) == 5
+    assert in_flight_from(manifests[1:], HOURLY) == 15
+    assert in_flight_from(manifests, StageName("daily")) is None
+    assert in_flight_from([periodic(1)], HOURLY) is None

@@ -1,0 +1,116 @@
+"""A checkpoint of the running pipeline, asked for by command."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.protocol.ids import AttemptNumber
+from spark_jobs.protocol.masking import unmasked
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import HOURLY
+
+LIVE = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=False")
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
+    """A home in which a driver holds the lock of a pipeline without an end."""
+    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
+    home = UsedHome(tmp_path)
+    home.begin()
+    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+        yield home
+
+
+class Driver:
+    """Answers every request while the context is open."""
+
+    def __init__(self, home: UsedHome, error: DeadlineExceededError | None = None) -> None:
+        self._home, self._error = home, error
+        self._stop = Event()
+        self._thread = Thread(target=self._work)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        requests = RequestedCheckpoints(self._home.files, AttemptNumber(1), unmasked, interval_s=0.0)
+        while not self._stop.wait(0.01):
+            asked = requests.open()
+            if asked and self._error:
+                requests.failed(asked, self._error)
+            elif asked:
+                staged = {HOURLY: [(1, "a"), (2, "b")]}
+                manifest = self._home.staged.checkpoint(staged, publish=Publish.EVERY_CHECKPOINT, request=asked[0])
+                publish(self._home.files, by_policy=True)
+                requests.completed(asked, manifest)
+
+
+def ask(home: UsedHome, *options: object) -> Any:
+    return spark_jobs("checkpoint", "--home", home.url, *options)
+
+
+def test_it_waits_for_the_checkpoint_and_tells_what_it_has_added(running: UsedHome) -> None:
+    with Driver(running):
+        shown = ask(running)
+    assert shown.exit_code == 0
+    assert "Checkpoint 1 of flights is complete: 2 rows" in shown.stdout
+    assert "version 1" in shown.stdout
+    assert "checkpoint of flights" in shown.stderr
+
+
+def test_the_same_id_gets_the_same_answer_also_once_the_driver_has_ended(running: UsedHome, tmp_path: Path) -> None:
+    with Driver(running):
+        first = document(ask(running, "--request", "nightly", "--output", "json"))
+        other = document(ask(running, "--output", "json"))
+    again = spark_jobs("checkpoint", "--home", running.url, "--request", "nightly", "--output", "json")
+    assert document(again) == first
+    assert (first["checkpoint"], other["checkpoint"]) == (1, 2)
+    entries = document(spark_jobs("checkpoints", "--home", running.url, "--output", "json"))["checkpoints"]
+    assert entries[0]["request"] == "checkpoint-nightly"
+    assert (first["request"], first["rows"], first["sinks"]["hourly"]["version"]) == ("checkpoint-nightly", 2, 1)
+
+
+def test_a_failed_try_fails_the_command_with_its_error(running: UsedHome) -> None:
+    with Driver(running, DeadlineExceededError("Checkpoint expired before completing.", stage="hourly")):
+        shown = ask(running, "--output", "json")
+    assert shown.exit_code == 3
+    error = json.loads(shown.stdout)["error"]
+    assert (error["error"], error["evidence"]) == ("DeadlineExceededError", {"stage": "hourly"})
+
+
+def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedHome) -> None:
+    shown = ask(running, "--request", "nightly", "--timeout", 0)
+    assert shown.exit_code == 3
+    assert "--request checkpoint-nightly" in shown.stderr
+    assert CheckpointRequests(running.files).open() == ("checkpoint-nightly",)
+
+
+def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.cli.checkpoint.driver_at_work", lambda files: False)
+    shown = ask(running, "--output", "json")
+    assert shown.exit_code == 3
+    assert json.loads(shown.stdout)["error"]["error"] == "InterruptedRunError"
+
+
+def test_it_is_refused_where_nobody_is_at_work_or_all_inputs_end(interrupted: UsedHome) -> None:
+    shown = ask(interrupted)
+    assert (shown.exit_code, "No attempt is at work" in shown.stderr) == (2, True)
+    with holding(interrupted.directory / "home" / DRIVER_LOCK, "start-1"):
+        shown = ask(interrupted)
+    assert (shown.exit_code, "only bounded inputs" in shown.stderr) == (2, True)
+    assert [name for name in interrupted.files.names("requests") if name.startswith("checkpoint")] == []

@@ -1,0 +1,145 @@
+"""Asking a running pipeline for a checkpoint."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointRequests, request_id
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.documents import OnEnd, RoundDocument
+from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
+from spark_jobs.storage.files import create_document
+from spark_jobs.storage.local import LocalFiles
+from tests.unit.control.test_channel import attempt
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path)
+
+
+def begin_round(files: LocalFiles, *bounded: bool) -> None:
+    """An attempt at a round whose sources are bounded or not."""
+    Attempts(files).create(attempt(1))
+    Rounds(files).begin(
+        RoundDocument(
+            round=RoundNumber(1),
+            run=RunId("a"),
+            incarnation=IncarnationId("first"),
+            on_end=OnEnd.DRAIN,
+            publish=None,
+            parameters={},
+            graph={"sources": {f"s{number}": {"bounded": end} for number, end in enumerate(bounded)}},
+            begun_at=NOW,
+        )
+    )
+
+
+@pytest.fixture
+def running(files: LocalFiles, tmp_path: Path) -> Iterator[CheckpointRequests]:
+    """The home of a running pipeline, one of whose inputs has no end."""
+    begin_round(files, True, False)
+    with holding(tmp_path / DRIVER_LOCK, "start-1"):
+        yield CheckpointRequests(files)
+
+
+def response(request: RequestId, *, at: datetime = NOW, checkpoint: int = 1) -> CheckpointResponse:
+    return CheckpointResponse(request=request, attempt=AttemptNumber(1), checkpoint=CheckpointId(checkpoint), answered_at=at)
+
+
+def test_a_request_is_open_until_it_is_answered(running: CheckpointRequests) -> None:
+    asked = request_id("nightly")
+    assert running.ask(asked) is None
+    assert running.open() == (asked,)
+    running.answer(response(asked))
+    assert running.open() == ()
+
+
+def test_the_same_id_is_asked_once_and_gets_the_same_answer(running: CheckpointRequests, files: LocalFiles) -> None:
+    asked = request_id("nightly")
+    assert [running.ask(asked), running.ask(asked)] == [None, None]
+    assert files.names("requests") == ["checkpoint-nightly.json"]
+    first = running.answer(response(asked))
+    assert running.answer(response(asked, checkpoint=2)) == first
+    assert running.ask(asked) == first
+
+
+def test_an_id_is_the_same_with_and_without_what_it_begins_with() -> None:
+    assert request_id("nightly") == request_id("checkpoint-nightly") == "checkpoint-nightly"
+    assert request_id() != request_id()
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "x" * 101])
+def test_an_id_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidParameterError):
+        request_id(name)
+
+
+def test_open_requests_come_in_the_order_in_which_they_were_asked(files: LocalFiles) -> None:
+    for name, second in (("b", 0), ("c", 2), ("a", 1)):
+        document = CheckpointRequest(request=request_id(name), requested_at=NOW + timedelta(seconds=second))
+        create_document(files, f"requests/checkpoint-{name}.json", document)
+    assert CheckpointRequests(files).open() == ("checkpoint-b", "checkpoint-a", "checkpoint-c")
+
+
+def test_a_torn_request_is_still_one(files: LocalFiles) -> None:
+    files.create("requests/checkpoint-torn.json", b"{")
+    files.create("requests/start-1.json", b"{")
+    assert CheckpointRequests(files).open() == ("checkpoint-torn",)
+
+
+def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
+    begin_round(files, False)
+    with pytest.raises(RejectedError, match="No attempt is at work"):
+        CheckpointRequests(files).ask(request_id())
+    assert files.names("requests") == []
+
+
+def test_where_all_inputs_are_bounded_nothing_is_asked(files: LocalFiles, tmp_path: Path) -> None:
+    begin_round(files, True, True)
+    with holding(tmp_path / DRIVER_LOCK, "start-1"), pytest.raises(RejectedError, match="only bounded inputs"):
+        CheckpointRequests(files).ask(request_id())
+    assert files.names("requests") == []
+
+
+def test_an_answer_is_given_also_after_the_driver_has_ended(files: LocalFiles, running: CheckpointRequests) -> None:
+    asked = request_id("nightly")
+    given = running.answer(response(asked))
+    begun_elsewhere = CheckpointRequests(LocalFiles(files.url.removeprefix("file://")))
+    assert begun_elsewhere.ask(asked) == given
+
+
+def fill(files: LocalFiles, answered: int) -> CheckpointRequests:
+    """A home with so many answered requests, a minute apart, and an open one."""
+    requests = CheckpointRequests(files)
+    for number in range(answered + 1):
+        asked = request_id(f"r{number}")
+        create_document(files, f"requests/{asked}.json", CheckpointRequest(request=asked, requested_at=NOW))
+        if number < answered:
+            requests.answer(response(asked, at=NOW + timedelta(minutes=number)))
+    return requests
+
+
+def test_of_the_answered_requests_the_newest_are_kept_and_no_open_one_goes(files: LocalFiles) -> None:
+    requests = fill(files, ANSWERS_KEPT + 20)
+    requests.forget_old(NOW + timedelta(days=1))
+    assert len(files.names("responses")) == ANSWERS_KEPT
+    assert len(files.names("requests")) == ANSWERS_KEPT + 1
+    assert requests.answer_of(request_id("r19")) is None
+    assert requests.answer_of(request_id("r20")) is not None
+    assert requests.open() == (f"checkpoint-r{ANSWERS_KEPT + 20}",)
+
+
+def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -> None:
+    requests = fill(files, ANSWERS_KEPT + 20)
+    requests.forget_old(NOW + timedelta(minutes=70))
+    assert requests.answer_of(request_id("r9")) is None
+    assert requests.answer_of(request_id("r10")) is not None

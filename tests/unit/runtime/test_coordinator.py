@@ -1,0 +1,132 @@
+"""When the coordinator takes a checkpoint, and whom it tells."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    FencedError,
+    InterruptedRunError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, RequestId
+from spark_jobs.runtime import coordinator
+from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.coordinator import Coordinator, Due
+from spark_jobs.runtime.cut import Alignment
+from spark_jobs.runtime.schedule import CheckpointSchedule
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import a_manifest
+
+A, B = RequestId("checkpoint-a"), RequestId("checkpoint-b")
+NEVER_S = 1e9
+
+
+class TheEnd(Exception):
+    """The pipeline has run long enough."""
+
+
+class Askers:
+    """What is asked at each look, and what is told."""
+
+    def __init__(self, *asked: Sequence[RequestId]) -> None:
+        self.asked = list(asked)
+        self.completed_with: list[tuple[list[RequestId], int]] = []
+        self.failed_with: list[tuple[list[RequestId], str]] = []
+
+    def open(self) -> Sequence[RequestId]:
+        return self.asked.pop(0) if self.asked else ()
+
+    def completed(self, requests: Sequence[RequestId], manifest: Manifest) -> None:
+        self.completed_with.append((list(requests), manifest.checkpoint))
+
+    def failed(self, requests: Sequence[RequestId], error: StreamPipelineError) -> None:
+        self.failed_with.append((list(requests), type(error).__name__))
+
+
+class World:
+    """A coordinator of no stages, whose tries end as they are told to."""
+
+    def __init__(self, directory: Path, askers: Askers, *, interval_s: float = NEVER_S, tolerable_failures: int = 0) -> None:
+        self.askers = askers
+        self.due: list[Due] = []
+        self.errors: list[Exception] = []
+        self._coordinator = Coordinator(
+            (),
+            self._failure,
+            self._take,
+            alignment=Alignment(),
+            timeout_s=60.0,
+            schedule=CheckpointSchedule(interval_s, 0.0, tolerable_failures, began_s=0.0),
+            cancellation=Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
+            requests=askers,
+        )
+
+    def run(self) -> None:
+        with pytest.raises(TheEnd):
+            self._coordinator.run()
+
+    def run_until(self, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            self._coordinator.run()
+
+    def _failure(self) -> BaseException | None:
+        return TheEnd() if not self.askers.asked and not self.errors and self.due else None
+
+    def _take(self, due: Due) -> Manifest:
+        self.due.append(due)
+        if self.errors:
+            raise self.errors.pop(0)
+        return a_manifest(len(self.due), request=due.request)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_LOOK_S", 0.0)
+
+
+def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers((), [A]))
+    world.run()
+    assert [due.request for due in world.due] == [A]
+    assert world.askers.completed_with == [([A], 1)]
+
+
+def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, B]))
+    world.run()
+    assert [due.request for due in world.due] == [A]
+    assert world.askers.completed_with == [([A, B], 1)]
+
+
+def test_a_periodic_one_answers_those_who_had_asked(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), interval_s=0.0)
+    world.run()
+    assert world.askers.completed_with[0] == ([A], 1)
+
+
+def test_those_who_had_asked_are_told_that_the_try_has_failed_and_the_pipeline_runs_on(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
+    world.errors = [DeadlineExceededError("Not in time.")]
+    world.run()
+    assert world.askers.failed_with == [([A], "DeadlineExceededError")]
+    assert world.askers.completed_with == [([B], 2)]
+
+
+def test_a_requested_one_that_fails_counts_and_is_answered_before_the_attempt_ends(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
+    world.errors = [StorageError("The disk is away."), StorageError("The disk is away.")]
+    world.run_until(InterruptedRunError)
+    assert [asked for asked, _ in world.askers.failed_with] == [[A], [B]]
+
+
+def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), tolerable_failures=5)
+    world.errors = [FencedError("Another attempt is live.")]
+    world.run_until(FencedError)
+    assert (world.askers.failed_with, world.askers.completed_with) == ([], [])

@@ -1,0 +1,121 @@
+"""How a driver answers those who ask for a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.errors import DeadlineExceededError, StorageError
+from spark_jobs.protocol.ids import AttemptNumber, RequestId
+from spark_jobs.protocol.masking import masking
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.storage.files import create_document
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
+
+FIRST, SECOND = RequestId("checkpoint-first"), RequestId("checkpoint-second")
+SECRET = "hunter-twelve"
+
+
+class Site:
+    """The home of a pipeline with one sink, in which two requests are open, and its driver."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = LocalFiles(directory / "home")
+        (directory / "warehouse").mkdir()
+        self.staged = StagedPipeline(self.files, directory / "warehouse")
+        self.staged.make_table()
+        self.requests = CheckpointRequests(self.files)
+        self.now_s = 0.0
+        for request in (FIRST, SECOND):
+            create_document(self.files, f"requests/{request}.json", CheckpointRequest(request=request, requested_at=NOW))
+        self.driver = self.start()
+
+    def start(self) -> RequestedCheckpoints:
+        return RequestedCheckpoints(self.files, AttemptNumber(1), masking([SECRET]), interval_s=10.0, now_s=lambda: self.now_s)
+
+    def answers(self) -> list[CheckpointResponse | None]:
+        return [self.requests.answer_of(request) for request in (FIRST, SECOND)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_it_looks_at_the_home_once_in_a_while(site: Site) -> None:
+    assert list(site.driver.open()) == [FIRST, SECOND]
+    site.now_s = 9.0
+    assert list(site.driver.open()) == []
+    site.now_s = 10.0
+    assert list(site.driver.open()) == [FIRST, SECOND]
+
+
+def test_one_checkpoint_answers_all_who_had_asked(site: Site) -> None:
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]}, publish=Publish.EVERY_CHECKPOINT, request=FIRST)
+    publish(site.files, by_policy=True)
+    site.driver.completed([FIRST, SECOND], manifest)
+    for answer in site.answers():
+        assert answer is not None
+        assert (answer.checkpoint, answer.error) == (1, None)
+        assert (answer.sinks[HOURLY].version, answer.sinks[HOURLY].rows) == (1, 2)
+
+
+def test_rows_that_are_only_staged_have_no_version_nor_have_those_of_a_table_that_is_gone(site: Site) -> None:
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    site.driver.completed([FIRST], manifest)
+    path_of(site.staged.tables[HOURLY]).rename(path_of(site.staged.tables[HOURLY]).with_name("gone"))
+    site.driver.completed([SECOND], manifest)
+    assert [answer and answer.sinks[HOURLY].version for answer in site.answers()] == [None, None]
+    assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]
+
+
+def test_a_failed_try_is_the_answer_without_its_secrets(site: Site) -> None:
+    site.driver.failed([FIRST], DeadlineExceededError(f"Not in time for {SECRET}.", stage=SECRET))
+    answer, other = site.answers()
+    assert other is None
+    assert answer is not None
+    assert answer.error is not None
+    assert (answer.checkpoint, answer.error.error, answer.error.failed) == (None, "DeadlineExceededError", "Not in time for ***.")
+    assert answer.error.evidence == {"stage": "***"}
+
+
+def test_where_only_publication_has_failed_the_checkpoint_is_the_answer(site: Site) -> None:
+    site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST)
+    site.driver.failed([FIRST, SECOND], StorageError("The table's disk does not answer."))
+    assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]
+
+
+def test_an_attempt_answers_what_the_one_before_has_completed_and_leaves_the_rest_open(site: Site) -> None:
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST)
+    site.start().resume(manifest)
+    assert [answer and answer.checkpoint for answer in site.answers()] == [1, None]
+    assert list(site.driver.open()) == [SECOND]
+
+
+def test_a_head_that_nobody_has_asked_for_answers_nobody(site: Site) -> None:
+    site.start().resume(site.staged.checkpoint({HOURLY: [(1, "a")]}))
+    site.start().resume(None)
+    assert site.answers() == [None, None]
+
+
+class Away(MemoryFiles):
+    """A storage that does not answer."""
+
+    def names(self, directory: str) -> list[str]:
+        raise StorageError("The disk is away.")
+
+    def create(self, path: str, data: bytes) -> None:
+        raise StorageError("The disk is away.")
+
+
+def test_a_home_that_does_not_answer_ends_no_attempt(site: Site) -> None:
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
+    driver = RequestedCheckpoints(Away(), AttemptNumber(1), masking([]))
+    assert list(driver.open()) == []
+    driver.completed([FIRST], manifest)
+    driver.failed([FIRST], DeadlineExceededError("Not in time."))
