@@ -9,23 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake import exceptions as delta_exceptions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import (
-    AccessDeniedError,
     ConflictError,
     NotFoundError,
-    OutcomeUnknownError,
-    StorageError,
-    StorageFullError,
-    StreamPipelineError,
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts, translated
+from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts
 from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.table_features import REFUSED, Refused
@@ -314,40 +308,6 @@ def test_a_gained_column_that_may_not_be_null_is_not_accepted(tmp_path: Path) ->
     schema = pa.schema([("id", pa.int64()), pa.field("new", pa.int64(), nullable=False)])
     DeltaTable.create((tmp_path / "after").as_uri(), schema)
     assert not open_table((tmp_path / "after").as_uri()).accepts_schema(before)
-
-
-@pytest.mark.parametrize("name", delta_exceptions.__all__)
-@pytest.mark.parametrize("reading", [True, False])
-def test_every_exception_of_delta_rs_has_a_meaning(name: str, reading: bool) -> None:
-    error = translated(getattr(delta_exceptions, name)("something"), "file:///t", reading=reading)
-    expected: dict[str, tuple[type[StreamPipelineError], type[StreamPipelineError]]] = {
-        "CommitFailedError": (ConflictError, ConflictError),
-        "DeltaError": (StorageError, OutcomeUnknownError),
-        "DeltaProtocolError": (UnsupportedTableError, OutcomeUnknownError),
-        "SchemaMismatchError": (UnsupportedTableError, OutcomeUnknownError),
-        "TableNotFoundError": (NotFoundError, NotFoundError),
-    }
-    assert type(error) is expected[name][not reading]
-    assert error.evidence == {"table": "file:///t", "cause": f"{name}: something"}
-
-
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (28, StorageFullError),
-        (122, StorageFullError),
-        (13, AccessDeniedError),
-        (30, AccessDeniedError),
-        (2, NotFoundError),
-        (5, StorageError),
-    ],
-)
-@pytest.mark.parametrize("raised", [OSError, delta_exceptions.DeltaError, delta_exceptions.CommitFailedError])
-def test_an_error_of_the_operating_system_is_told_by_its_number(
-    number: int, kind: type[StorageError], raised: type[Exception]
-) -> None:
-    error = translated(raised(f"Generic LocalFileSystem error (os error {number})"), "file:///t", reading=False)
-    assert type(error) is kind
 
 
 VALUES = ["plain", "a b", "50%", "a%20b", "x/y", "a=b", "ü→💥", "q'\"", "#?&+;:", "[x]", "\\", ".", "{}", None]
