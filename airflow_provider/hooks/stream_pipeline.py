@@ -268,8 +268,7 @@ class StreamPipelineHook(BaseHook):
 
     def manifests(self, home: str) -> list[Manifest]:
         """All checkpoints that can be used, newest first."""
-        store = CheckpointStore(self.files(home))
-        return [store.manifest(checkpoint) for checkpoint in reversed(store.ids())]
+        return CheckpointStore(self.files(home)).manifests()[::-1]
 
     def facts(self, home: str, answer: StartResponse) -> dict[str, Any]:
         """What a run has left; see :func:`airflow_provider.facts.run_facts`. ``answer`` names a checkpoint."""

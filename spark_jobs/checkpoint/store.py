@@ -142,7 +142,11 @@ class CheckpointStore:
 
     def ids(self) -> list[CheckpointId]:
         """The checkpoints that exist and can be used, ascending."""
-        return [k for k in self.taken() if isinstance(self._try(k), Manifest)]
+        return [manifest.checkpoint for manifest in self.manifests()]
+
+    def manifests(self) -> list[Manifest]:
+        """Those of the checkpoints that exist and can be used, ascending, each read once."""
+        return [found for k in self.taken() if isinstance(found := self._try(k), Manifest)]
 
     def manifest(self, checkpoint: CheckpointId) -> Manifest:
         """The manifest of one checkpoint.
@@ -211,15 +215,22 @@ class CheckpointStore:
     def incarnation(self, newest: Manifest) -> Iterator[Manifest]:
         """``newest`` and the checkpoints of its incarnation before it that were not discarded, newest first, read one by one.
 
+        A corrupt number that was passed over when it was new is passed over here.
+
         Raises:
-            CorruptDocumentError: One of them cannot be used.
+            CorruptDocumentError: One that another continues cannot be used any more.
         """
+        yield newest
+        parent = newest.parent
         for k in reversed(self.taken()):
-            if k <= newest.checkpoint:
-                manifest = self.manifest(k)
-                if manifest.incarnation != newest.incarnation:
+            found = self._try(k) if k < newest.checkpoint else None
+            if isinstance(found, CorruptDocumentError) and k == parent:
+                raise found
+            if isinstance(found, Manifest):
+                if found.incarnation != newest.incarnation:
                     return
-                yield manifest
+                yield found
+                parent = found.parent
 
     def chain(self, checkpoint: CheckpointId, down_to: CheckpointId | None = None) -> list[Manifest]:
         """The checkpoints that lead to ``checkpoint`` within its incarnation, oldest first.

@@ -32,7 +32,7 @@ def _entries(files: Files) -> list[CheckpointEntry]:
     store, public = CheckpointStore(files), Publications()
     history = store.history()
     succeeded = {tried.checkpoint: tried for tried in history if tried.failure is None}
-    complete = [_complete(store.manifest(k), succeeded.get(k), public) for k in store.ids()]
+    complete = [_complete(each, succeeded.get(each.checkpoint), public) for each in store.manifests()]
     corrupt = [
         CheckpointEntry(checkpoint=k, outcome="corrupt", checkpoint_kind=None, problem=error.failed)
         for k, error in store.corrupt().items()

@@ -190,9 +190,9 @@ class Application:
     def _restore(self, attempt: AttemptDocument, facts: HomeFacts) -> None:
         """Builds the attempt's work directory from its checkpoint, if it is not one that is continued."""
         work = self.home.below(attempt.work_directory.path)
-        others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
         if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
             return
+        others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
         local = [self.home.below(each.path) for each in dict.fromkeys(others)]
         restore(self.home, CheckpointStore(self.home).manifest(attempt.restored_from), work, local)
 

@@ -15,6 +15,7 @@ from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.storage.files import Files
 
 NO_OFFSET = "-"
+_VERSION = "reservoirVersion"
 _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
 
@@ -87,7 +88,7 @@ class DeltaBound:
 
 
 class NoBound:
-    """An unbounded stream has no end."""
+    """An unbounded stream has no end: each batch is as Spark plans it."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         return False
@@ -109,53 +110,38 @@ class NoBound:
 
 
 @dataclass(frozen=True)
-class ChannelBound:
-    """The end of a channel: all of it, once its producer has ended; nothing else writes there."""
+class ChannelBound(NoBound):
+    """The end of a channel: all of it, once its producer has ended; nothing else writes there, so no batch reads past it."""
 
     producer: StageName
     log: PrivateLog
 
-    def exceeded(self, previous: str | None, line: str) -> bool:
-        return False
-
     def reached(self, line: str | None) -> bool:
-        return line is not None and line != NO_OFFSET and bool(json.loads(line)["reservoirVersion"] > self.log.latest())
-
-    def cut_back(self, previous: str | None, line: str) -> str:
-        return line
-
-    def passed_over(self, line: str) -> str | None:
-        return None
-
-    def available(self, line: str) -> str | None:
-        return None
+        position = channel_position(line)
+        return position is not None and position.version > self.log.latest()
 
     def rows_expected(self, line: str | None) -> int | None:
-        consumed = 0 if line is None or line == NO_OFFSET else int(json.loads(line)["reservoirVersion"])
+        position = channel_position(line)
+        consumed = 0 if position is None else position.version
         staged = self.log.between(BatchId(max(consumed - 1, 0) - 1), BatchId(self.log.latest() - 1))
         return sum(batch.rows for batch in staged)
 
 
-class EndedBound:
-    """The end of a source that has ended and is replaced (:mod:`spark_jobs.runtime.ended_source`): there is nothing to read."""
+@dataclass(frozen=True)
+class ChannelPosition:
+    """How far a stream has read a private log."""
 
-    def exceeded(self, previous: str | None, line: str) -> bool:
-        return False
+    version: int
+    """The one that is read next."""
+    index: int
+    """The last file of it that was read; negative for none."""
 
-    def reached(self, line: str | None) -> bool:
-        return True
 
-    def cut_back(self, previous: str | None, line: str) -> str:
-        return line
-
-    def passed_over(self, line: str) -> str | None:
+def channel_position(line: str | None) -> ChannelPosition | None:
+    """What a line of Spark's offset log says of a private log; None where nothing was read, or another stream has taken its place."""
+    if line is None or line == NO_OFFSET or _VERSION not in (offset := json.loads(line)):
         return None
-
-    def available(self, line: str) -> str | None:
-        return None
-
-    def rows_expected(self, line: str | None) -> int | None:
-        return 0
+    return ChannelPosition(int(offset[_VERSION]), int(offset["index"]))
 
 
 class FilesBound:

@@ -211,17 +211,12 @@ class CheckpointTry:
         if self.kind is CheckpointKind.FINAL:
             return {}
         held = self.parent.stages if self.parent else {}
-        return {
-            name: pin(
-                self.home,
-                stage.spark_log,
-                cut.batches[name],
-                place_of(self.home, name, number, self.attempt.attempt),
-                held.get(name),
-            )
-            for stage in stages
-            for name in (stage.stage.name,)
-        }
+        found = {}
+        for stage in stages:
+            name = stage.stage.name
+            place = place_of(self.home, name, number, self.attempt.attempt)
+            found[name] = pin(self.home, stage.spark_log, cut.batches[name], place, held.get(name))
+        return found
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], cut: Cut

@@ -1,14 +1,11 @@
 """How far a stage has read the channels that lead to it."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_jobs.protocol.ids import BatchId, StageName
-from spark_jobs.runtime.bounds import NO_OFFSET, Bound, ChannelBound
+from spark_jobs.runtime.bounds import NO_OFFSET, Bound, ChannelBound, channel_position
 from spark_jobs.runtime.private_log import Staged
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
-
-_VERSION = "reservoirVersion"
 
 
 class Consumption:
@@ -27,9 +24,8 @@ class Consumption:
         """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
         found: dict[StageName, BatchId] = {}
         for _, bound, line in self._lines(batch):
-            if (position := _position(line)) is not None:
-                version, index = position
-                read = BatchId(version - 1 if index >= 0 else version - 2)
+            if (position := channel_position(line)) is not None:
+                read = BatchId(position.version - 1 if position.index >= 0 else position.version - 2)
                 found[bound.producer] = max(read, found.get(bound.producer, NO_BATCH))
         return found
 
@@ -55,8 +51,8 @@ class Consumption:
         for number, bound, line in self._lines(batch):
             if line is None:
                 yield number, bound, NO_BATCH
-            elif (position := _position(line)) is not None:
-                yield number, bound, BatchId(position[0] - 2)
+            elif (position := channel_position(line)) is not None:
+                yield number, bound, BatchId(position.version - 2)
 
     def _lines(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, str | None]]:
         if batch == NO_BATCH:
@@ -64,11 +60,3 @@ class Consumption:
             return
         lines = self._spark_log.offsets(batch).sources
         yield from ((number, bound, None if lines[number] == NO_OFFSET else lines[number]) for number, bound in self._channels)
-
-
-def _position(line: str | None) -> tuple[int, int] | None:
-    """The version that is read next and the last file of it that was read, -1 for none; None where the stream is another one."""
-    if line is None:
-        return None
-    offset = json.loads(line)
-    return (int(offset[_VERSION]), int(offset["index"])) if _VERSION in offset else None

@@ -126,7 +126,7 @@ class Coordinator:
             if not self._schedule.failed(triggered_s, time.monotonic()):
                 raise self._too_many(error) from error
         else:
-            _LOG.info("checkpoint %d is complete and took %.2f s", manifest.checkpoint, time.monotonic() - triggered_s)
+            _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
             self._requests.completed(asked, manifest)
 

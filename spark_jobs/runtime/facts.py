@@ -24,7 +24,7 @@ def read_facts(home: Files) -> HomeFacts:
     channel, store = Channel(home), CheckpointStore(home)
     attempts = [channel.attempts.read(number) for number in channel.attempts.numbers()]
     beginning = next((attempt for attempt in attempts if attempt.incarnation == attempts[-1].incarnation), None)
-    manifests = [store.manifest(k) for k in store.ids()]
+    manifests = store.manifests()
     latest = Rounds(home).latest()
     own = [manifest for manifest in manifests if attempts and manifest.incarnation == attempts[-1].incarnation]
     return HomeFacts(

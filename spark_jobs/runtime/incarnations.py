@@ -76,7 +76,7 @@ def _open_lines(
     abandoned.pop(live.incarnation, None)
     if not abandoned:
         return []
-    manifests = [store.manifest(number) for number in store.ids()]
+    manifests = store.manifests()
     found: dict[tuple[SinkName, str], list[_OpenLine]] = {}
     for incarnation in abandoned:
         for line in sorted(_lines(incarnation, manifests, pipeline, sinks)):

@@ -8,20 +8,18 @@ Two bounds keep every reader whole:
    out corrupt, the next one is cut from the parent again.
 """
 
-import json
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.bounds import NO_OFFSET
+from spark_jobs.runtime.bounds import NO_OFFSET, channel_position
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.storage.files import Files
 
 FOLD_BATCHES = 1_000
 """While a stage runs, this many batches are folded at once: a fold costs as much as some batches, and listing the log costs as well."""
-
 
 _PAST_ALL = 2**62
 """Where a stream is that has read all of a log and was replaced: its stage has ended."""
@@ -37,10 +35,7 @@ class Consumer:
 
     def consumed(self) -> BatchId:
         """The last batch of the log's stage of which the query has committed every row."""
-        last = self.spark_log.last_commit()
-        if last == NO_BATCH:
-            return NO_BATCH
-        return BatchId(max(self._version_after(last) - 2, NO_BATCH))
+        return BatchId(max(self.has_read_to(self.spark_log.last_commit()) - 2, NO_BATCH))
 
     def reads_from(self) -> int:
         """The oldest version that the query may read again. A query that starts plans its last committed batch once more."""
@@ -56,7 +51,10 @@ class Consumer:
 
     def _version_after(self, batch: BatchId) -> int:
         line = NO_OFFSET if batch < 0 else self.spark_log.offsets(batch).sources[self.stream]
-        return 0 if line == NO_OFFSET else int(json.loads(line).get("reservoirVersion", _PAST_ALL))
+        if line == NO_OFFSET:
+            return 0
+        position = channel_position(line)
+        return _PAST_ALL if position is None else position.version
 
 
 def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: int = FOLD_BATCHES) -> None:

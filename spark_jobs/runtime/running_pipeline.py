@@ -63,9 +63,7 @@ class EndingStages:
         except TurnedAwayError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
-            stage.is_up = False
-            self._restarts.wait(stage.run, error)
-            stage.is_up = True
+            stage.wait_for_restart(self._restarts, error)
 
 
 class RunningPipeline:

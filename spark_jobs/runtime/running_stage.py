@@ -54,6 +54,12 @@ class StageInCut:
         gate = self.run.gate
         return self.is_up and gate.is_empty() and (gate.is_waiting() or not self.run.spark_log.pending())
 
+    def wait_for_restart(self, restarts: StageRestarts, error: Exception) -> None:
+        """Waits until the stage may run again after a failure, as :meth:`StageRestarts.wait`; no cut is at rest meanwhile."""
+        self.is_up = False
+        restarts.wait(self.run, error)
+        self.is_up = True
+
     def _consumption(self) -> Consumption:
         return Consumption(self.run.spark_log, self.run.bounds)
 
@@ -77,7 +83,6 @@ class RunningStage(StageInCut):
         super().__init__(run)
         self._rebuild = rebuild
         self._restarts = restarts
-        self._ended: frozenset[str] = run.ended
         self._stop = stopping
         self.failure: BaseException | None = None
         """Why the stage has given up."""
@@ -104,9 +109,7 @@ class RunningStage(StageInCut):
                 except TurnedAwayError:
                     pass
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
-                    self.is_up = False
-                    self._restarts.wait(self.run, error)
-                    self.is_up = True
+                    self.wait_for_restart(self._restarts, error)
         except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
             self.is_up = False
             self.failure = error
@@ -118,7 +121,7 @@ class RunningStage(StageInCut):
         try:
             while not query.has_ended(_LOOK_S):
                 self._tell_lag()
-                if self._stop.is_set() or self.run.ended_inputs() > self._ended:
+                if self._stop.is_set() or self.run.ended_inputs() > self.run.ended:
                     self._stop_at_boundary(query)
                     break
         except BaseException:
@@ -128,9 +131,8 @@ class RunningStage(StageInCut):
     def _go_on_without_ended(self) -> None:
         """Before each start: a query that reads past an end fails before anybody looks at it."""
         ended = self.run.ended_inputs()
-        if ended > self._ended:
-            _LOG.info("stage %s goes on without %s, which has ended", self.name, ", ".join(sorted(ended - self._ended)))
-            self._ended = ended
+        if ended > self.run.ended:
+            _LOG.info("stage %s goes on without %s, which has ended", self.name, ", ".join(sorted(ended - self.run.ended)))
             self.run = self._rebuild(self.run, ended)
             self.run.plan_without_ended()
 

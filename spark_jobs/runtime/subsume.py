@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Mapping, Sequence, Set
 
-from spark_jobs.checkpoint.retention import discard, discardable
+from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import Manifest, SinkResult
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, SinkName, StageName
 from spark_jobs.runtime.log_folding import trim
@@ -44,7 +44,10 @@ def subsume(
             deleted = sweep(stages, {name: cut.batch for name, cut in manifest.stages.items()}, named)
             _LOG.info("%d orphans swept", len(deleted))
         _trim(store, stages, manifest, named)
-        _discard(home, store, stages, manifest, results, retained)
+        if (
+            manifest.checkpoint_kind is CheckpointKind.PERIODIC
+        ):  # others stay, each for a round, and a round without these has no more
+            _discard(home, store, stages, manifest, results, retained)
         if not swept:
             sweep_abandoned(home, [Attempts(home).read(n) for n in Attempts(home).numbers()])
     except (OSError, StreamPipelineError) as error:
@@ -77,8 +80,7 @@ def _discard(
         for sink, cut in manifest.sinks.items()
     }
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
-    manifests = [store.manifest(k) for k in store.ids()]
-    discard(home, discardable(manifests, retained=retained, published=published, remembered=remembered))
+    discard(home, discardable(store.manifests(), retained=retained, published=published, remembered=remembered))
 
 
 def _needless(stage: StageName, manifest: Manifest, parent: Manifest | None) -> BatchId:
@@ -86,5 +88,5 @@ def _needless(stage: StageName, manifest: Manifest, parent: Manifest | None) -> 
     before = parent.stages.get(stage) if parent else None
     if before is None:
         return NO_BATCH
-    cuts = [cut for cut in (before, manifest.stages.get(stage)) if cut is not None and cut.channel is not None]
-    return min([before.batch, *(BatchId(cut.channel.first - 1) for cut in cuts if cut.channel)])
+    in_flight = in_flight_from((parent, manifest), stage) if parent else None
+    return before.batch if in_flight is None else min(before.batch, BatchId(in_flight - 1))

@@ -1,6 +1,5 @@
 """Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
 
-import logging
 from pathlib import Path
 
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
@@ -9,7 +8,6 @@ from spark_jobs.protocol.ids import new_work_directory_id
 from spark_jobs.runtime.restore import is_half_built, is_whole
 from spark_jobs.storage.files import Files
 
-_LOG = logging.getLogger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

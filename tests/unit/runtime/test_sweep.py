@@ -136,3 +136,15 @@ def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadabl
     assert named(3) == 2
     with pytest.raises(CorruptDocumentError):
         named(2)
+
+
+def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues_it(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    first, _, third = (pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6))
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+    pipeline.files.contents["checkpoints/2/manifest.json"] = b"torn"  # type: ignore[attr-defined]
+    with pytest.raises(CorruptDocumentError):
+        named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
+    passed_over = third.model_copy(update={"parent": first.checkpoint})
+    assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0))) == 2
