@@ -1,6 +1,5 @@
 """Pipelines whose inputs have no end: checkpoints while they run, and the way back in place."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.runtime import application
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.support.running import Running
+from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
 
@@ -251,7 +250,7 @@ def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, 
     events.add(150)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
-    shutil.rmtree(site.home / "work")
+    lose(site.home / "work")
     events.add(50)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
@@ -272,7 +271,7 @@ def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(s
     named = {file.stored for k in running.store.ids() for cut in running.store.manifest(k).stages.values() for file in cut.files}
     stored = {str(path.relative_to(site.home)) for path in (site.home / "state").rglob("*") if path.is_file()}
     assert named == stored
-    shutil.rmtree(site.home / "work")
+    lose(site.home / "work")
     events.add(60)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
