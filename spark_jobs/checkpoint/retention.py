@@ -18,7 +18,7 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, paths_below
 
 _STATE = "state"
 _TRY = re.compile(r"(\d+)-\d+-\d+")
@@ -130,7 +130,7 @@ def _sweep_state(home: Files) -> list[str]:
     in_use = {"/".join(path.split("/")[:3]) for path in named}
     deleted = []
     for place in _settled(home, manifests[-1].checkpoint, corrupt):
-        for path in [place] if place not in in_use else [path for path in _below(home, place) if path not in named]:
+        for path in [place] if place not in in_use else [path for path in paths_below(home, place) if path not in named]:
             with step(Step.DISCARD):
                 home.delete(path)
             deleted.append(path)
@@ -143,13 +143,3 @@ def _settled(home: Files, head: CheckpointId, corrupt: Container[CheckpointId]) 
             found = _TRY.fullmatch(name)
             if found and int(found[1]) <= head and int(found[1]) not in corrupt:
                 yield f"{_STATE}/{stage}/{name}"
-
-
-def _below(home: Files, directory: str) -> Iterator[str]:
-    """The files below a directory, at any depth."""
-    for name in home.names(directory):
-        path = f"{directory}/{name}"
-        if home.names(path):
-            yield from _below(home, path)
-        else:
-            yield path

@@ -52,14 +52,14 @@ class CheckpointStore:
             OutcomeUnknownError: It may exist; repeat with the same manifest.
         """
         with step(Step.MANIFEST_CREATE):
-            create_document(self._files, _manifest_path(manifest.checkpoint), manifest)
+            create_document(self._files, manifest_path(manifest.checkpoint), manifest)
 
     def make_durable(self, checkpoints: Iterable[CheckpointId]) -> None:
         """Makes manifests durable that somebody else has created: they can be read a moment before they survive a power loss.
 
         Whoever acts on what a manifest promises, such as a publisher, calls this first.
         """
-        self._files.sync(*(_manifest_path(checkpoint) for checkpoint in checkpoints))
+        self._files.sync(*(manifest_path(checkpoint) for checkpoint in checkpoints))
 
     def write_actions(self, checkpoint: CheckpointId, sink: SinkName, lines: Iterable[Mapping[str, Any]]) -> ActionsFile:
         """Makes durable what ``checkpoint`` will add to ``sink``.
@@ -156,7 +156,7 @@ class CheckpointStore:
             CorruptDocumentError: Its manifest is torn, altered, or another checkpoint's.
             UnsupportedFormatError: A newer version wrote it.
         """
-        path = _manifest_path(checkpoint)
+        path = manifest_path(checkpoint)
         manifest = read_document(self._files, path, Manifest)
         if manifest.checkpoint != checkpoint or (manifest.parent is not None and manifest.parent >= checkpoint):
             raise CorruptDocumentError(
@@ -335,7 +335,8 @@ class CheckpointStore:
             return error
 
 
-def _manifest_path(checkpoint: CheckpointId) -> str:
+def manifest_path(checkpoint: CheckpointId) -> str:
+    """Where the manifest of a checkpoint is, below the home."""
     return f"{_CHECKPOINTS}/{checkpoint}/{_MANIFEST}"
 
 

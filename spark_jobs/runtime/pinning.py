@@ -12,8 +12,6 @@ Invariants:
    (model rule ``failkeep``).
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark_log import SparkLog
 from spark_jobs.runtime.state_files import needed_files, never_reused
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files, by_directory, local_path
 
 STATE = "state"
 """The directory in the home; below it ``<stage>/<checkpoint>-<attempt>-<try>``."""
@@ -96,7 +94,7 @@ def persist(home: Files, pinned: PinnedState) -> tuple[StateFile, ...]:
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool, step(Step.PERSIST_STATE):
         digests = pool.map(home.digest, [f"{pinned.place}/{path}" for path in pinned.new])
-        synced = [pool.submit(home.sync, *paths) for paths in _by_directory(pinned.place, pinned.new)]
+        synced = [pool.submit(home.sync, *paths) for paths in by_directory(f"{pinned.place}/{path}" for path in pinned.new)]
         new = [
             StateFile(path=path, stored=f"{pinned.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)
             for path, digest in zip(pinned.new, digests, strict=True)
@@ -125,10 +123,3 @@ def _pin_needed(home: Files, log: SparkLog, batch: BatchId, place: str, parent: 
 def _is_held(log: SparkLog, file: StateFile) -> bool:
     """Whether the file of this name is still the one that the parent holds; the small ones are looked at."""
     return never_reused(file.path) or log.files.digest(f"{log.directory}/{file.path}") == (file.size_bytes, file.sha256)
-
-
-def _by_directory(place: str, paths: Sequence[str]) -> list[list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        found[path.rpartition("/")[0]].append(f"{place}/{path}")
-    return list(found.values())

@@ -13,8 +13,7 @@ Invariants:
 import json
 import logging
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.channel_cut import rebuild_log
 from spark_jobs.runtime.spark_log import checkpoint_directory
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files, by_directory, local_path
 
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
@@ -162,7 +161,9 @@ def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: 
         for file in cut.files:
             if _OPERATOR_FACTS.fullmatch(file.path):
                 _repoint(work, directory, file.path)
-        for synced in [pool.submit(work.sync, *paths) for paths in _by_directory(directory, cut.files)]:
+        for synced in [
+            pool.submit(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in cut.files)
+        ]:
             synced.result()
     return Restored(
         local_files=sum(is_local.values()),
@@ -229,10 +230,3 @@ def _repoint(work: Files, directory: str, path: str) -> None:
                 )
             store["stateSchemaFilePaths"][number] = here + found[0]
     work.replace(f"{directory}/{path}", f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode())
-
-
-def _by_directory(directory: str, files: Iterable[StateFile]) -> list[list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        found[file.path.rpartition("/")[0]].append(f"{directory}/{file.path}")
-    return list(found.values())

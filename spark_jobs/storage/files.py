@@ -8,6 +8,8 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 4. Paths are relative to the root, with ``/`` between parts; no path leads out of the root.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -78,6 +80,20 @@ class Files(Protocol):
         """
         ...
 
+    def copy(self, source: Path, path: str) -> Digest:
+        """Copies a file of this host, which nobody changes meanwhile, to ``path``: what is done to the one is never done to the other.
+
+        Not durable before :meth:`sync`. After a crash it may be missing, or not whole.
+
+        Returns:
+            Of the bytes that were copied.
+
+        Raises:
+            NotFoundError: There is no such file.
+            AlreadyExistsError: The name is taken.
+        """
+        ...
+
     def names(self, directory: str) -> list[str]:
         """The names directly inside ``directory``, sorted; without unfinished files; empty where it does not exist."""
         ...
@@ -100,6 +116,24 @@ def sync_below(files: Files, directory: str = "") -> None:
     """Makes durable what somebody else wrote below a directory in a storage of this host; checksum files that Hadoop adds are not."""
     root = local_path(files)
     files.sync(*(str(path.relative_to(root)) for path in (root / directory).rglob("[!.]*") if path.is_file()))
+
+
+def paths_below(files: Files, directory: str = "") -> Iterator[str]:
+    """The files below a directory, at any depth; an empty directory counts as a file. Relative to the root."""
+    for name in files.names(directory):
+        path = f"{directory}/{name}" if directory else name
+        if files.names(path):
+            yield from paths_below(files, path)
+        else:
+            yield path
+
+
+def by_directory(paths: Iterable[str]) -> list[list[str]]:
+    """Paths together with those beside them: each group is made durable by one call of :meth:`Files.sync`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        found[path.rpartition("/")[0]].append(path)
+    return list(found.values())
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

@@ -13,8 +13,8 @@ look again.
 import errno
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 from uuid import uuid4
@@ -150,6 +150,12 @@ class LocalFiles:
                     raise
                 self._copy(os.fspath(source), target)
 
+    def copy(self, source: Path, path: str) -> Digest:
+        target = self._target(path)
+        with translated(os.fspath(source)):
+            self._make_with_parents(os.path.dirname(target))
+            return self._copy(os.fspath(source), target)
+
     def names(self, directory: str) -> list[str]:
         target = self._target(directory) if directory else self._root
         with translated(target):
@@ -271,24 +277,29 @@ class LocalFiles:
     def _read(self, target: str) -> bytes:
         return b"".join(self._chunks(target))
 
-    def _chunks(self, target: str) -> Iterator[bytes]:
+    def _chunks(self, target: str) -> Generator[bytes, None, None]:
         descriptor = self._system.open(target)
         try:
             yield from iter(lambda: self._system.read(descriptor, _CHUNK_BYTES), b"")
         finally:
             self._system.close(descriptor)
 
-    def _copy(self, source: str, target: str) -> None:
+    def _copy(self, source: str, target: str) -> Digest:
         directory, name = os.path.split(target)
         unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
+        size_bytes, hashed = 0, new_sha256()
         try:
             descriptor = self._system.create_file(unfinished)
-            try:
-                for chunk in self._chunks(source):
-                    self._write(descriptor, chunk)
-            finally:
-                self._system.close(descriptor)
+            with closing(self._chunks(source)) as chunks:
+                try:
+                    for chunk in chunks:
+                        self._write(descriptor, chunk)
+                        size_bytes += len(chunk)
+                        hashed.update(chunk)
+                finally:
+                    self._system.close(descriptor)
             self._system.link(unfinished, target)
+            return Digest(size_bytes, hashed.hexdigest())
         except FileExistsError as error:
             raise _taken(target) from error
         finally:

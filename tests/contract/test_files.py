@@ -158,6 +158,27 @@ def test_nothing_is_adopted_under_a_taken_name_or_from_nowhere(home: Files, tmp_
     assert home.names("") == ["taken"]
 
 
+def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"state" * 1_000_000)
+    assert home.copy(theirs, "state/1/3.zip") == (5_000_000, sha256(b"state" * 1_000_000))
+    home.sync("state/1/3.zip")
+    theirs.write_bytes(b"written over where it lies")
+    assert home.read("state/1/3.zip") == b"state" * 1_000_000
+    assert home.names("state/1") == ["3.zip"]
+
+
+def test_nothing_is_copied_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
+    home.create("taken", b"ours")
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    with pytest.raises(AlreadyExistsError):
+        home.copy(tmp_path / "theirs", "taken")
+    with pytest.raises(NotFoundError):
+        home.copy(tmp_path / "nowhere", "free")
+    assert home.read("taken") == b"ours"
+    assert [found.name for found in (tmp_path / "home").iterdir()] == ["taken"]
+
+
 @pytest.mark.parametrize("size_bytes", [0, 3, 3 << 20])
 def test_a_digest_tells_size_and_hash_of_any_file(home: Files, size_bytes: int) -> None:
     data = b"s" * size_bytes
@@ -178,6 +199,7 @@ def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp
         home.delete,
         home.sync,
         lambda path: home.adopt(tmp_path / "x", path),
+        lambda path: home.copy(tmp_path / "x", path),
         lambda path: home.create(path, b""),
         lambda path: home.replace(path, b""),
     ):

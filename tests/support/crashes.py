@@ -36,6 +36,12 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.RESTORE_BEGIN,
         Step.RESTORE_END,
         Step.DISCARD,
+        Step.SAVEPOINT_BEGIN,
+        Step.SAVEPOINT_FILES,
+        Step.SAVEPOINT_CREATE,
+        Step.SAVEPOINT_END,
+        Step.SAVEPOINT_VOID,
+        Step.SAVEPOINT_REMOVE,
     }
 )
 """Steps that the small pipeline has no cause for."""

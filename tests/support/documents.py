@@ -7,7 +7,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history
+from spark_jobs.protocol import checkpoint_requests, documents, history, savepoint
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document
@@ -53,6 +53,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 
 _NONCE = "0" * 32
@@ -147,6 +148,11 @@ SAMPLES: tuple[Document, ...] = (
             reason="ValueError", lag={"departures": InputLag(rows=5, size_bytes=100)})},
         checkpoint=CheckpointId(1), spark_ui="http://127.0.0.1:4040",
     ),
+    Savepoint(
+        nonce=_NONCE, pipeline=_PIPELINE, pipeline_name=PipelineName("flights"), incarnation=_INCARNATION,
+        checkpoint=CheckpointId(2), drained=True, request=RequestId("stop-a"), taken_at=_NOON, size_bytes=45,
+        files=(SavepointFile(path="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
+    ),
 )  # fmt: skip
 """One of each kind. Equal in every run."""
 
@@ -162,7 +168,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Every kind that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, savepoint)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

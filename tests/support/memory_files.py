@@ -45,6 +45,10 @@ class MemoryFiles:
     def adopt(self, source: Path, path: str) -> None:
         self.create(path, source.read_bytes())
 
+    def copy(self, source: Path, path: str) -> Digest:
+        self.adopt(source, path)
+        return self.digest(path)
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
         with self._lock:

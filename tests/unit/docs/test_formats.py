@@ -16,6 +16,7 @@ from spark_jobs.protocol import (
     ownership,
     pins,
     restart_settings,
+    savepoint,
     stage_cut,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
@@ -27,7 +28,7 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", d
 
 
 def models() -> list[type[Part]]:
-    modules = (documents, history, ownership, checkpointing, checkpoint_requests, pins, restart_settings, stage_cut)
+    modules = (documents, history, ownership, checkpointing, checkpoint_requests, pins, restart_settings, stage_cut, savepoint)
     found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))
     found = [each for each in found if issubclass(each, Part)]
     return [each for each in found if each not in (Part, Document)]

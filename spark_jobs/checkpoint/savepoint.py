@@ -1,0 +1,261 @@
+"""Savepoints: copies of a checkpoint that are the user's own (design, section 9).
+
+A savepoint is a directory with everything that a restore needs: the manifest, its state and channel files, and what is staged and was
+not known to be public when the checkpoint was taken, with the manifests of the checkpoints that have staged it. It refers to nothing
+outside, so it can be moved; it shares no file with the home, so what happens to one of them does not happen to the other.
+
+Invariants:
+
+1. A savepoint exists if and only if ``savepoint.json`` does. It is written when everything that it names is durable, and deleted first.
+2. A directory is written only if it is empty, or if it was this savepoint that was begun there.
+3. Which checkpoints' rows it has is in its manifest, and does not depend on what has become public meanwhile.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
+from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Digest, Files, by_directory, create_document, local_path, read_document
+from spark_jobs.storage.open import open_files
+
+_LOG = logging.getLogger(__name__)
+SAVEPOINT = "savepoint.json"
+"""The document that makes a savepoint exist."""
+SAVEPOINTS = "savepoints"
+"""The directory in a home where a savepoint is unless its asker names another place; below it the id of the request."""
+_BEGUN = "exporting.json"
+_AT_ONCE = 16
+
+
+def default_target(home: Files, request: RequestId) -> Files:
+    """Where the savepoint of a request is, unless its asker names another place."""
+    return home.below(f"{SAVEPOINTS}/{request}")
+
+
+def export(home: Files, checkpoint: CheckpointId, target: Files, *, request: RequestId | None) -> Savepoint:
+    """Copies a complete checkpoint into a savepoint; durable on return.
+
+    Idempotent: repeated after a crash at any step, or after its end, it comes to the same directory.
+
+    Args:
+        home: The home.
+        checkpoint: The checkpoint. Those before it that it needs are found.
+        target: The directory, which is made; empty, or where this very export was begun.
+        request: Whose savepoint it is.
+
+    Raises:
+        RejectedError: There is no such checkpoint, it can be continued in its work directory alone, or the directory holds something
+            else or belongs to somebody else. Nothing was written.
+        CorruptDocumentError: A file that the checkpoint names is gone or was altered, by path. There is no savepoint.
+        StorageError: The home or the target does not answer, or is full. May be repeated.
+    """
+    manifest = _manifest(home, checkpoint)
+    standing = _standing(home, manifest, target, request)
+    if standing is None:
+        standing = _build(home, manifest, target, request)
+    with step(Step.SAVEPOINT_END):
+        target.delete(_BEGUN)
+    return standing
+
+
+def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
+    """A savepoint and the manifest of its checkpoint, both read whole; its files are looked at by :func:`verify`.
+
+    Raises:
+        RejectedError: The directory is no savepoint.
+        CorruptDocumentError: ``savepoint.json`` or the manifest is torn, altered, or another one's.
+    """
+    try:
+        found = read_document(savepoint, SAVEPOINT, Savepoint)
+    except NotFoundError as error:
+        begun = _BEGUN in savepoint.names("")
+        raise RejectedError(
+            f"{savepoint.url} is no savepoint: it has no {SAVEPOINT}.",
+            exists="An export has begun there and has not come to its end." if begun else "",
+            safe="Nothing was changed.",
+            remedy="Repeat the request that it is for, or dispose of it." if begun else "Give the directory of a savepoint.",
+            path=savepoint.url,
+        ) from error
+    try:
+        manifest = CheckpointStore(savepoint).manifest(found.checkpoint)
+    except NotFoundError as error:
+        raise altered(savepoint.url, manifest_path(found.checkpoint), "a manifest", None) from error
+    if (manifest.pipeline, manifest.incarnation) != (found.pipeline, found.incarnation):
+        raise altered(savepoint.url, manifest_path(found.checkpoint), found.incarnation, manifest.incarnation)
+    return found, manifest
+
+
+def verify(savepoint: Files, progress: Callable[[int], object] = lambda size_bytes: None) -> Savepoint:
+    """Reads every file of a savepoint and compares its size and hash; writes nothing.
+
+    Args:
+        savepoint: Its directory.
+        progress: Told the size of each file that was found right; called from several threads.
+
+    Raises:
+        RejectedError: The directory is no savepoint.
+        CorruptDocumentError: A file is gone or was altered, by path: the first one by name.
+    """
+    found, _ = read_savepoint(savepoint)
+
+    def check(file: SavepointFile) -> None:
+        try:
+            digest: Digest | None = savepoint.digest(file.path)
+        except NotFoundError:
+            digest = None
+        if digest != (file.size_bytes, file.sha256):
+            raise altered(savepoint.url, file.path, file.sha256, digest and digest.sha256)
+        progress(file.size_bytes)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for checked in [pool.submit(check, file) for file in found.files]:
+            checked.result()
+    return found
+
+
+def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
+    """Deletes a savepoint, durably; idempotent. One that was begun and is not whole goes, too.
+
+    Args:
+        savepoint: Its directory. What is there and is not the savepoint's stays.
+        needed_by: Who needs it, in words: then it stays.
+
+    Raises:
+        RejectedError: The directory is no savepoint, or somebody needs it. Nothing was deleted.
+        CorruptDocumentError: ``savepoint.json`` is torn: nobody knows what belongs to it. Nothing was deleted.
+        StorageError: Not everything was deleted; repeat.
+    """
+    if savepoint.names(""):
+        _dispose(savepoint, list(needed_by))
+    with suppress(OSError):  # what is left is somebody else's
+        local_path(savepoint).rmdir()
+
+
+def _dispose(savepoint: Files, needed_by: list[str]) -> None:
+    names = savepoint.names("")
+    if not {SAVEPOINT, _BEGUN} & set(names):
+        read_savepoint(savepoint)
+    if needed_by:
+        raise RejectedError(
+            f"The savepoint {savepoint.url} is needed by {', '.join(needed_by)}.",
+            safe="Nothing was deleted.",
+            remedy="Wait until they have what they need of it: spark-jobs status shows them.",
+            path=savepoint.url,
+            needed_by=needed_by,
+        )
+    if SAVEPOINT in names:
+        found = read_document(savepoint, SAVEPOINT, Savepoint)
+        with step(Step.SAVEPOINT_VOID):  # it becomes one that is not whole: whoever repeats this finds what to do
+            savepoint.create(_BEGUN, _identity(found, found.request))
+            savepoint.delete(SAVEPOINT)
+    with step(Step.SAVEPOINT_REMOVE):
+        for name in set(PARTS) & set(names):
+            savepoint.delete(name)
+        savepoint.delete(_BEGUN)
+
+
+def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
+    try:
+        return CheckpointStore(home).manifest(checkpoint)
+    except NotFoundError as error:
+        raise RejectedError(
+            f"There is no complete checkpoint {checkpoint} in {home.url}.",
+            safe="Nothing was written.",
+            remedy="Choose one that spark-jobs checkpoints lists.",
+            checkpoint=checkpoint,
+        ) from error
+
+
+def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
+    """The savepoint that is there already; None where it is to be made, and may be."""
+    if target.url.startswith(f"{home.url}/") and not target.url.startswith(f"{home.url}/{SAVEPOINTS}/"):
+        raise _refused(target, f"it is inside the home, and not below {SAVEPOINTS}/")
+    for cut in manifest.sinks.values():
+        table = open_files(cut.table).url
+        if f"{target.url}/".startswith(f"{table}/"):
+            raise _refused(target, f"it is inside the table {table}, whose VACUUM would delete it")
+    names = target.names("")
+    if SAVEPOINT in names:
+        found = read_document(target, SAVEPOINT, Savepoint)
+        if _identity(found, found.request) != _identity(manifest, request):
+            raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
+        target.sync(SAVEPOINT)
+        return found
+    if _BEGUN in names:
+        if target.read(_BEGUN) != _identity(manifest, request):
+            raise _refused(target, "another savepoint was begun there")
+    elif names:
+        raise _refused(target, f"it is not empty: it has {names[0]}")
+    return None
+
+
+def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint:
+    needed = needed_files(home, manifest)
+    with step(Step.SAVEPOINT_BEGIN):
+        target.create(_BEGUN, _identity(manifest, request))
+        for part in set(PARTS) & set(target.names("")):  # of a try that did not come to its end: some of it may be torn
+            target.delete(part)
+    files = _copy_all(target, needed)
+    savepoint = Savepoint(
+        nonce=manifest.nonce,
+        pipeline=manifest.pipeline,
+        pipeline_name=manifest.pipeline_name,
+        incarnation=manifest.incarnation,
+        checkpoint=manifest.checkpoint,
+        drained=manifest.drained,
+        request=request,
+        taken_at=manifest.completed_at,
+        size_bytes=sum(file.size_bytes for file in files),
+        files=files,
+    )
+    with step(Step.SAVEPOINT_CREATE):
+        create_document(target, SAVEPOINT, savepoint)
+    _LOG.info("checkpoint %d is in %s: %d files, %d bytes", manifest.checkpoint, target.url, len(files), savepoint.size_bytes)
+    return savepoint
+
+
+def _copy_all(target: Files, needed: Mapping[str, NeededFile]) -> tuple[SavepointFile, ...]:
+    def place(path: str) -> SavepointFile:
+        digest = _copy(target, path, needed[path])
+        return SavepointFile(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
+
+    with step(Step.SAVEPOINT_FILES), ThreadPoolExecutor(_AT_ONCE) as pool:
+        files = tuple(pool.map(place, sorted(needed)))
+        for synced in [pool.submit(target.sync, *paths) for paths in by_directory(needed)]:
+            synced.result()
+    return files
+
+
+def _copy(target: Files, path: str, file: NeededFile) -> Digest:
+    try:
+        found = target.copy(file.source, path)
+    except NotFoundError as error:
+        raise altered(f"file://{file.source.parent}", file.source.name, file.sha256, None) from error
+    if not file.is_right(found):
+        expected, here = (file.sha256, found.sha256) if file.sha256 else (f"{file.size_bytes} bytes", f"{found.size_bytes}")
+        raise altered(f"file://{file.source.parent}", file.source.name, expected, here)
+    return found
+
+
+def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:
+    """Whose directory it is, before and after its savepoint is whole."""
+    whose = {"pipeline": of.pipeline, "incarnation": of.incarnation, "checkpoint": of.checkpoint, "request": request}
+    return canonical(whose) + b"\n"
+
+
+def _refused(target: Files, reason: str) -> RejectedError:
+    return RejectedError(
+        f"{target.url} cannot be the savepoint's directory: {reason}.",
+        safe="Nothing was written.",
+        remedy="Name a directory that is not there yet.",
+        path=target.url,
+    )

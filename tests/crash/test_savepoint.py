@@ -1,0 +1,127 @@
+"""Savepoints that are being made or deleted when the process, or the machine, dies; and whoever does it again."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.checkpoint.savepoint import dispose, export, verify
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from tests.support.crashes import Point, Watched
+from tests.support.savepoint_site import SavepointSite
+from tests.support.systems import Crashed, CrashSystem, quick
+
+OPERATIONS_APART = 13
+"""Power is lost before each operation of the system that is this far from the last one; another seed means others."""
+
+
+def a_checkpoint(root: Path) -> tuple[SavepointSite, Manifest]:
+    """One with rows of a checkpoint before it, and rows in flight."""
+    site = SavepointSite(root)
+    site.complete([(1, "a")])
+    return site, site.complete([(2, "a b")], in_flight=["x.parquet"])
+
+
+def exported(home: Files, manifest: Manifest, target: Files) -> None:
+    export(home, manifest.checkpoint, target, request=RequestId("savepoint-a"))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def is_whole(target: Files) -> bool:
+    try:
+        verify(target)
+    except RejectedError:
+        return False
+    return True
+
+
+def points(act: Callable[[], object]) -> list[Point]:
+    observer = Watched()
+    with observed_by(observer):
+        act()
+    return observer.points
+
+
+def dies_at(point: Point, act: Callable[[], object]) -> None:
+    observer = Watched(lambda passed: passed == point)
+    with observed_by(observer), pytest.raises(Crashed):
+        act()
+
+
+def test_an_export_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path) -> None:
+    site, manifest = a_checkpoint(tmp_path)
+    exported(site.home, manifest, quick(tmp_path / "undisturbed"))
+    expected = contents(tmp_path / "undisturbed")
+    passed = points(lambda: exported(site.home, manifest, quick(tmp_path / "watched")))
+    assert {point.step for point in passed} == {
+        Step.SAVEPOINT_BEGIN, Step.SAVEPOINT_FILES, Step.SAVEPOINT_CREATE, Step.SAVEPOINT_END,
+    }  # fmt: skip
+    for number, point in enumerate(passed):
+        target = quick(tmp_path / f"savepoint {number}")
+        dies_at(point, lambda target=target: exported(site.home, manifest, target))  # type: ignore[misc]
+        assert is_whole(target) == (point.step is Step.SAVEPOINT_END or point.name == (Step.SAVEPOINT_CREATE, False))
+        exported(site.home, manifest, target)
+        assert contents(tmp_path / f"savepoint {number}") == expected
+
+
+def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path) -> None:
+    site, manifest = a_checkpoint(tmp_path)
+    exported(site.home, manifest, quick(tmp_path / "watched"))
+    passed = points(lambda: dispose(quick(tmp_path / "watched")))
+    assert {point.step for point in passed} == {Step.SAVEPOINT_VOID, Step.SAVEPOINT_REMOVE}
+    for number, point in enumerate(passed):
+        target = quick(tmp_path / f"savepoint {number}")
+        exported(site.home, manifest, target)
+        dies_at(point, lambda target=target: dispose(target))  # type: ignore[misc]
+        assert is_whole(target) == (point.name == (Step.SAVEPOINT_VOID, True))
+        dispose(target)
+        assert not (tmp_path / f"savepoint {number}").exists()
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_loss_of_power_leaves_no_savepoint_or_a_whole_one(tmp_path: Path, seed: int | None) -> None:
+    site, manifest = a_checkpoint(tmp_path / "origin")
+    exported(site.home, manifest, quick(tmp_path / "undisturbed"))
+    expected = contents(tmp_path / "undisturbed")
+    for index in range(0, 10_000, OPERATIONS_APART):
+        root, finished = tmp_path / str(index), False
+        root.mkdir()
+        system = CrashSystem(root, crash_before=index + (seed or 0), seed=seed)
+        with suppress(Crashed):
+            exported(site.home, manifest, LocalFiles(root / "savepoint", system))
+            finished = True
+        system.crash()
+        assert is_whole(quick(root / "savepoint")) or not finished
+        exported(site.home, manifest, quick(root / "savepoint"))
+        assert contents(root / "savepoint") == expected
+        if finished:
+            return
+    raise AssertionError("it never finishes")
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_loss_of_power_while_one_is_deleted_leaves_it_whole_or_not_at_all(tmp_path: Path, seed: int | None) -> None:
+    site, manifest = a_checkpoint(tmp_path / "origin")
+    for index in range(0, 10_000, OPERATIONS_APART):
+        root, finished = tmp_path / str(index), False
+        exported(site.home, manifest, quick(root / "savepoint"))
+        system = CrashSystem(root, crash_before=index + (seed or 0), seed=seed)
+        with suppress(Crashed):
+            dispose(LocalFiles(root / "savepoint", system))
+            finished = True
+        system.crash()
+        assert not (finished and is_whole(quick(root / "savepoint")))
+        dispose(quick(root / "savepoint"))
+        assert contents(root) == {}
+        if finished:
+            return
+    raise AssertionError("it never finishes")

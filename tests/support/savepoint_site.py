@@ -1,0 +1,73 @@
+"""A home whose checkpoints have everything that a savepoint may have to hold, without Spark.
+
+Stage ``hourly`` keeps state and has a sink; ``copied`` has none, and rows of it may be in flight.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
+from spark_jobs.runtime.private_log import line_of
+from spark_jobs.storage.files import Files
+from tests.support.private_logs import FACTS, METADATA, PROTOCOL, staged
+from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
+from tests.support.state_site import Site, cut
+
+COPIED = StageName("copied")
+STAGE = StageName(HOURLY)
+
+
+class SavepointSite:
+    """Makes checkpoints in the home at ``root / "home"``, of a sink's table at ``root / "tables/hourly"``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = Site(root)
+        self.home: Files = self.state.home
+        self.pipeline = StagedPipeline(self.home, root / "tables")
+        self.table = self.pipeline.make_table(HOURLY)
+        self.channel = root / "home/channels/first/copied"
+        (self.channel / "_delta_log").mkdir(parents=True)
+        (self.channel / "_delta_log/00000000000000000000.json").write_text('{"metaData": {}}')
+        (self.channel / "_delta_log/.00000000000000000000.json.crc").write_text("of Hadoop's")
+        self._head: Manifest | None = None
+
+    def complete(self, rows: Sequence[Row] = (), in_flight: Iterable[str] = (), **changes: Any) -> Manifest:
+        """The next checkpoint: a batch later in each stage, with ``rows`` staged for the sink and files in flight."""
+        self.state.batches(1)
+        number = CheckpointId(self._head.checkpoint + 1 if self._head else 1)
+        before = self._head.stages[STAGE] if self._head else None
+        batch = self.state.log.last_commit()
+        hourly = self.state.take(batch, before, number)
+        flying = self._fly(in_flight, batch)
+        fields: dict[str, Any] = {
+            "checkpoint_kind": CheckpointKind.SAVEPOINT,
+            "publish": Publish.EVERY_CHECKPOINT,
+            "stages": {
+                STAGE: self._with_channel(hourly, STAGE, number, self.table, [staged(batch)], []),
+                COPIED: self._with_channel(
+                    cut(batch, ()), COPIED, number, self.channel.as_uri(), [staged(0, "old"), *flying], flying
+                ),
+            },
+        }
+        self._head = self.pipeline.checkpoint({HOURLY: rows}, **(fields | changes))
+        return self._head
+
+    def _fly(self, names: Iterable[str], batch: int) -> list[Any]:
+        for name in (found := list(names)):
+            (self.channel / name).write_bytes(b"nine byte")
+        return [staged(batch, *found)] if found else []
+
+    def _with_channel(
+        self, stage: StageCut, name: StageName, number: CheckpointId, where: str, lines: list[Any], flying: list[Any]
+    ) -> StageCut:
+        path, digest = self.pipeline.store.write_channel(number, name, map(line_of, lines))
+        channel = ChannelCut(
+            metadata=METADATA, protocol=PROTOCOL, facts=FACTS, staged_in=where, path=path, sha256=digest,
+            first=BatchId(lines[0].batch), last=BatchId(lines[-1].batch), in_flight_rows=sum(each.rows for each in flying),
+            in_flight_size_bytes=sum(add["size"] for each in flying for add in each.adds),
+        )  # fmt: skip
+        return stage.model_copy(update={"channel": channel})

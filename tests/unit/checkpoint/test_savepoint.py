@@ -1,0 +1,384 @@
+"""Savepoints: what one has, when it exists, and when it goes."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint.savepoint import default_target, dispose, export, read_savepoint, verify
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.local import LocalFiles
+from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
+from tests.support.staged_pipeline import HOURLY, path_of
+from tests.support.systems import quick
+
+REQUEST = RequestId("savepoint-a")
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SavepointSite:
+    return SavepointSite(tmp_path)
+
+
+def target_of(site: SavepointSite) -> LocalFiles:
+    return quick(site.root / "savepoint")
+
+
+def taken(site: SavepointSite, manifest: Manifest, target: LocalFiles | None = None) -> Savepoint:
+    return export(site.home, manifest.checkpoint, target or target_of(site), request=REQUEST)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def parquet(savepoint: Savepoint) -> int:
+    return sum(file.path.startswith("staged/hourly/") for file in savepoint.files)
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def alter(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+damages = pytest.mark.parametrize("damage", [Path.unlink, cut_off, alter], ids=["missing", "torn", "altered"])
+
+
+class TestWhatIsInIt:
+    """Everything, and nothing that somebody else may take away."""
+
+    def test_it_names_each_of_its_files_with_size_and_hash(self, site: SavepointSite) -> None:
+        manifest = site.complete([(1, "a b")], in_flight=["x.parquet"])
+        savepoint = taken(site, manifest)
+        there = contents(site.root / "savepoint")
+        assert [file.path for file in savepoint.files] == sorted(there.keys() - {"savepoint.json"})
+        assert {file.path: file.size_bytes for file in savepoint.files} == {
+            path: len(data) for path, data in there.items() if path != "savepoint.json"
+        }
+        assert savepoint.size_bytes == sum(file.size_bytes for file in savepoint.files)
+        assert verify(target_of(site)) == savepoint
+
+    def test_it_says_whose_it_is(self, site: SavepointSite) -> None:
+        manifest = site.complete(drained=True)
+        taken(site, manifest)
+        savepoint, held = read_savepoint(target_of(site))
+        assert held == manifest
+        assert (savepoint.pipeline, savepoint.pipeline_name, savepoint.incarnation, savepoint.checkpoint, savepoint.drained) == (
+            manifest.pipeline, manifest.pipeline_name, manifest.incarnation, manifest.checkpoint, True,
+        )  # fmt: skip
+        assert (savepoint.request, savepoint.taken_at) == (REQUEST, manifest.completed_at)
+
+    def test_it_has_the_state_and_the_channels_as_the_home_has_them(self, site: SavepointSite) -> None:
+        manifest = site.complete()
+        expected = {file.stored: site.home.read(file.stored) for file in manifest.stages[STAGE].files}
+        channels = [cut.channel for cut in manifest.stages.values() if cut.channel]
+        expected |= {channel.path: site.home.read(channel.path) for channel in channels}
+        taken(site, manifest)
+        assert expected.items() <= contents(site.root / "savepoint").items()
+        assert len(channels) == 2
+
+    def test_state_that_an_earlier_checkpoint_has_kept_is_in_it(self, site: SavepointSite) -> None:
+        site.complete()
+        manifest = site.complete()
+        assert any("/1-1-1/" in file.stored for file in manifest.stages[STAGE].files)
+        shutil.copytree(site.root / "home/state", site.root / "state before")
+        taken(site, manifest)
+        for file in manifest.stages[STAGE].files:
+            assert target_of(site).digest(file.stored) == (file.size_bytes, file.sha256)
+
+    def test_rows_in_flight_are_in_it_and_those_that_were_consumed_are_not(self, site: SavepointSite) -> None:
+        manifest = site.complete(in_flight=["x.parquet", "y.parquet"])
+        taken(site, manifest)
+        assert target_of(site).names("staged/copied") == ["_delta_log", "x.parquet", "y.parquet"]
+
+    def test_what_the_columns_of_a_channel_are_called_is_in_it(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        assert contents(site.root / "savepoint/staged/copied") == {"_delta_log/00000000000000000000.json": b'{"metaData": {}}'}
+        assert not (site.root / "savepoint/staged/hourly").exists()
+
+    def test_staged_rows_are_in_it_under_the_names_that_their_actions_have(self, site: SavepointSite) -> None:
+        manifest = site.complete([(1, "a b"), (2, None)])
+        taken(site, manifest)
+        lines = CheckpointStore(target_of(site)).read_actions(manifest.sinks[HOURLY])
+        assert len(lines) == 2
+        for path, data in contents(site.root / "savepoint/staged/hourly").items():
+            assert data == (path_of(site.table) / path).read_bytes()
+        assert any(path.startswith("day=a b/") for path in contents(site.root / "savepoint/staged/hourly"))
+
+    @pytest.mark.parametrize(("known", "manifests", "files"), [(None, 3, 3), (1, 2, 2), (2, 1, 1)])
+    def test_earlier_checkpoints_are_in_it_that_were_not_known_to_be_public(
+        self, site: SavepointSite, known: int | None, manifests: int, files: int
+    ) -> None:
+        site.complete([(1, "a")])
+        site.complete([(2, "a")])
+        manifest = site.complete([(3, "a")], known_published=known)
+        savepoint = taken(site, manifest)
+        assert CheckpointStore(target_of(site)).taken() == [1, 2, 3][3 - manifests :]
+        assert parquet(savepoint) == files
+        assert len(list((site.root / "savepoint").rglob("*.actions"))) == files
+        for number in CheckpointStore(target_of(site)).ids():
+            found = CheckpointStore(target_of(site)).manifest(number)
+            assert CheckpointStore(target_of(site)).read_actions(found.sinks[HOURLY])
+
+    def test_what_became_public_meanwhile_changes_nothing(self, site: SavepointSite) -> None:
+        site.complete([(1, "a")])
+        manifest = site.complete([(2, "a")])
+        publish(site.home)
+        assert parquet(taken(site, manifest)) == 2
+
+    def test_a_checkpoint_before_it_that_is_gone_was_public(self, site: SavepointSite) -> None:
+        site.complete([(1, "a")])
+        manifest = site.complete([(2, "a")])
+        site.home.delete("checkpoints/1")
+        assert parquet(taken(site, manifest)) == 1
+
+    def test_the_deleted_keys_of_an_upsert_sink_are_in_it(self, site: SavepointSite) -> None:
+        keys = site.root / "home/tombstones/first/hourly"
+        for path in ("_delta_log/00000000000000000000.json", "part-1.parquet"):
+            (keys / path).parent.mkdir(parents=True, exist_ok=True)
+            (keys / path).write_bytes(path.encode())
+        upsert = {"keys": ("id",), "sequence_by": "id", "apply_as_deletes": "x", "tombstones": keys.as_uri()}
+        manifest = site.complete(cut={"upsert": an_upsert(site, **upsert)})
+        taken(site, manifest)
+        assert contents(site.root / "savepoint/tombstones/hourly").keys() == {
+            "_delta_log/00000000000000000000.json", "part-1.parquet",
+        }  # fmt: skip
+
+    def test_it_survives_the_home_and_its_tables(self, site: SavepointSite) -> None:
+        savepoint = taken(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
+        for path in (*(site.root / "home").rglob("*"), *(site.root / "tables").rglob("*")):
+            if path.is_file():
+                path.write_bytes(b"overwritten where it lies")
+        shutil.rmtree(site.root / "home")
+        (site.root / "savepoint").rename(site.root / "moved")
+        assert verify(quick(site.root / "moved")) == savepoint
+
+
+def an_upsert(site: SavepointSite, **fields: Any) -> UpsertCut:
+    return UpsertCut(staged_in=site.table, **fields)
+
+
+class TestRefused:
+    """Before anything is written."""
+
+    def refused(self, site: SavepointSite, target: LocalFiles, match: str, checkpoint: int = 1) -> None:
+        before = contents(site.root)
+        with pytest.raises(RejectedError, match=match):
+            export(site.home, CheckpointId(checkpoint), target, request=REQUEST)
+        assert contents(site.root) == before
+
+    def test_a_checkpoint_that_is_not_there(self, site: SavepointSite) -> None:
+        site.complete()
+        self.refused(site, target_of(site), "no complete checkpoint 7", 7)
+
+    def test_one_that_is_continued_in_its_work_directory_alone(self, site: SavepointSite) -> None:
+        manifest = site.complete()
+        cut = manifest.stages[COPIED].model_copy(update={"channel": None})
+        site.pipeline.checkpoint({}, stages={COPIED: cut})
+        self.refused(site, target_of(site), "state of stage 'copied'", 2)
+
+    def test_a_directory_with_something_else(self, site: SavepointSite) -> None:
+        site.complete()
+        target_of(site).create("notes.txt", b"mine")
+        self.refused(site, target_of(site), r"not empty: it has notes\.txt")
+
+    def test_a_directory_with_another_savepoint(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        site.complete()
+        self.refused(site, target_of(site), "it has checkpoint 1 of pipeline flights", 2)
+
+    def test_the_savepoint_of_another_request(self, site: SavepointSite) -> None:
+        export(site.home, site.complete().checkpoint, target_of(site), request=RequestId("savepoint-b"))
+        self.refused(site, target_of(site), "for savepoint-b")
+
+    def test_a_directory_where_another_one_was_begun(self, site: SavepointSite) -> None:
+        site.complete()
+        target_of(site).create("exporting.json", b"of another one")
+        self.refused(site, target_of(site), "another savepoint was begun")
+
+    @pytest.mark.parametrize("place", ["checkpoints/9", "state/x", "savepoints"])
+    def test_a_directory_of_the_home_s_own(self, site: SavepointSite, place: str) -> None:
+        site.complete()
+        self.refused(site, quick(site.root / "home" / place), "inside the home")
+
+    def test_a_directory_inside_a_table(self, site: SavepointSite) -> None:
+        site.complete()
+        self.refused(site, quick(path_of(site.table) / "savepoint"), "VACUUM")
+
+    def test_the_home_itself(self, site: SavepointSite) -> None:
+        site.complete()
+        self.refused(site, quick(site.root / "home"), "not empty")
+
+
+def source_files(site: SavepointSite, manifest: Manifest) -> dict[str, Path]:
+    """One file of each kind that an export copies."""
+    home = site.root / "home"
+    hourly, copied = manifest.stages[STAGE], manifest.stages[COPIED]
+    assert hourly.channel
+    assert copied.channel
+    return {
+        "a state file": home / next(file.stored for file in hourly.files if file.path.startswith("state/")),
+        "a channel": home / hourly.channel.path,
+        "actions": home / manifest.sinks[HOURLY].actions.path,
+    }
+
+
+@damages
+@pytest.mark.parametrize("kind", ["a state file", "a channel", "actions"])
+def test_a_wrong_file_in_the_home_is_corrupt_by_path_and_there_is_no_savepoint(
+    site: SavepointSite, kind: str, damage: Damage
+) -> None:
+    site.complete([(1, "a")])
+    manifest = site.complete([(2, "a")])
+    path = source_files(site, manifest)[kind]
+    damage(path)
+    with pytest.raises(CorruptDocumentError) as corrupt:
+        taken(site, manifest)
+    assert corrupt.value.evidence["path"].endswith(str(path.relative_to(site.root)))
+    assert not (site.root / "savepoint/savepoint.json").exists()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_off], ids=["missing", "torn"])
+def test_a_staged_file_that_is_gone_or_torn_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
+    manifest = site.complete([(1, "a")])
+    (path,) = path_of(site.table).rglob("*.parquet")
+    damage(path)
+    with pytest.raises(CorruptDocumentError, match=path.name):
+        taken(site, manifest)
+
+
+@pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
+def test_an_earlier_manifest_that_is_wrong_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
+    site.complete([(1, "a")])
+    manifest = site.complete([(2, "a")])
+    damage(site.root / "home/checkpoints/1/manifest.json")
+    with pytest.raises(CorruptDocumentError, match=r"checkpoints/1/manifest\.json"):
+        taken(site, manifest)
+
+
+def test_an_export_that_has_failed_succeeds_once_the_file_is_back(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    (path,) = path_of(site.table).rglob("*.parquet")
+    data = path.read_bytes()
+    path.unlink()
+    with suppress(CorruptDocumentError):
+        taken(site, manifest)
+    path.write_bytes(data)
+    taken(site, manifest)
+    verify(target_of(site))
+
+
+def test_the_same_export_again_changes_nothing(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    first = taken(site, manifest)
+    before = contents(site.root / "savepoint")
+    publish(site.home)
+    site.home.delete("state")
+    assert taken(site, manifest) == first
+    assert contents(site.root / "savepoint") == before
+
+
+def test_by_default_it_is_below_the_home(site: SavepointSite) -> None:
+    manifest = site.complete()
+    target = default_target(site.home, REQUEST)
+    export(site.home, manifest.checkpoint, target, request=REQUEST)
+    assert site.home.names("savepoints/savepoint-a") == ["checkpoints", "savepoint.json", "staged", "state"]
+
+
+class TestVerify:
+    """Nothing is taken for granted."""
+
+    @damages
+    def test_each_file_that_is_wrong_is_corrupt_by_path(self, site: SavepointSite, damage: Damage) -> None:
+        savepoint = taken(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
+        shutil.copytree(site.root / "savepoint", site.root / "whole")
+        for file in savepoint.files:
+            shutil.rmtree(site.root / "savepoint")
+            shutil.copytree(site.root / "whole", site.root / "savepoint")
+            damage(site.root / "savepoint" / file.path)
+            with pytest.raises(CorruptDocumentError) as corrupt:
+                verify(target_of(site))
+            assert corrupt.value.evidence["path"] == f"{target_of(site).url}/{file.path}"
+
+    @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
+    def test_its_own_document_that_is_wrong_is_corrupt_by_path(self, site: SavepointSite, damage: Damage) -> None:
+        taken(site, site.complete())
+        damage(site.root / "savepoint/savepoint.json")
+        with pytest.raises(CorruptDocumentError, match=r"savepoint\.json"):
+            verify(target_of(site))
+
+    def test_a_directory_that_is_no_savepoint_is_refused(self, site: SavepointSite) -> None:
+        with pytest.raises(RejectedError, match="is no savepoint"):
+            verify(target_of(site))
+        target_of(site).create("exporting.json", b"")
+        with pytest.raises(RejectedError, match="has not come to its end"):
+            verify(target_of(site))
+
+    def test_it_tells_how_far_it_is(self, site: SavepointSite) -> None:
+        savepoint = taken(site, site.complete([(1, "a")]))
+        told: list[int] = []
+        verify(target_of(site), told.append)
+        assert (len(told), sum(told)) == (len(savepoint.files), savepoint.size_bytes)
+
+
+class TestDispose:
+    """A savepoint goes when its user says so."""
+
+    def test_nothing_of_it_is_left_and_the_home_is_as_it_was(self, site: SavepointSite) -> None:
+        taken(site, site.complete([(1, "a")]))
+        before = contents(site.root / "home")
+        dispose(target_of(site))
+        assert not (site.root / "savepoint").exists()
+        assert contents(site.root / "home") == before
+
+    def test_it_may_be_repeated(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        dispose(target_of(site))
+        dispose(target_of(site))
+
+    def test_one_that_is_not_whole_goes_too(self, site: SavepointSite) -> None:
+        target_of(site).create("exporting.json", b"")
+        target_of(site).create("state/x/1", b"")
+        dispose(target_of(site))
+        assert not (site.root / "savepoint").exists()
+
+    def test_what_somebody_else_has_put_there_stays(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        target_of(site).create("notes.txt", b"mine")
+        dispose(target_of(site))
+        assert contents(site.root / "savepoint") == {"notes.txt": b"mine"}
+
+    def test_a_directory_that_is_no_savepoint_is_refused(self, site: SavepointSite) -> None:
+        target_of(site).create("state/x", b"mine")
+        with pytest.raises(RejectedError, match="is no savepoint"):
+            dispose(target_of(site))
+        assert contents(site.root / "savepoint") == {"state/x": b"mine"}
+
+    def test_one_that_somebody_needs_is_refused(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        before = contents(site.root / "savepoint")
+        with pytest.raises(RejectedError, match="needed by start-3"):
+            dispose(target_of(site), ["start-3"])
+        assert contents(site.root / "savepoint") == before
+
+    def test_a_torn_document_is_corrupt_and_nothing_goes(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+        cut_off(site.root / "savepoint/savepoint.json")
+        before = contents(site.root / "savepoint")
+        with pytest.raises(CorruptDocumentError):
+            dispose(target_of(site))
+        assert contents(site.root / "savepoint") == before
