@@ -35,16 +35,16 @@ def discardable(
 ) -> list[CheckpointId]:
     """The checkpoints that nobody needs any more, ascending.
 
-    What stays: the newest ones, and the head's parent, which takes its place should the head turn out corrupt; final checkpoints, stops and
-    savepoints, which are somebody's; what is not public in every sink; and what names files of batches that a private log has not
-    forgotten, which nothing else may name.
+    What stays: the newest ones, and the head's parent, which takes its place should the head turn out corrupt; final checkpoints, which are
+    the answers of their rounds; what is not public in every sink; and what names files of batches that a private log has not forgotten,
+    which nothing else may name. What was taken for a savepoint or a stop goes like any other: the savepoint is a copy.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
         retained: How many of the head's incarnation stay, at least 1.
         published: By sink the newest checkpoint of the head's incarnation that is public.
         remembered: By stage the first batch that its private log has not forgotten.
-        needed: What requests, or attempts that have not begun, name.
+        needed: What open requests name: it is not copied yet.
         closed: Incarnations into whose tables nothing can be published any more: what is not public there is not waited for.
 
     Raises:
@@ -67,7 +67,7 @@ def discardable(
         if (
             manifest.checkpoint not in stay
             and manifest.checkpoint not in needed
-            and manifest.checkpoint_kind is CheckpointKind.PERIODIC
+            and manifest.checkpoint_kind is not CheckpointKind.FINAL
             and (_is_public(manifest, published) and not _tells(manifest, remembered) if ours else manifest.incarnation in closed)
         ):
             found.append(manifest.checkpoint)

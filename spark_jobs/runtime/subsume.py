@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, SinkName, StageName
@@ -44,9 +45,7 @@ def subsume(
             deleted = sweep(stages, {name: cut.batch for name, cut in manifest.stages.items()}, named)
             _LOG.info("%d orphans swept", len(deleted))
         _trim(store, stages, manifest, named)
-        if (
-            manifest.checkpoint_kind is CheckpointKind.PERIODIC
-        ):  # others stay, each for a round, and a round without these has no more
+        if manifest.checkpoint_kind is not CheckpointKind.FINAL:  # whose round has taken no others
             _discard(home, store, stages, manifest, results, retained)
         if not swept:
             sweep_abandoned(home, [Attempts(home).read(n) for n in Attempts(home).numbers()])
@@ -80,7 +79,10 @@ def _discard(
         for sink, cut in manifest.sinks.items()
     }
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
-    discard(home, discardable(store.manifests(), retained=retained, published=published, remembered=remembered))
+    manifests = store.manifests()
+    asked = CheckpointRequests(home).open()
+    needed = {each.checkpoint for each in manifests if each.request in asked}
+    discard(home, discardable(manifests, retained=retained, published=published, remembered=remembered, needed=needed))
 
 
 def _needless(stage: StageName, manifest: Manifest, parent: Manifest | None) -> BatchId:
