@@ -157,7 +157,7 @@ class CheckpointsAnswer(Answer):
 
 
 class CheckpointAnswer(Answer):
-    """``spark-jobs checkpoint``: the request was answered with a checkpoint."""
+    """``spark-jobs checkpoint``, ``savepoint`` and ``stop``: the request was answered with a checkpoint."""
 
     pipeline: PipelineName
     home: str
@@ -170,6 +170,9 @@ class CheckpointAnswer(Answer):
     """Rows that it has added to the sinks."""
     size_bytes: int
     sinks: dict[SinkName, CheckpointedSink]
+    savepoint: str | None
+    """URL of the savepoint, where one was asked for."""
+    drained: bool
 
 
 class StageFacts(Answer):

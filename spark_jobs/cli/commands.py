@@ -7,8 +7,10 @@ from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.inspect import inspect
 from spark_jobs.cli.publish import publish
 from spark_jobs.cli.run import run
+from spark_jobs.cli.savepoint import savepoint
 from spark_jobs.cli.schema import schema
 from spark_jobs.cli.status import status
+from spark_jobs.cli.stop import stop
 from spark_jobs.cli.validate import validate
 from spark_jobs.cli.warm_up import warm_up
 
@@ -22,5 +24,5 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, status, checkpoint, checkpoints, inspect, publish, validate, schema, warm_up):
+for command in (run, status, checkpoint, savepoint, stop, checkpoints, inspect, publish, validate, schema, warm_up):
     app.command()(command)

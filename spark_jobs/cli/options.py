@@ -23,6 +23,21 @@ ParamsFile = Annotated[
     Path | None,
     typer.Option("--params-file", metavar="FILE", help="Parameters as a .json or .toml file; --param goes before it."),
 ]
+Asker = Annotated[
+    str | None,
+    typer.Option(
+        "--request", metavar="ID", help="Who asks: the same id gets the same answer. A new one unless given.", show_default=False
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The directory that the savepoint is to be in, which is made; one below the home unless given.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for the answer.")]
 
 _Interval = str | None
 _PANEL = "Checkpoints while the inputs go on, instead of the pipeline's settings"

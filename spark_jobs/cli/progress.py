@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.cli import words
-from spark_jobs.protocol.documents import StageState, StageStatus, Status
+from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.heartbeat import Heartbeat
@@ -26,6 +26,7 @@ _BAR_WIDTH = 24
 _STYLES = {
     StageState.ENDED: "green",
     StageState.RUNNING: "cyan",
+    StageState.QUIESCED: "green",
     StageState.DRAINING: "cyan",
     StageState.RESTARTING: "yellow",
     StageState.WAITING: "dim",
@@ -73,7 +74,10 @@ class Progress:
 
     def _headline(self) -> str:
         status = self._read()
-        return f"{self._doing}, attempt {status.attempt}: {status.state.value}" if status else self._doing
+        if not status:
+            return self._doing
+        how_far = f" ({status.stop.state.value})" if status.stop and status.state is RunState.STOPPING else ""
+        return f"{self._doing}, attempt {status.attempt}: {status.state.value}{how_far}"
 
     def _elapsed(self) -> str:
         return words.duration(round(time.monotonic() - self._began_s))

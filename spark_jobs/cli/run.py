@@ -44,7 +44,7 @@ from spark_jobs.cli.terminal import Output, Terminal, command, console, output_o
 from spark_jobs.control.attempts import SPARK_LOG, Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
-from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
@@ -257,7 +257,7 @@ def _options(run: str | None, **chosen: Any) -> "RunOptions":
 
 
 def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
-    end = "the pipeline is drained" if answer.drained else "the round has ended, the next run takes up what arrives"
+    end = _end(manifest)
     when = words.moment(answer.completed_at)
     if answer.ran:
         headline = Text(f"Checkpoint {answer.checkpoint} is complete: {end}.", style="bold green")
@@ -275,6 +275,12 @@ def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
         for name, rows in answer.late_rows.items()
     ]
     return [headline, sinks, *late, words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
+
+
+def _end(manifest: Manifest) -> str:
+    if manifest.checkpoint_kind is CheckpointKind.STOP:
+        return f"{manifest.request} has {'drained' if manifest.drained else 'stopped'} the pipeline"
+    return "the pipeline is drained" if manifest.drained else "the round has ended, the next run takes up what arrives"
 
 
 def _next_steps(answer: RunAnswer) -> list[RenderableType]:

@@ -85,6 +85,9 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         shown.append(("heartbeat", f"{heartbeat.state.value}, {_ago(heartbeat.updated_at)}"))
     if heartbeat and answer.at_work and heartbeat.spark_ui:
         shown.append(("Spark", heartbeat.spark_ui))
+    if heartbeat and heartbeat.stop:
+        stop = heartbeat.stop
+        shown.append(("drain" if stop.drain else "stop", f"{stop.request}: {stop.state.value}"))
     shown.append(("checkpoint", _checkpoint(answer)))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 

@@ -1,9 +1,9 @@
-"""Requests for a checkpoint of a running pipeline, and their answers.
+"""Requests for a checkpoint of a running pipeline, for a savepoint or for its stop, and their answers.
 
 Invariants:
 
-1. ``requests/checkpoint-<id>.json`` and ``responses/checkpoint-<id>.json`` are created if absent: an id is asked once and answered once,
-   however often it is repeated.
+1. ``requests/<wanted>-<id>.json`` and ``responses/<wanted>-<id>.json`` are created if absent: an id is asked once, in the same words, and
+   answered once, however often it is repeated.
 2. The answer is that of a checkpoint which was triggered after the request was there, or the error with which such a try has failed.
 3. An open request is never deleted. Of the answered ones the newest are kept, see :meth:`CheckpointRequests.forget_old`.
 """
@@ -16,7 +16,8 @@ from uuid import uuid4
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -24,12 +25,13 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
 )
-from spark_jobs.protocol.ids import CHECKPOINT_REQUEST, RequestId, checkpoint_request_id
+from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 _LOG = logging.getLogger(__name__)
 _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 ANSWERS_KEPT = 100
 """So many answered requests are kept,"""
@@ -37,18 +39,18 @@ ANSWER_KEPT_FOR = timedelta(hours=1)
 """and every one that is not older than this: whoever waits for it looks much more often."""
 
 
-def request_id(asker: str | None = None) -> RequestId:
+def request_id(asker: str | None = None, wanted: Wanted = Wanted.CHECKPOINT) -> RequestId:
     """The id of a request.
 
     Args:
-        asker: As its asker has chosen it, with or without the ``checkpoint-`` that it begins with; a new one by default.
+        asker: As its asker has chosen it, with or without the word that it begins with; a new one by default.
+        wanted: What is asked for.
 
     Raises:
         InvalidParameterError: It cannot be the name of a file everywhere.
     """
-    if asker is None:
-        return checkpoint_request_id(str(uuid4()))
-    name = asker.removeprefix(CHECKPOINT_REQUEST)
+    begins = f"{wanted.value}-"
+    name = str(uuid4()) if asker is None else asker.removeprefix(begins)
     if not _ASKER.fullmatch(name):
         raise InvalidParameterError(
             f"{asker!r} cannot be the id of a request.",
@@ -56,7 +58,7 @@ def request_id(asker: str | None = None) -> RequestId:
             remedy="Use at most 100 letters, digits, dots, hyphens and underscores, the first a letter or a digit.",
             request=asker,
         )
-    return checkpoint_request_id(name)
+    return RequestId(f"{begins}{name}")
 
 
 class CheckpointRequests:
@@ -72,28 +74,38 @@ class CheckpointRequests:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def ask(self, request: RequestId) -> CheckpointResponse | None:
-        """Asks for a checkpoint, durably; idempotent. Returns the answer, if the request has been given one before.
+    def ask(self, request: RequestId, *, drain: bool = False, target: str | None = None) -> CheckpointResponse | None:
+        """Asks for what the id begins with, durably; idempotent. Returns the answer, if the request has been given one before.
+
+        Args:
+            request: As :func:`request_id` makes it.
+            drain: With a stop: flush everything first, for ever.
+            target: URL of the directory that a savepoint is to be in; None: below the home.
 
         Raises:
             RejectedError: No attempt is at work, or the pipeline has only bounded inputs: nobody would take it. Nothing was written.
+            InvalidParameterError: The same id was asked in other words. Nothing was written.
         """
+        asked = CheckpointRequest(
+            request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
+        )
         answer = self.answer_of(request)
         if answer is not None:
+            self._refuse_other_words(asked)
             return answer
         self._refuse_unanswerable(request)
         try:
             with step(Step.REQUEST_CREATE):
-                asked = CheckpointRequest(request=request, requested_at=datetime.now(UTC))
                 create_document(self._files, f"requests/{request}.json", asked)
         except AlreadyExistsError:
-            pass  # asked before
+            self._refuse_other_words(asked)
         return None
 
-    def open(self) -> tuple[RequestId, ...]:
-        """The requests that are not answered yet, the oldest first."""
+    def open(self) -> tuple[CheckpointRequest, ...]:
+        """The requests that are not answered yet, the oldest first. What a corrupt one says is unknown, but for what its id says."""
         answered = set(self._ids("responses"))
-        return tuple(sorted((r for r in self._ids("requests") if r not in answered), key=self._asked_at))
+        found = [self._read(request) for request in self._ids("requests") if request not in answered]
+        return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
     def answer(self, response: CheckpointResponse) -> CheckpointResponse:
         """Answers a request, once, durably; returns the answer that stands."""
@@ -126,12 +138,27 @@ class CheckpointRequests:
                 self._files.delete(f"requests/{request}.json")  # first: without its answer it would be open again
                 self._files.delete(f"responses/{request}.json")
 
+    def _refuse_other_words(self, asked: CheckpointRequest) -> None:
+        try:
+            standing = self._read(asked.request)
+        except NotFoundError:
+            return  # an answer outlives its request for a moment, when both are forgotten
+        if (standing.drain, standing.target) != (asked.drain, asked.target) and standing.requested_at != _END_OF_TIME:
+            raise InvalidParameterError(
+                f"{asked.request} was asked before in other words: drain={standing.drain}, target={standing.target}.",
+                safe="Nothing was asked for; what was asked before stands.",
+                remedy="Repeat it in the same words, or choose another id.",
+                request=asked.request,
+                expected={"drain": standing.drain, "target": standing.target},
+                found={"drain": asked.drain, "target": asked.target},
+            )
+
     def _refuse_unanswerable(self, request: RequestId) -> None:
         attempt = Attempts(self._files).latest()
         if attempt is None or not driver_at_work(self._files):
             raise RejectedError(
-                f"No attempt is at work in {self._files.url}: nobody would take a checkpoint.",
-                exists="See spark-jobs checkpoints for those that are complete.",
+                f"No attempt is at work in {self._files.url}: nobody would take a {_wanted(request).value}.",
+                exists=self._stopped_by(attempt) or "See spark-jobs checkpoints for those that are complete.",
                 safe="Nothing was written.",
                 remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
                 home=self._files.url,
@@ -149,19 +176,31 @@ class CheckpointRequests:
                 attempt=attempt.attempt,
             )
 
+    def _stopped_by(self, attempt: AttemptDocument | None) -> str:
+        """What has stopped the pipeline, where that was its newest attempt's end."""
+        stops = (self.answer_of(request) for request in self._ids("responses") if _wanted(request) is Wanted.STOP)
+        for answer in stops:
+            if answer and attempt and answer.attempt == attempt.attempt and answer.error is None:
+                return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
+        return ""
+
     def _ids(self, directory: str) -> list[RequestId]:
         names = (name.removesuffix(".json") for name in self._files.names(directory) if name.endswith(".json"))
-        return [RequestId(name) for name in names if name.startswith(CHECKPOINT_REQUEST)]
+        return [RequestId(name) for name in names if name.partition("-")[0] in _WANTED]
 
-    def _asked_at(self, request: RequestId) -> tuple[datetime, RequestId]:
+    def _read(self, request: RequestId) -> CheckpointRequest:
         try:
-            return read_document(self._files, f"requests/{request}.json", CheckpointRequest).requested_at, request
+            return read_document(self._files, f"requests/{request}.json", CheckpointRequest)
         except CorruptDocumentError as error:
             _LOG.warning("a request is answered all the same: %s", error)
-            return _END_OF_TIME, request
+            return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=_wanted(request))
 
     def _answered_at(self, request: RequestId) -> datetime:
         try:
             return read_document(self._files, f"responses/{request}.json", CheckpointResponse).answered_at
         except (CorruptDocumentError, NotFoundError):
             return datetime.min.replace(tzinfo=UTC)
+
+
+def _wanted(request: RequestId) -> Wanted:
+    return Wanted(request.partition("-")[0])

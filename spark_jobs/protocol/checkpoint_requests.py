@@ -1,6 +1,7 @@
-"""Documents by which somebody asks a running pipeline for a checkpoint, and is answered."""
+"""Documents by which somebody asks a running pipeline for a checkpoint, a savepoint or its stop, and is answered."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import Field
 
@@ -9,12 +10,28 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName
 
 
+class Wanted(StrEnum):
+    """What somebody asks for. The id of the request begins with it."""
+
+    CHECKPOINT = "checkpoint"
+    """A checkpoint, now."""
+    SAVEPOINT = "savepoint"
+    """A checkpoint that is aligned, and a copy of it that is the asker's own. The pipeline runs on."""
+    STOP = "stop"
+    """A savepoint, after which the pipeline ends."""
+
+
 class CheckpointRequest(Document):
-    """``requests/checkpoint-<id>.json``: somebody wants a checkpoint that is triggered after this."""
+    """``requests/<wanted>-<id>.json``: somebody wants a checkpoint that is triggered after this."""
 
     kind = "checkpoint_request"
     request: RequestId
     requested_at: datetime
+    wanted: Wanted = Wanted.CHECKPOINT
+    drain: bool = False
+    """Only with a stop: everything that is held back (windows, joins, timers) is flushed first, for ever."""
+    target: str | None = None
+    """URL of the directory that the savepoint is to be in; None: below the home."""
 
 
 class CheckpointedSink(Part):
@@ -27,7 +44,7 @@ class CheckpointedSink(Part):
 
 
 class CheckpointResponse(Document):
-    """``responses/checkpoint-<id>.json``: what became of a request. Once written it is the answer, as long as it is kept."""
+    """``responses/<wanted>-<id>.json``: what became of a request. Once written it is the answer, as long as it is kept."""
 
     kind = "checkpoint_response"
     request: RequestId
@@ -37,5 +54,9 @@ class CheckpointResponse(Document):
     duration_s: float | None = None
     """From its trigger to its manifest."""
     sinks: dict[SinkName, CheckpointedSink] = Field(default_factory=dict)
+    savepoint: str | None = None
+    """URL of the savepoint, where one was asked for."""
+    drained: bool = False
+    """Whether everything was flushed first."""
     error: ErrorReport | None = None
     answered_at: datetime

@@ -28,6 +28,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.upsert_cut import UpsertCut
 
 
@@ -286,6 +287,8 @@ class StageState(StrEnum):
     WAITING = "waiting"
     """An input has not ended."""
     RUNNING = "running"
+    QUIESCED = "quiesced"
+    """It has read and passed on all that it will, because the pipeline is being stopped."""
     RESTARTING = "restarting"
     """Its query failed and starts again after a while."""
     DRAINING = "draining"
@@ -325,10 +328,20 @@ class RunState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    STOPPING = "stopping"
+    """Somebody has asked for its stop."""
     COMPLETING = "completing"
     PUBLISHING = "publishing"
     DONE = "done"
     FAILED = "failed"
+
+
+class StopStatus(Part):
+    """How far a stop is."""
+
+    request: RequestId
+    state: StopState
+    drain: bool
 
 
 class Status(Document):
@@ -342,3 +355,5 @@ class Status(Document):
     stages: dict[StageName, StageStatus] = Field(default_factory=dict)
     checkpoint: CheckpointId | None = None
     spark_ui: str | None = None
+    stop: StopStatus | None = None
+    """Of the newest stop that this attempt was asked for."""

@@ -25,9 +25,6 @@ OwnerNumber = NewType("OwnerNumber", int)
 """Counts who has taken charge of an attempt; the highest may cancel it."""
 BatchId = NewType("BatchId", int)
 
-CHECKPOINT_REQUEST = "checkpoint-"
-"""What the id of a request for a checkpoint begins with."""
-
 
 def new_pipeline_uuid() -> PipelineUuid:
     return PipelineUuid(str(uuid4()))
@@ -58,8 +55,3 @@ def start_request_id(attempt: AttemptNumber) -> RequestId:
 def cancel_request_id(attempt: AttemptNumber, owner: OwnerNumber) -> RequestId:
     """The id of the request by which an owner ends an attempt (design, section 11)."""
     return RequestId(f"cancel-{attempt}-{owner}")
-
-
-def checkpoint_request_id(asker: str) -> RequestId:
-    """The id of a request for a checkpoint, after the id that its asker has chosen."""
-    return RequestId(f"{CHECKPOINT_REQUEST}{asker}")

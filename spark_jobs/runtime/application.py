@@ -26,6 +26,7 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
+    CheckpointKind,
     Manifest,
     PipelineDocument,
     Publish,
@@ -55,6 +56,7 @@ from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.incarnations import close_abandoned
+from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.restore import is_half_built, restore
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
 from spark_jobs.runtime.round_site import RoundSite
@@ -126,6 +128,7 @@ class Application:
 
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
+        self._finish_stop(facts.head)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             number = decision.manifest.checkpoint
@@ -173,8 +176,19 @@ class Application:
             if self.graph.unbounded:
                 self._publish_head(attempt, publishers)
                 self._restore(attempt, facts)
-                run_until_stopped(run)
+                return _success(request, *run_until_stopped(run))
             return _success(request, *run_to_its_end(run))
+
+    def _finish_stop(self, head: Manifest | None) -> None:
+        """Rolls a stop forward that an earlier attempt did not finish: its checkpoint becomes public, whoever has asked is answered."""
+        if head is None or head.checkpoint_kind is not CheckpointKind.STOP:
+            return
+        requests = RequestedCheckpoints(self.home, head.attempt, masking(self.parameters.secrets))
+        asked = [each for each in requests.open() if each.request == head.request]
+        if asked:
+            _LOG.info("%s did not finish: it is rolled forward", head.request)
+            publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
+            requests.stopped(asked, head)
 
     def _forget_old_logs(self, live: AttemptNumber) -> None:
         try:

@@ -1,8 +1,7 @@
 """One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
     Manifest,
-    OnEnd,
     OnRewind,
     PipelineDocument,
     Publish,
@@ -25,7 +23,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError, StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory, StepTime
-from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, RequestId, SinkName, StageName, app_id
+from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.reports import report_error
@@ -33,9 +31,9 @@ from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.runtime.channel_cut import cut_channel
 from spark_jobs.runtime.consumption import Consumption
 from spark_jobs.runtime.cut import Cut, expired
+from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.packing import pack
 from spark_jobs.runtime.pinning import PinnedState, persist, pin, place_of
-from spark_jobs.runtime.private_log import Staged
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH
 from spark_jobs.runtime.stage import StageRun
@@ -54,12 +52,10 @@ class CheckpointTry:
         pipeline: Whose home it is.
         attempt: The live attempt.
         round: The round.
-        kind: Why it is taken.
+        due: What is to be taken.
         parent: The checkpoint it continues.
         inputs: The pins of the round.
         published: Per sink the newest checkpoint known to be public.
-        request: Who has asked for it, if anybody has.
-        deadline_s: On the monotonic clock: a try that is not complete by then has failed.
         mask: Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them.
     """
 
@@ -68,23 +64,20 @@ class CheckpointTry:
     pipeline: PipelineDocument
     attempt: AttemptDocument
     round: RoundDocument
-    kind: CheckpointKind
+    due: Due
     parent: Manifest | None
     inputs: dict[InputName, tuple[Pin, ...]]
     published: dict[SinkName, CheckpointId | None]
-    request: RequestId | None = None
-    deadline_s: float = math.inf
     mask: Mask = unmasked
     steps: list[StepTime] = field(default_factory=list)
     seen: dict[str, Any] = field(default_factory=dict)
     """What the history tells of the cut."""
 
-    def take(self, stages: Sequence[StageRun], find_cut: Callable[[], Cut]) -> Manifest:
+    def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What has failed is in the history.
 
         Args:
             stages: All of the pipeline.
-            find_cut: Says where each stage is cut.
 
         Raises:
             FencedError: Somebody else has completed this or a later number: this attempt is not the live one.
@@ -94,7 +87,7 @@ class CheckpointTry:
         store, began_at = CheckpointStore(self.home), datetime.now(UTC)
         number = store.next_id(self.parent.checkpoint if self.parent else None)
         try:
-            return self._take(store, number, began_at, stages, find_cut)
+            return self._take(store, number, began_at, stages)
         except StreamPipelineError as error:
             self._record(store, number, began_at, (), error)
             raise
@@ -105,12 +98,10 @@ class CheckpointTry:
         number: CheckpointId,
         began_at: datetime,
         stages: Sequence[StageRun],
-        find_cut: Callable[[], Cut],
     ) -> Manifest:
-        drained = self.kind is CheckpointKind.FINAL and self.round.on_end is OnEnd.DRAIN
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with self._timed("cut"):
-            cut = find_cut()
+            cut = self.due.find_cut()
             pinned = self._pin(number, stages, cut)
         self._see(stages, cut, finished)
         with self._timed("persist"):
@@ -120,13 +111,13 @@ class CheckpointTry:
             for stage in stages:
                 name, has_ended = stage.stage.name, stage.stage.name in finished
                 kept, channel = files.get(name, ()), channels.get(name)
-                cuts[name] = stage.cut(self._after(name), cut.batches[name], kept, channel, drained=drained or has_ended)
+                cuts[name] = stage.cut(self._after(name), cut.batches[name], kept, channel, drained=self.due.drained or has_ended)
         with self._timed("actions"):
             sinks = {stage.stage.sink.name: self._sink_cut(store, number, stage, cuts) for stage in stages if stage.stage.sink}
         manifest = Manifest(
             checkpoint=number,
             parent=self.parent.checkpoint if self.parent else None,
-            checkpoint_kind=self.kind,
+            checkpoint_kind=self.due.kind,
             on_end=self.round.on_end,
             pipeline=self.pipeline.uuid,
             pipeline_name=self.pipeline.name,
@@ -135,7 +126,7 @@ class CheckpointTry:
             run=self.attempt.run,
             attempt=self.attempt.attempt,
             work_directory=self.attempt.work_directory.id,
-            request=self.request or (self.attempt.request if self.kind is CheckpointKind.FINAL else None),
+            request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
             began_at=began_at,
             completed_at=datetime.now(UTC),
@@ -145,9 +136,9 @@ class CheckpointTry:
             inputs=self.inputs,
             stages=cuts,
             sinks=sinks,
-            drained=drained,
+            drained=self.due.drained,
         )
-        if time.monotonic() >= self.deadline_s:
+        if time.monotonic() >= self.due.deadline_s:
             raise expired("what it holds was not made durable in time")
         with self._timed("complete"):
             self._complete(store, manifest)
@@ -208,7 +199,7 @@ class CheckpointTry:
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut; not in a final checkpoint, which is continued in its work directory."""
-        if self.kind is CheckpointKind.FINAL:
+        if self.due.kind is CheckpointKind.FINAL:
             return {}
         held = self.parent.stages if self.parent else {}
         found = {}
@@ -245,9 +236,11 @@ class CheckpointTry:
         return {}
 
     def _see(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
+        behind = () if self.due.kind is CheckpointKind.FINAL else stages
         left = [
-            Staged() if cut.aligned else Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
-            for stage in stages
+            Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
+            for stage in behind
+            if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
         ]
         self.seen = {
             "aligned": cut.aligned,
@@ -269,7 +262,7 @@ class CheckpointTry:
         store.record(
             CheckpointHistory(
                 checkpoint=number,
-                checkpoint_kind=self.kind,
+                checkpoint_kind=self.due.kind,
                 attempt=self.attempt.attempt,
                 began_at=began_at,
                 steps=tuple(self.steps),

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
     ConflictError,
@@ -16,9 +16,9 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import RequestId
 from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.cut import Alignment, Cut, Cuttable, Waiting, take_cut
+from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.schedule import CheckpointSchedule
 
 _LOG = logging.getLogger(__name__)
@@ -27,45 +27,35 @@ TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, Storag
 """What a try at a checkpoint may fail with while the pipeline runs on."""
 
 
-@dataclass(frozen=True)
-class Due:
-    """A checkpoint that is to be taken now."""
-
-    kind: CheckpointKind
-    request: RequestId | None
-    find_cut: Callable[[], Cut]
-    deadline_s: float
-    """On the monotonic clock."""
-
-
 class Requests(Protocol):
     """What people ask for, and how they are answered."""
 
-    def open(self) -> Sequence[RequestId]:
-        """The requests for a checkpoint that are not answered yet, the oldest first."""
+    def open(self) -> Sequence[CheckpointRequest]:
+        """What is not answered yet, the oldest first."""
         ...
 
-    def completed(self, requests: Sequence[RequestId], manifest: Manifest) -> None:
-        """Tells those who have asked of their checkpoint."""
+    def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Tells those who have asked of their checkpoint, and makes the savepoints that they have asked for."""
         ...
 
-    def failed(self, requests: Sequence[RequestId], error: StreamPipelineError) -> None:
+    def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         """Tells those who have asked that the try has failed."""
         ...
 
 
 class Coordinator:
-    """Runs until the pipeline is cancelled or a stage gives up.
+    """Runs until the pipeline is stopped or cancelled, or a stage gives up.
 
     Args:
         stages: In topological order.
         failures: What stages have given up with.
         take: Takes a checkpoint, publishes it, and deletes what it has made needless.
-        alignment: Of periodic checkpoints.
+        stop: Stops the pipeline for these requests, the first of which is for a stop; None where that has failed and it runs on.
+        alignment: Of periodic checkpoints. Savepoints are aligned whatever it says.
         timeout_s: A try that takes longer has failed.
         schedule: When checkpoints are due.
         cancellation: Of the attempt.
-        requests: For a checkpoint. One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
+        requests: One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
         is_idle: Whether a checkpoint would say what the last one says: then none is taken, unless somebody asks for it.
     """
 
@@ -74,6 +64,7 @@ class Coordinator:
         stages: Sequence[Cuttable],
         failures: Callable[[], BaseException | None],
         take: Callable[[Due], Manifest],
+        stop: Callable[[Sequence[CheckpointRequest]], Manifest | None],
         *,
         alignment: Alignment,
         timeout_s: float,
@@ -85,39 +76,62 @@ class Coordinator:
         self._stages = stages
         self._failures = failures
         self._take = take
+        self._stop = stop
         self._alignment, self._timeout_s = alignment, timeout_s
         self._schedule = schedule
         self._cancellation = cancellation
         self._requests = requests
         self._is_idle = is_idle
 
-    def run(self) -> None:
-        """Takes checkpoints as they are due.
+    def run(self) -> Manifest:
+        """Takes checkpoints as they are due; returns the one that the pipeline was stopped with.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
             InterruptedRunError: More tries than are tolerable have failed.
+            IncompleteError: The pipeline was stopped, and not all that follows the checkpoint is done.
             StreamPipelineError: A stage has given up, or a checkpoint cannot be published.
         """
         while True:
-            self._pause()
+            self.pause()
             asked = self._requests.open()
             now_s = time.monotonic()
-            if asked or (self._schedule.is_due(now_s) and not self._is_idle()):
+            stops = [request for request in asked if request.wanted is Wanted.STOP]
+            if stops:
+                stopped = self._stop([*stops, *(request for request in asked if request.wanted is not Wanted.STOP)])
+                if stopped is not None:
+                    return stopped
+            elif asked or (self._schedule.is_due(now_s) and not self._is_idle()):
                 self._try(asked)
             elif self._schedule.is_due(now_s):
                 self._schedule.skipped(now_s)
 
-    def _try(self, asked: Sequence[RequestId]) -> None:
+    def pause(self) -> None:
+        """Lets a moment pass.
+
+        Raises:
+            RunCancelledError: The attempt was cancelled.
+            StreamPipelineError: A stage has given up.
+        """
+        self._cancellation.check()
+        failure = self._failures()
+        if failure is not None:
+            raise failure
+        time.sleep(_LOOK_S)
+
+    def _try(self, asked: Sequence[CheckpointRequest]) -> None:
         triggered_s = time.monotonic()
         deadline_s = triggered_s + self._timeout_s
-        waiting = Waiting(time.monotonic, self._pause)
+        waiting = Waiting(time.monotonic, self.pause)
+        saving = any(request.wanted is Wanted.SAVEPOINT for request in asked)
+        alignment = Alignment() if saving else self._alignment
 
         def find_cut() -> Cut:
-            return take_cut(self._stages, self._alignment, deadline_s, waiting)
+            return take_cut(self._stages, alignment, deadline_s, waiting)
 
+        kind = CheckpointKind.SAVEPOINT if saving else CheckpointKind.PERIODIC
         try:
-            manifest = self._take(Due(CheckpointKind.PERIODIC, asked[0] if asked else None, find_cut, deadline_s))
+            manifest = self._take(Due(kind, find_cut, asked[0].request if asked else None, deadline_s))
         except FencedError:
             raise
         except TRIED_AGAIN as error:
@@ -129,13 +143,6 @@ class Coordinator:
             _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
             self._requests.completed(asked, manifest)
-
-    def _pause(self) -> None:
-        self._cancellation.check()
-        failure = self._failures()
-        if failure is not None:
-            raise failure
-        time.sleep(_LOOK_S)
 
     def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(

@@ -98,8 +98,33 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float
         batches = _consistent(stages, deadline_s, waiting)
         return Cut(batches, aligned, waiting.now_s() - began_s if alignment.wanted else 0.0)
     finally:
-        for stage in stages:
-            stage.release()
+        release(stages)
+
+
+def quiesce(stages: Sequence[Cuttable], deadline_s: float, waiting: Waiting) -> Cut:
+    """Holds every stage with nothing left for it, and keeps it held; :func:`release` lets them go.
+
+    Args:
+        stages: In topological order.
+        deadline_s: On the clock of ``waiting``.
+        waiting: The clock.
+
+    Raises:
+        DeadlineExceededError: A stage did not come so far in time. All stages run on.
+    """
+    began_s = waiting.now_s()
+    try:
+        _align(stages, Alignment(), deadline_s, waiting)
+        return Cut(_consistent(stages, deadline_s, waiting), True, waiting.now_s() - began_s)
+    except BaseException:
+        release(stages)
+        raise
+
+
+def release(stages: Sequence[Cuttable]) -> None:
+    """Lets stages go on; idempotent."""
+    for stage in stages:
+        stage.release()
 
 
 def _align(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float, waiting: Waiting) -> bool:

@@ -86,11 +86,16 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
     if own is not None and own.round in facts.manifests:
         return Answer(facts.manifests[own.round])
+    stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
+    if stop is not None and stop.run == request.run:
+        return Answer(stop)
     if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
         return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
     if not facts.attempts:
         return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets)
+    if stop is not None and stop.drained:
+        raise _drained(stop)
     latest = facts.latest_round
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
@@ -112,6 +117,17 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     _check_ending(latest, request)
     _check_adoption(latest, request, _adopted_from(latest))
     return Continue(latest, facts.head.checkpoint if facts.head else None)
+
+
+def _drained(stop: Manifest) -> RejectedError:
+    return RejectedError(
+        f"The pipeline was drained by {stop.request}: what its windows, joins and timers held is flushed, for ever.",
+        exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
+        safe="Nothing was changed.",
+        remedy="To go on after it, restore that savepoint by name and allow that it is drained. Or begin anew with --fresh.",
+        checkpoint=stop.checkpoint,
+        request=stop.request,
+    )
 
 
 def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:

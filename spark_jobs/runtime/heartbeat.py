@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status, StopStatus
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -111,6 +111,13 @@ class Heartbeat:
             self._status = self._status.model_copy(update={"state": state})
         self._changed.set()
         _LOG.info("%s", state.value)
+
+    def stop(self, stop: StopStatus) -> None:
+        """Tells how far a stop is."""
+        with self._lock:
+            self._status = self._status.model_copy(update={"stop": stop})
+        self._changed.set()
+        _LOG.info("%s: %s", stop.request, stop.state.value)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """Tells the newest checkpoint."""

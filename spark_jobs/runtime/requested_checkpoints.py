@@ -1,4 +1,4 @@
-"""The driver's side of requests for a checkpoint: sees them, and answers them with what became of the try."""
+"""The driver's side of requests for a checkpoint, a savepoint or a stop: sees them, and answers them with what became of the try."""
 
 import logging
 import time
@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointResponse
+from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest, SinkCut
-from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
+from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
 
 
 class RequestedCheckpoints:
-    """What the coordinator of a running pipeline needs to know of requests. No failure here ends an attempt: it is logged.
+    """What the coordinator of a running pipeline needs to know of requests. But for a stop, no failure here ends an attempt: it is logged.
 
     A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 
@@ -43,6 +45,7 @@ class RequestedCheckpoints:
         interval_s: float = _INTERVAL_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._home = home
         self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
         self._attempt, self._mask = attempt, mask
         self._interval_s, self._now_s = interval_s, now_s
@@ -55,52 +58,115 @@ class RequestedCheckpoints:
             head: The checkpoint that this attempt goes on from.
         """
         if head is not None:
-            self.completed([request for request in self._open() if request == head.request], head)
+            self.completed([each for each in self._open() if each.request == head.request], head)
 
-    def open(self) -> Sequence[RequestId]:
+    def open(self) -> Sequence[CheckpointRequest]:
         """The open requests, the oldest first; looks at the home once in a while, and sees none in between."""
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
         return self._open()
 
-    def completed(self, requests: Sequence[RequestId], manifest: Manifest) -> None:
-        """Answers all of ``requests``, which were there when the checkpoint was triggered."""
+    def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers all of ``requests``, which were there when the checkpoint was triggered, and makes their savepoints."""
         if not requests:
             return
         with _logged("a request for a checkpoint could not be answered"):
-            sinks = {name: _sink(cut, manifest.checkpoint) for name, cut in manifest.sinks.items()}
-            self._answer(
-                CheckpointResponse(
-                    request=request,
-                    attempt=self._attempt,
-                    checkpoint=manifest.checkpoint,
-                    duration_s=max((manifest.completed_at - manifest.began_at).total_seconds(), 0.0),
-                    sinks=sinks,
-                    answered_at=datetime.now(UTC),
-                )
-                for request in requests
-            )
+            sinks = _sinks(manifest)
+            self._answer(self._saved(request, manifest, sinks) for request in requests)
 
-    def failed(self, requests: Sequence[RequestId], error: StreamPipelineError) -> None:
+    def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         """Answers with the error of the try; with the checkpoint, where only what follows its manifest has failed."""
         if not requests:
             return
         with _logged("a request for a checkpoint could not be answered"):
             head = self._store.head()
-            if head is not None and head.request in requests:
+            if head is not None and head.request in [request.request for request in requests]:
                 self.completed(requests, head)
-                return
-            report = report_error(masked_error(error, self._mask))
-            self._answer(
-                CheckpointResponse(
-                    request=request, attempt=self._attempt, checkpoint=None, error=report, answered_at=datetime.now(UTC)
-                )
-                for request in requests
+            else:
+                self.refused(requests, error)
+
+    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers with an error."""
+        with _logged("a request could not be answered"):
+            self._answer(self._failure(request, error) for request in requests)
+
+    def check(self, request: CheckpointRequest) -> None:
+        """Refuses a savepoint in a directory that has other things.
+
+        Raises:
+            RejectedError: It has.
+            StorageError: It cannot be looked at.
+        """
+        target = self._target(request)
+        names = target.names("")
+        if names and request.target is not None:
+            raise RejectedError(
+                f"{target.url} is not empty: it has {', '.join(names[:3])}{'…' if len(names) > 3 else ''}.",
+                safe="Nothing was written, and the pipeline runs on.",
+                remedy="Name a directory that does not exist yet, and ask with a new id.",
+                request=request.request,
+                path=target.url,
             )
 
-    def _open(self) -> Sequence[RequestId]:
-        found: Sequence[RequestId] = ()
+    def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
+        """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated."""
+        target = self._target(request)
+        export(self._home, manifest.checkpoint, target, request=request.request)
+        return target.url
+
+    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers all who had asked when a stop began, and turns down who came later. May be repeated.
+
+        Raises:
+            StreamPipelineError: Not all of them have an answer.
+        """
+        sinks = _sinks(manifest)
+        self._answer(self._saved(request, manifest, sinks) for request in requests)
+        late = RejectedError(
+            f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
+            exists="That checkpoint has every row that was read.",
+            safe="Nothing was done for this request.",
+            remedy="Start the pipeline again, and ask with a new id.",
+            winner=manifest.request,
+            checkpoint=manifest.checkpoint,
+        )
+        self._answer(self._failure(request, late) for request in self._requests.open())
+
+    def _saved(
+        self, request: CheckpointRequest, manifest: Manifest, sinks: dict[SinkName, CheckpointedSink]
+    ) -> CheckpointResponse:
+        """The answer with the checkpoint. A savepoint that cannot be made is an error, but for the one that a stop waits for."""
+        savepoint = None
+        if request.wanted is not Wanted.CHECKPOINT:
+            try:
+                savepoint = self.save(request, manifest)
+            except StreamPipelineError as error:
+                if request.request == manifest.request and request.wanted is Wanted.STOP:
+                    raise
+                return self._failure(request, error)
+        return CheckpointResponse(
+            request=request.request,
+            attempt=self._attempt,
+            checkpoint=manifest.checkpoint,
+            duration_s=max((manifest.completed_at - manifest.began_at).total_seconds(), 0.0),
+            sinks=dict(sinks),
+            savepoint=savepoint,
+            drained=manifest.drained,
+            answered_at=datetime.now(UTC),
+        )
+
+    def _failure(self, request: CheckpointRequest, error: StreamPipelineError) -> CheckpointResponse:
+        report = report_error(masked_error(error, self._mask))
+        return CheckpointResponse(
+            request=request.request, attempt=self._attempt, checkpoint=None, error=report, answered_at=datetime.now(UTC)
+        )
+
+    def _target(self, request: CheckpointRequest) -> Files:
+        return open_files(request.target) if request.target else self._home.below(f"savepoints/{request.request}")
+
+    def _open(self) -> Sequence[CheckpointRequest]:
+        found: Sequence[CheckpointRequest] = ()
         with _logged("whether somebody asks for a checkpoint cannot be read"):
             found = self._requests.open()
         return found
@@ -117,6 +183,10 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except StreamPipelineError as error:
         _LOG.warning("%s: %s", what, error)
+
+
+def _sinks(manifest: Manifest) -> dict[SinkName, CheckpointedSink]:
+    return {name: _sink(cut, manifest.checkpoint) for name, cut in manifest.sinks.items()}
 
 
 def _sink(cut: SinkCut, checkpoint: CheckpointId) -> CheckpointedSink:

@@ -1,8 +1,7 @@
 """One attempt at a round: its stages, and the checkpoints that are taken of them."""
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_jobs.api.graph import Graph
@@ -19,7 +18,7 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
-from spark_jobs.protocol.ids import InputName, RequestId, SinkName, StageName
+from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
@@ -28,6 +27,7 @@ from spark_jobs.runtime.adoption import adopt_offsets, refuse_moved
 from spark_jobs.runtime.build import build_stage
 from spark_jobs.runtime.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.cut import Cut
+from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.round_site import RoundSite
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.subsume import subsume
@@ -92,24 +92,13 @@ class RoundRun:
         heartbeat.stage(name, StageState.ENDED)
         stage.output.ended.set()
 
-    def complete(
-        self,
-        kind: CheckpointKind,
-        stages: Sequence[StageRun],
-        parent: Manifest | None,
-        find_cut: Callable[[], Cut],
-        request: RequestId | None = None,
-        deadline_s: float = math.inf,
-    ) -> Manifest:
+    def complete(self, due: Due, stages: Sequence[StageRun], parent: Manifest | None) -> Manifest:
         """Completes a checkpoint; durable on return.
 
         Args:
-            kind: Why it is taken.
+            due: What is to be taken.
             stages: All of the pipeline.
             parent: The checkpoint it continues.
-            find_cut: Says where each stage is cut.
-            request: Who has asked for it.
-            deadline_s: On the monotonic clock: by then it is complete, or has failed.
 
         Raises:
             FencedError: Another attempt is live.
@@ -121,20 +110,9 @@ class RoundRun:
         reached = published_checkpoints(parent) if parent else {}
         refuse_moved(self.round.adopted)
         effort = CheckpointTry(
-            self.home,
-            self.site.work,
-            self.pipeline,
-            self.attempt,
-            self.round,
-            kind,
-            parent,
-            inputs,
-            reached,
-            request,
-            deadline_s,
-            self.mask,
+            self.home, self.site.work, self.pipeline, self.attempt, self.round, due, parent, inputs, reached, self.mask
         )
-        manifest = effort.take(stages, find_cut)
+        manifest = effort.take(stages)
         heartbeat.completed(manifest.checkpoint)
         _LOG.info("checkpoint %d is complete", manifest.checkpoint)
         return manifest
@@ -171,6 +149,7 @@ def run_to_its_end(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResul
     def at_the_end() -> Cut:
         return Cut({stage.stage.name: stage.spark_log.last_batch() for stage in stages}, aligned=True, alignment_s=0.0)
 
-    manifest = run.complete(CheckpointKind.FINAL, stages, run.parent(), at_the_end)
+    due = Due(CheckpointKind.FINAL, at_the_end, drained=run.round.on_end is OnEnd.DRAIN)
+    manifest = run.complete(due, stages, run.parent())
     heartbeat.state(RunState.PUBLISHING)
     return manifest, run.publish(stages, manifest)

@@ -3,21 +3,26 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.checkpointing import Checkpointing
-from spark_jobs.protocol.documents import Manifest, RunState
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
+from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.build import build_stage
-from spark_jobs.runtime.coordinator import Coordinator, Due
-from spark_jobs.runtime.cut import Alignment
+from spark_jobs.runtime.coordinator import Coordinator
+from spark_jobs.runtime.cut import Alignment, Cut, Waiting, quiesce, release
+from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.gate import TurnedAwayError
 from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.restarting import StageRestarts
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.running_stage import RunningStage, StageInCut
+from spark_jobs.runtime.running_stage import EndingStage, RunningStage
 from spark_jobs.runtime.schedule import CheckpointSchedule
 from spark_jobs.runtime.stage import StageRun
+from spark_jobs.runtime.stopping import Stop
+from spark_jobs.runtime.way_back import begin_drain
 
 
 class EndingStages:
@@ -30,7 +35,7 @@ class EndingStages:
         stopping: Set once no stage is to go on.
     """
 
-    def __init__(self, run: RoundRun, stages: Sequence[StageInCut], restarts: StageRestarts, stopping: threading.Event) -> None:
+    def __init__(self, run: RoundRun, stages: Sequence[EndingStage], restarts: StageRestarts, stopping: threading.Event) -> None:
         self._run = run
         self._stages = stages
         self._restarts = restarts
@@ -57,7 +62,7 @@ class EndingStages:
         except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
             self.failure = error
 
-    def _try(self, stage: StageInCut) -> None:
+    def _try(self, stage: EndingStage) -> None:
         try:
             self._run.to_its_end(stage.run)
         except TurnedAwayError:
@@ -67,7 +72,7 @@ class EndingStages:
 
 
 class RunningPipeline:
-    """Runs until it is cancelled or a stage gives up.
+    """Runs until it is stopped or cancelled, or a stage gives up.
 
     Args:
         run: The round.
@@ -78,26 +83,29 @@ class RunningPipeline:
     def __init__(self, run: RoundRun, restarts: Restarts, checkpointing: Checkpointing) -> None:
         self._run = run
         self._parent = run.parent()
-        self._published = False
+        self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         again = StageRestarts(restarts, self._stopping)
-        self._stages: list[StageInCut] = []
+        self._stages: list[RunningStage | EndingStage] = []
         for built in run.build():
             if built.stage.unbounded:
                 self._stages.append(RunningStage(built, self._rebuild(built), again, self._stopping))
             else:
-                self._stages.append(StageInCut(built))
+                self._stages.append(EndingStage(built))
         self._running = [stage for stage in self._stages if isinstance(stage, RunningStage)]
-        ending = [stage for stage in self._stages if not isinstance(stage, RunningStage)]
+        ending = [stage for stage in self._stages if isinstance(stage, EndingStage)]
         self._ending = EndingStages(run, ending, again, self._stopping)
-        self._checkpointing = checkpointing
         self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask)
+        self._told: dict[StageName, StageState] = {}
+        self._timeout_s = checkpointing.timeout_ms / 1000
+        self._coordinator = self._coordinate(checkpointing)
 
-    def go_on(self) -> None:
-        """Runs; never returns without an error.
+    def go_on(self) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+        """Runs; returns the checkpoint that it was stopped with, published by policy.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
+            IncompleteError: It was stopped, and not all that follows the checkpoint is done.
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
@@ -106,19 +114,60 @@ class RunningPipeline:
         for stage in self._running:
             stage.start()
         try:
-            self._coordinator().run()
+            manifest = self._coordinator.run()
         finally:
-            self._stop()
+            self._end_threads()
+        return manifest, self._published or {}
 
-    def _coordinator(self) -> Coordinator:
-        given = self._checkpointing
+    def quiesce(self) -> None:
+        """Holds every stage once nothing is left for it, and keeps it held; see :class:`~spark_jobs.runtime.stopping.Stoppable`."""
+        quiesce(self._stages, time.monotonic() + self._timeout_s, Waiting(time.monotonic, self._coordinator.pause))
+        status = self._run.site.heartbeat.status.stages
+        self._told = {name: status[name].state for name in self._held()}
+        for name in self._told:
+            self._run.site.heartbeat.stage(name, StageState.QUIESCED)
+
+    def flush(self) -> None:
+        """Ends every stage where it is, one after the other: each flushes into the next."""
+        begin_drain(self._run.site.work, self._run.attempt.request)
+        self._end_threads()
+        for stage in self._stages:
+            self._run.site.heartbeat.stage(stage.name, StageState.DRAINING)
+            stage.run.gate.admit()
+            stage.release()
+            stage.run.flush()
+            self._run.site.heartbeat.stage(stage.name, StageState.ENDED)
+
+    def checkpoint(self, request: CheckpointRequest) -> Manifest:
+        """Completes the checkpoint of a stop, at whose cut all stages are."""
+
+        def where_they_are() -> Cut:
+            return Cut({stage.name: stage.committed() for stage in self._stages}, aligned=True, alignment_s=0.0)
+
+        deadline_s = time.monotonic() + self._timeout_s
+        due = Due(CheckpointKind.STOP, where_they_are, request.request, deadline_s, drained=request.drain)
+        return self._complete(due)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Publishes a checkpoint by policy, and deletes what it has made needless."""
+        self._published = self._run.publish([stage.run for stage in self._stages], manifest)
+
+    def run_on(self) -> None:
+        """Lets stages go on that are held."""
+        self._run.site.heartbeat.state(RunState.RUNNING)
+        for name, state in self._told.items():
+            self._run.site.heartbeat.stage(name, state)
+        release(self._stages)
+
+    def _coordinate(self, given: Checkpointing) -> Coordinator:
         timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
         return Coordinator(
             self._stages,
             self._failure,
             self._take,
+            self._stop,
             alignment=Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes),
-            timeout_s=given.timeout_ms / 1000,
+            timeout_s=self._timeout_s,
             schedule=CheckpointSchedule(
                 given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, time.monotonic()
             ),
@@ -127,7 +176,11 @@ class RunningPipeline:
             is_idle=self._is_idle,
         )
 
-    def _stop(self) -> None:
+    def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+        self._run.site.heartbeat.state(RunState.STOPPING)
+        return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
+
+    def _end_threads(self) -> None:
         self._stopping.set()
         for stage in self._running:
             stage.stop()
@@ -138,24 +191,29 @@ class RunningPipeline:
         return next((failure for failure in failures if failure is not None), None)
 
     def _take(self, due: Due) -> Manifest:
-        stages = [stage.run for stage in self._stages]
-        manifest = self._run.complete(due.kind, stages, self._parent, due.find_cut, due.request, due.deadline_s)
+        manifest = self._complete(due)
+        self.publish(manifest)
+        return manifest
+
+    def _complete(self, due: Due) -> Manifest:
+        manifest = self._run.complete(due, [stage.run for stage in self._stages], self._parent)
         self._parent = manifest  # whatever becomes of its publication: the next one continues it, and publishes both
-        self._published = False
-        self._run.publish(stages, manifest)
-        self._published = True
+        self._published = None
         return manifest
 
     def _is_idle(self) -> bool:
         """Whether nothing has happened since the last checkpoint: another one would say the same."""
-        last = self._parent.stages if self._parent and self._published else {}
+        last = self._parent.stages if self._parent and self._published is not None else {}
         return all(stage.name in last and stage.committed() == last[stage.name].batch for stage in self._stages)
+
+    def _held(self) -> list[StageName]:
+        return [stage.name for stage in self._stages if not stage.run.output.ended.is_set()]
 
     def _rebuild(self, built: StageRun) -> Callable[[StageRun, Set[str]], StageRun]:
         return lambda earlier, ended: build_stage(built.stage, self._run.site, self._run.outputs, earlier, ended)
 
 
-def run_until_stopped(run: RoundRun) -> None:
+def run_until_stopped(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
     """Runs a round that has an unbounded input; see :meth:`RunningPipeline.go_on`."""
     restarts = Restarts(run.graph.restart, time.time, random.Random())
-    RunningPipeline(run, restarts, run.graph.checkpointing).go_on()
+    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on()

@@ -64,6 +64,13 @@ class StageInCut:
         return Consumption(self.run.spark_log, self.run.bounds)
 
 
+class EndingStage(StageInCut):
+    """A stage whose inputs all end. It begins once they have ended: what is staged for it is on its way, and no cut waits for it."""
+
+    def has_consumed_all(self) -> bool:
+        return True
+
+
 class RunningStage(StageInCut):
     """A stage with an unbounded input.
 

@@ -177,6 +177,23 @@ class StageRun:
             stage=self.stage.name,
         )
 
+    def flush(self) -> None:
+        """Ends the stage where it is: stages what its producers have staged, and drains it. Idempotent.
+
+        Its sources are read no further; those of a stage that has producers, too, may be read up to what they have now.
+
+        Raises:
+            RejectedError: Timers keep setting timers.
+            InterruptedRunError: The stage's query failed.
+        """
+        while self.spark_log.pending():
+            failure = self._run(once=True)
+            if failure is not None:
+                self.replan(failure)
+        if self.upstream:
+            self.run_to_end()
+        self.drain()
+
     def release(self) -> None:
         """Moves a held watermark to where the round leaves it; what closes by that is flushed. Idempotent."""
         target = self._later_watermark(self.watermarks)

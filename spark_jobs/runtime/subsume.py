@@ -80,7 +80,7 @@ def _discard(
     }
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
     manifests = store.manifests()
-    asked = CheckpointRequests(home).open()
+    asked = {each.request for each in CheckpointRequests(home).open()}
     needed = {each.checkpoint for each in manifests if each.request in asked}
     discard(home, discardable(manifests, retained=retained, published=published, remembered=remembered, needed=needed))
 

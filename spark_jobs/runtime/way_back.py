@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import new_work_directory_id
+from spark_jobs.protocol.ids import RequestId, new_work_directory_id
+from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.restore import is_half_built, is_whole
 from spark_jobs.storage.files import Files
 
+_DRAINING = "draining.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -26,6 +29,12 @@ def new_work_directory(host: str) -> WorkDirectory:
     return WorkDirectory(id=directory, path=f"work/{directory}", host=host)
 
 
+def begin_drain(work: Files, request: RequestId) -> None:
+    """Marks a work directory in which stages are ended before their inputs are: nothing is continued there. Durable; idempotent."""
+    with step(Step.DRAIN_BEGIN):
+        work.create(_DRAINING, canonical({"request": request}) + b"\n")
+
+
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
     """Why the work directory of the attempt before cannot be continued, in a few words; None where it can.
 
@@ -40,6 +49,8 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         return "it was not built to its end"
     if not work.names(""):
         return "it is gone"
+    if _DRAINING in work.names(""):
+        return "its stages were being drained"
     if boot != previous.boot and previous.boot is not None:
         return "its host was started again since, or it was another one's"
     if head is None or head.work_directory == previous.work_directory.id:

@@ -15,8 +15,9 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import Manifest, Status
+from spark_jobs.protocol.documents import Manifest, StartResponse, Status
 from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, RunId, new_run_id
 from spark_jobs.runtime.launch import RunOptions, launch
 from spark_jobs.storage.open import open_files
 
@@ -36,11 +37,15 @@ class Running:
         spark: The session.
         pipeline: With an unbounded input.
         home: The home.
+        run: Whose run it is; a new one's unless given.
         parameters: The pipeline's.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, **parameters: Any) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, run: str | None = None, **parameters: Any) -> None:
         self._spark, self._pipeline, self._parameters = spark, pipeline, parameters
+        self._run_id = RunId(run) if run else new_run_id()
+        self.response: StartResponse | None = None
+        self._ended_as_expected = False
         self.files = open_files(str(home))
         self.store = CheckpointStore(self.files)
         self.error: BaseException | None = None
@@ -48,19 +53,21 @@ class Running:
         self._thread = Thread(target=self._run, name="running-pipeline")
 
     def __enter__(self) -> "Running":
-        self._before = len(Channel(self.files).attempts.numbers())
+        self._before = max(Channel(self.files).attempts.numbers(), default=AttemptNumber(0))
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.cancel()
-        if error is None and not isinstance(self.error, RunCancelledError):
+        if error is None and not self._ended_as_expected and not isinstance(self.error, RunCancelledError):
             raise AssertionError(f"the pipeline ended by itself: {self.error!r}") from self.error
 
     def cancel(self) -> None:
         """Cancels the attempt and waits until it has ended."""
         if self._thread.is_alive():
-            self.until(lambda: len(Channel(self.files).attempts.numbers()) > self._before or not self._thread.is_alive())
+            self.until(
+                lambda: max(Channel(self.files).attempts.numbers(), default=0) > self._before or not self._thread.is_alive()
+            )
             live = Channel(self.files).attempts.latest()
             assert live is not None
             owners = Owners(self.files, live.attempt)
@@ -68,10 +75,18 @@ class Running:
         self._thread.join(_PATIENCE_S)
         assert not self._thread.is_alive(), "the attempt did not end"
 
+    def stopped(self) -> StartResponse:
+        """Waits until the attempt ends with success; its answer."""
+        self._thread.join(_PATIENCE_S)
+        assert self.response is not None, f"the pipeline ended: {self.error!r}"
+        self._ended_as_expected = True
+        return self.response
+
     def ends(self) -> BaseException:
         """Waits until the attempt ends by itself; with what."""
         self._thread.join(_PATIENCE_S)
         assert self.error is not None
+        self._ended_as_expected = True
         return self.error
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -79,7 +94,7 @@ class Running:
         deadline_s = time.monotonic() + _PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline_s, "it did not happen"
-            assert self._thread.is_alive(), f"the pipeline ended: {self.error!r}"
+            assert self._thread.is_alive() or condition(), f"the pipeline ended: {self.error!r}"
             self._ticks.wait(_LOOK_S)
 
     def checkpointed(self, more: int = 1) -> Manifest:
@@ -102,10 +117,13 @@ class Running:
 
     @property
     def status(self) -> Status | None:
-        return read_status(self.files)
+        """Its heartbeat; None as long as there is only that of an attempt before."""
+        found = read_status(self.files)
+        return found if found and found.attempt > self._before else None
 
     def _run(self) -> None:
         try:
-            launch(self._pipeline, self.files, self._parameters, RunOptions(), lambda: self._spark)
+            options = RunOptions(run=self._run_id)
+            self.response = launch(self._pipeline, self.files, self._parameters, options, lambda: self._spark)
         except BaseException as error:  # noqa: BLE001 - raised where the test looks
             self.error = error

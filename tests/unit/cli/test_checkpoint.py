@@ -55,7 +55,7 @@ class Driver:
                 requests.failed(asked, self._error)
             elif asked:
                 staged = {HOURLY: [(1, "a"), (2, "b")]}
-                manifest = self._home.staged.checkpoint(staged, publish=Publish.EVERY_CHECKPOINT, request=asked[0])
+                manifest = self._home.staged.checkpoint(staged, publish=Publish.EVERY_CHECKPOINT, request=asked[0].request)
                 publish(self._home.files, by_policy=True)
                 requests.completed(asked, manifest)
 
@@ -97,11 +97,11 @@ def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedH
     shown = ask(running, "--request", "nightly", "--timeout", 0)
     assert shown.exit_code == 3
     assert "--request checkpoint-nightly" in shown.stderr
-    assert CheckpointRequests(running.files).open() == ("checkpoint-nightly",)
+    assert [asked.request for asked in CheckpointRequests(running.files).open()] == ["checkpoint-nightly"]
 
 
 def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.cli.checkpoint.driver_at_work", lambda files: False)
+    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", lambda files: False)
     shown = ask(running, "--output", "json")
     assert shown.exit_code == 3
     assert json.loads(shown.stdout)["error"]["error"] == "InterruptedRunError"

@@ -10,7 +10,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointRequests, request_id
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import OnEnd, RoundDocument
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
@@ -55,12 +55,16 @@ def response(request: RequestId, *, at: datetime = NOW, checkpoint: int = 1) -> 
     return CheckpointResponse(request=request, attempt=AttemptNumber(1), checkpoint=CheckpointId(checkpoint), answered_at=at)
 
 
+def ids(requests: CheckpointRequests) -> list[RequestId]:
+    return [asked.request for asked in requests.open()]
+
+
 def test_a_request_is_open_until_it_is_answered(running: CheckpointRequests) -> None:
     asked = request_id("nightly")
     assert running.ask(asked) is None
-    assert running.open() == (asked,)
+    assert ids(running) == [asked]
     running.answer(response(asked))
-    assert running.open() == ()
+    assert ids(running) == []
 
 
 def test_the_same_id_is_asked_once_and_gets_the_same_answer(running: CheckpointRequests, files: LocalFiles) -> None:
@@ -87,13 +91,13 @@ def test_open_requests_come_in_the_order_in_which_they_were_asked(files: LocalFi
     for name, second in (("b", 0), ("c", 2), ("a", 1)):
         document = CheckpointRequest(request=request_id(name), requested_at=NOW + timedelta(seconds=second))
         create_document(files, f"requests/checkpoint-{name}.json", document)
-    assert CheckpointRequests(files).open() == ("checkpoint-b", "checkpoint-a", "checkpoint-c")
+    assert ids(CheckpointRequests(files)) == ["checkpoint-b", "checkpoint-a", "checkpoint-c"]
 
 
 def test_a_torn_request_is_still_one(files: LocalFiles) -> None:
     files.create("requests/checkpoint-torn.json", b"{")
     files.create("requests/start-1.json", b"{")
-    assert CheckpointRequests(files).open() == ("checkpoint-torn",)
+    assert ids(CheckpointRequests(files)) == ["checkpoint-torn"]
 
 
 def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
@@ -135,7 +139,7 @@ def test_of_the_answered_requests_the_newest_are_kept_and_no_open_one_goes(files
     assert len(files.names("requests")) == ANSWERS_KEPT + 1
     assert requests.answer_of(request_id("r19")) is None
     assert requests.answer_of(request_id("r20")) is not None
-    assert requests.open() == (f"checkpoint-r{ANSWERS_KEPT + 20}",)
+    assert ids(requests) == [f"checkpoint-r{ANSWERS_KEPT + 20}"]
 
 
 def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -> None:
@@ -143,3 +147,39 @@ def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -
     requests.forget_old(NOW + timedelta(minutes=70))
     assert requests.answer_of(request_id("r9")) is None
     assert requests.answer_of(request_id("r10")) is not None
+
+
+def test_what_is_asked_for_is_read_as_it_was_written(running: CheckpointRequests) -> None:
+    running.ask(request_id("nightly", Wanted.STOP), drain=True, target="/savepoints/nightly")
+    running.ask(request_id("weekly", Wanted.SAVEPOINT))
+    assert [(asked.wanted, asked.drain, asked.target) for asked in running.open()] == [
+        (Wanted.STOP, True, "/savepoints/nightly"),
+        (Wanted.SAVEPOINT, False, None),
+    ]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_one_id_cannot_be_asked_in_other_words(running: CheckpointRequests, *, answered: bool) -> None:
+    asked = request_id("nightly", Wanted.STOP)
+    running.ask(asked)
+    if answered:
+        running.answer(response(asked))
+    for words in ({"drain": True}, {"target": "/elsewhere"}):
+        with pytest.raises(InvalidParameterError, match="in other words"):
+            running.ask(asked, **words)
+    assert running.ask(asked) == (response(asked) if answered else None) or answered
+
+
+def test_a_torn_stop_is_one_without_a_drain(files: LocalFiles) -> None:
+    files.create("requests/stop-torn.json", b"{")
+    assert [(asked.wanted, asked.drain) for asked in CheckpointRequests(files).open()] == [(Wanted.STOP, False)]
+
+
+def test_who_asks_a_pipeline_that_was_stopped_is_told_by_whom(files: LocalFiles) -> None:
+    begin_round(files, False)
+    requests = CheckpointRequests(files)
+    requests.answer(response(request_id("nightly", Wanted.STOP)).model_copy(update={"savepoint": "file:///savepoints/nightly"}))
+    with pytest.raises(
+        RejectedError, match="stop-nightly has stopped it at checkpoint 1; its savepoint is file:///savepoints/nightly"
+    ):
+        requests.ask(request_id("again", Wanted.STOP))

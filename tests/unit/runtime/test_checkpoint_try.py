@@ -1,5 +1,7 @@
 """What a try at a checkpoint leaves in the history."""
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -9,6 +11,7 @@ from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, Roun
 from spark_jobs.protocol.masking import masking
 from spark_jobs.runtime.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.cut import Cut
+from spark_jobs.runtime.due import Due
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW, PIPELINE
 from tests.unit.control.test_channel import attempt
@@ -31,7 +34,7 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def a_try(files: MemoryFiles) -> CheckpointTry:
+def a_try(files: MemoryFiles, find_cut: Callable[[], Cut]) -> CheckpointTry:
     """A try of a pipeline without stages, which somebody has asked for."""
     return CheckpointTry(
         files,
@@ -39,12 +42,11 @@ def a_try(files: MemoryFiles) -> CheckpointTry:
         PipelineDocument(name=PipelineName("p"), uuid=PIPELINE),
         attempt(1),
         ROUND,
-        CheckpointKind.PERIODIC,
+        Due(CheckpointKind.PERIODIC, find_cut, RequestId("checkpoint-now")),
         None,
         {},
         {},
-        RequestId("checkpoint-now"),
-        mask=masking([SECRET]),
+        masking([SECRET]),
     )
 
 
@@ -53,7 +55,7 @@ def test_a_failure_is_remembered_with_its_name_and_without_secrets(files: Memory
         raise InterruptedRunError(f"Stage 'hourly' failed in batch 3: no login with {SECRET}", stage="hourly")
 
     with pytest.raises(InterruptedRunError):
-        a_try(files).take([], find_cut)
+        a_try(files, find_cut).take([])
     (tried,) = CheckpointStore(files).history()
     assert tried.failure is not None
     assert tried.failure.error == "InterruptedRunError"
@@ -63,7 +65,7 @@ def test_a_failure_is_remembered_with_its_name_and_without_secrets(files: Memory
 
 
 def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFiles) -> None:
-    manifest = a_try(files).take([], lambda: Cut({}, aligned=False, alignment_s=1.25))
+    manifest = a_try(files, lambda: Cut({}, aligned=False, alignment_s=1.25)).take([])
     (tried,) = CheckpointStore(files).history()
     assert (tried.aligned, tried.alignment_s, tried.failure) == (False, 1.25, None)
     assert [step.step for step in tried.steps] == ["cut", "persist", "actions", "complete"]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     FencedError,
@@ -17,13 +18,20 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.runtime import coordinator
 from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.coordinator import Coordinator, Due
+from spark_jobs.runtime.coordinator import Coordinator
 from spark_jobs.runtime.cut import Alignment
+from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.schedule import CheckpointSchedule
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import NOW, a_manifest
 
-A, B = RequestId("checkpoint-a"), RequestId("checkpoint-b")
+
+def request(wanted: Wanted, name: str) -> CheckpointRequest:
+    return CheckpointRequest(request=RequestId(f"{wanted.value}-{name}"), requested_at=NOW, wanted=wanted)
+
+
+A, B = request(Wanted.CHECKPOINT, "a"), request(Wanted.CHECKPOINT, "b")
+SAVE, STOP, OTHER_STOP = request(Wanted.SAVEPOINT, "s"), request(Wanted.STOP, "x"), request(Wanted.STOP, "y")
 NEVER_S = 1e9
 
 
@@ -34,18 +42,18 @@ class TheEnd(Exception):
 class Askers:
     """What is asked at each look, and what is told."""
 
-    def __init__(self, *asked: Sequence[RequestId]) -> None:
+    def __init__(self, *asked: Sequence[CheckpointRequest]) -> None:
         self.asked = list(asked)
-        self.completed_with: list[tuple[list[RequestId], int]] = []
-        self.failed_with: list[tuple[list[RequestId], str]] = []
+        self.completed_with: list[tuple[list[CheckpointRequest], int]] = []
+        self.failed_with: list[tuple[list[CheckpointRequest], str]] = []
 
-    def open(self) -> Sequence[RequestId]:
+    def open(self) -> Sequence[CheckpointRequest]:
         return self.asked.pop(0) if self.asked else ()
 
-    def completed(self, requests: Sequence[RequestId], manifest: Manifest) -> None:
+    def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         self.completed_with.append((list(requests), manifest.checkpoint))
 
-    def failed(self, requests: Sequence[RequestId], error: StreamPipelineError) -> None:
+    def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         self.failed_with.append((list(requests), type(error).__name__))
 
 
@@ -56,10 +64,13 @@ class World:
         self.askers = askers
         self.due: list[Due] = []
         self.errors: list[Exception] = []
+        self.stops: list[list[CheckpointRequest]] = []
+        self.stops_end: list[Manifest | None] = []
         self._coordinator = Coordinator(
             (),
             self._failure,
             self._take,
+            self._stop,
             alignment=Alignment(),
             timeout_s=60.0,
             schedule=CheckpointSchedule(interval_s, 0.0, tolerable_failures, began_s=0.0),
@@ -71,12 +82,19 @@ class World:
         with pytest.raises(TheEnd):
             self._coordinator.run()
 
+    def run_to_its_stop(self) -> Manifest:
+        return self._coordinator.run()
+
     def run_until(self, error: type[Exception]) -> None:
         with pytest.raises(error):
             self._coordinator.run()
 
     def _failure(self) -> BaseException | None:
         return TheEnd() if not self.askers.asked and not self.errors and self.due else None
+
+    def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+        self.stops.append(list(asked))
+        return self.stops_end.pop(0)
 
     def _take(self, due: Due) -> Manifest:
         self.due.append(due)
@@ -93,14 +111,14 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
     world = World(tmp_path, Askers((), [A]))
     world.run()
-    assert [due.request for due in world.due] == [A]
+    assert [due.request for due in world.due] == [A.request]
     assert world.askers.completed_with == [([A], 1)]
 
 
 def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, B]))
     world.run()
-    assert [due.request for due in world.due] == [A]
+    assert [due.request for due in world.due] == [A.request]
     assert world.askers.completed_with == [([A, B], 1)]
 
 
@@ -130,3 +148,25 @@ def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
     world.errors = [FencedError("Another attempt is live.")]
     world.run_until(FencedError)
     assert (world.askers.failed_with, world.askers.completed_with) == ([], [])
+
+
+def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_the_others_too(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, SAVE]))
+    world.run()
+    assert [due.kind for due in world.due] == [CheckpointKind.SAVEPOINT]
+    assert world.askers.completed_with == [([A, SAVE], 1)]
+
+
+def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, STOP, SAVE, OTHER_STOP]), interval_s=0.0)
+    world.stops_end = [a_manifest(1)]
+    assert world.run_to_its_stop().checkpoint == 1
+    assert world.stops == [[STOP, OTHER_STOP, A, SAVE]]
+    assert world.due == []
+
+
+def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([STOP], [A]))
+    world.stops_end = [None]
+    world.run()
+    assert world.askers.completed_with == [([A], 1)]

@@ -17,7 +17,7 @@ from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
 
-FIRST, SECOND = RequestId("checkpoint-first"), RequestId("checkpoint-second")
+FIRST, SECOND = (CheckpointRequest(request=RequestId(f"checkpoint-{name}"), requested_at=NOW) for name in ("first", "second"))
 SECRET = "hunter-twelve"
 
 
@@ -32,14 +32,14 @@ class Site:
         self.requests = CheckpointRequests(self.files)
         self.now_s = 0.0
         for request in (FIRST, SECOND):
-            create_document(self.files, f"requests/{request}.json", CheckpointRequest(request=request, requested_at=NOW))
+            create_document(self.files, f"requests/{request.request}.json", request)
         self.driver = self.start()
 
     def start(self) -> RequestedCheckpoints:
         return RequestedCheckpoints(self.files, AttemptNumber(1), masking([SECRET]), interval_s=10.0, now_s=lambda: self.now_s)
 
     def answers(self) -> list[CheckpointResponse | None]:
-        return [self.requests.answer_of(request) for request in (FIRST, SECOND)]
+        return [self.requests.answer_of(request.request) for request in (FIRST, SECOND)]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_it_looks_at_the_home_once_in_a_while(site: Site) -> None:
 
 
 def test_one_checkpoint_answers_all_who_had_asked(site: Site) -> None:
-    manifest = site.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]}, publish=Publish.EVERY_CHECKPOINT, request=FIRST)
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]}, publish=Publish.EVERY_CHECKPOINT, request=FIRST.request)
     publish(site.files, by_policy=True)
     site.driver.completed([FIRST, SECOND], manifest)
     for answer in site.answers():
@@ -85,13 +85,13 @@ def test_a_failed_try_is_the_answer_without_its_secrets(site: Site) -> None:
 
 
 def test_where_only_publication_has_failed_the_checkpoint_is_the_answer(site: Site) -> None:
-    site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST)
+    site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST.request)
     site.driver.failed([FIRST, SECOND], StorageError("The table's disk does not answer."))
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]
 
 
 def test_an_attempt_answers_what_the_one_before_has_completed_and_leaves_the_rest_open(site: Site) -> None:
-    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST)
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=FIRST.request)
     site.start().resume(manifest)
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, None]
     assert list(site.driver.open()) == [SECOND]

@@ -1,0 +1,133 @@
+"""What the commands that ask a running pipeline for something share: they ask, wait for the answer, and show it."""
+
+import time
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import CheckpointAnswer
+from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.terminal import Terminal
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import PipelineDocument
+from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import Files
+
+TIMEOUT_S = 600.0
+_LOOK_S = 0.25
+
+
+def ask(
+    terminal: Terminal,
+    home: str,
+    wanted: Wanted,
+    *,
+    asker: str | None,
+    timeout_s: float,
+    drain: bool = False,
+    target: str | None = None,
+) -> CheckpointAnswer:
+    """Asks, waits, and returns the answer. Repeated with the same id it only waits on.
+
+    Raises:
+        StreamPipelineError: The request was refused, or answered with an error, or there is no answer in time.
+    """
+    asked = request_id(asker, wanted)
+    files, pipeline = open_home(home)
+    progress = Progress(terminal.aside, f"{wanted.value} of {pipeline.name}")
+    response = CheckpointRequests(files).ask(asked, drain=drain, target=target)
+    if response is None:
+        progress.follow(lambda: read_status(files))
+        with progress.shown():
+            response = _wait(files, asked, wanted, timeout_s)
+    if response.error is not None:
+        raise reported_error(response.error)
+    return _answer(files, pipeline, response)
+
+
+def wait_for_end(home: str, timeout_s: float) -> None:
+    """Waits until no driver is at work in a home, so that the next start finds it free."""
+    files, end_s = open_home(home)[0], time.monotonic() + timeout_s
+    while driver_at_work(files) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+
+
+def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
+    """The answer for people, after a sentence of what is done."""
+    took = f", and took {words.duration(answer.duration_s)}" if answer.duration_s is not None else ""
+    amount = f"{words.count(answer.rows)} rows, {words.size(answer.size_bytes)}"
+    made: list[RenderableType] = [Text(f"{done}: {amount}{took}.", style="bold green")]
+    if answer.savepoint is not None:
+        made.append(words.facts(("savepoint", answer.savepoint)))
+    if answer.sinks:
+        sinks = words.table("", "sink", "Delta version", "rows", "size", "table", right=("rows", "size"))
+        for name, sink in answer.sinks.items():
+            sinks.add_row(
+                Text(name), words.version(sink.version), words.count(sink.rows), words.size(sink.size_bytes), Text(sink.table)
+            )
+        made.append(sinks)
+    return made
+
+
+def _wait(files: Files, request: RequestId, wanted: Wanted, timeout_s: float) -> CheckpointResponse:
+    requests, end_s = CheckpointRequests(files), time.monotonic() + timeout_s
+    while True:
+        at_work = driver_at_work(files)  # before the answer: what it has written last is seen
+        response = requests.answer_of(request)
+        if response is not None:
+            return response
+        if not at_work:
+            raise _ended(files, request, wanted)
+        if time.monotonic() >= end_s:
+            raise _unanswered(DeadlineExceededError, f"There is no {wanted.value} after {words.duration(timeout_s)}.", request)
+        time.sleep(_LOOK_S)
+
+
+def _ended(files: Files, request: RequestId, wanted: Wanted) -> StreamPipelineError:
+    head = CheckpointStore(files).head()
+    if head is None or head.request != request:
+        return _unanswered(InterruptedRunError, f"The driver has ended without a {wanted.value}.", request)
+    return IncompleteError(
+        f"The driver has ended before all that follows checkpoint {head.checkpoint} was done.",
+        exists=f"Checkpoint {head.checkpoint} is complete: it is the one that was asked for.",
+        safe="Nothing was lost.",
+        remedy=f"Start the pipeline again: it finishes this first. Then ask for the answer with --request {request}.",
+        request=request,
+        checkpoint=head.checkpoint,
+    )
+
+
+def _unanswered(kind: type[StreamPipelineError], failed: str, request: RequestId) -> StreamPipelineError:
+    return kind(
+        failed,
+        exists="The request stays: the pipeline answers it as soon as it can, also after a restart.",
+        safe="Nothing was lost.",
+        remedy=f"See spark-jobs status, and wait on with --request {request}.",
+        request=request,
+    )
+
+
+def _answer(files: Files, pipeline: PipelineDocument, response: CheckpointResponse) -> CheckpointAnswer:
+    if response.checkpoint is None:
+        raise ValueError(f"{response.request} was answered with neither a checkpoint nor an error")
+    return CheckpointAnswer(
+        pipeline=pipeline.name,
+        home=files.url,
+        request=response.request,
+        attempt=response.attempt,
+        checkpoint=response.checkpoint,
+        duration_s=response.duration_s,
+        rows=sum(sink.rows for sink in response.sinks.values()),
+        size_bytes=sum(sink.size_bytes for sink in response.sinks.values()),
+        sinks=response.sinks,
+        savepoint=response.savepoint,
+        drained=response.drained,
+    )

@@ -1,0 +1,28 @@
+"""``spark-jobs savepoint``: a checkpoint of the running pipeline that is the user's own."""
+
+from typing import Annotated
+
+from spark_jobs.cli.answers import CheckpointAnswer
+from spark_jobs.cli.options import Asker, Home, Target, Timeout
+from spark_jobs.cli.requests import TIMEOUT_S, ask, shown
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.protocol.checkpoint_requests import Wanted
+
+
+def savepoint(
+    home: Home,
+    target: Target = None,
+    request: Asker = None,
+    timeout: Timeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
+) -> None:
+    """Ask the running pipeline for a savepoint, and wait until it is whole. The pipeline runs on.
+
+    A savepoint is a directory with all that a start needs to go on from it, wherever it is moved. It is yours: nothing but
+    spark-jobs dispose deletes it.
+    """
+    with command(output) as terminal:
+        answer = ask(terminal, home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)
+        terminal.answer(
+            answer, *shown(answer, f"The savepoint of {answer.pipeline}, at checkpoint {answer.checkpoint}, is whole")
+        )

@@ -1,0 +1,33 @@
+"""``spark-jobs stop``: the running pipeline ends, with a savepoint."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.answers import CheckpointAnswer
+from spark_jobs.cli.options import Asker, Home, Target, Timeout
+from spark_jobs.cli.requests import TIMEOUT_S, ask, shown, wait_for_end
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.protocol.checkpoint_requests import Wanted
+
+
+def stop(
+    home: Home,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Flush what windows, joins and timers hold back first, for ever.")
+    ] = False,
+    target: Target = None,
+    request: Asker = None,
+    timeout: Timeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
+) -> None:
+    """Stop the running pipeline with a savepoint: every row that it has read is in it, and public.
+
+    The next start goes on after the last row, as if nothing had happened. With --drain nothing is held back any more: windows that
+    are open are closed and published, and the pipeline is finished.
+    """
+    with command(output) as terminal:
+        answer = ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)
+        wait_for_end(home, timeout)
+        ended = "drained and stopped" if answer.drained else "stopped"
+        terminal.answer(answer, *shown(answer, f"{answer.pipeline} is {ended} at checkpoint {answer.checkpoint}"))

@@ -1,0 +1,1 @@
+"""How a pipeline is stopped with a savepoint, with or without a drain."""

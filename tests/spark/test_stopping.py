@@ -1,0 +1,231 @@
+"""A running pipeline is stopped with a savepoint, or drained, and goes on or not."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState
+from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, RejectedError, StorageError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.states import StopState
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime import requested_checkpoints
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
+from tests.support.command_line import document, spark_jobs
+from tests.support.running import Running
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    made = Events(tmp_path / "events")
+    made.add(200)
+    return made
+
+
+def cascade(site: Site, events: Events) -> Pipeline:
+    """Counts per minute, and of those the counts per hour: only a drain of one after the other lets both go."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+        return counts.select(F.window_time("minute").alias("at"), "events")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "hours")))
+    def hours(minutes: DataFrame) -> DataFrame:
+        counts = minutes.groupBy(F.window("at", "1 hour").alias("hour")).agg(F.sum("events").alias("events"))
+        return counts.select(F.col("hour.start").alias("hour"), "events")
+
+    return pipeline
+
+
+def all_hours(site: Site, rows: int) -> DataFrame:
+    at = site.spark.range(rows).select(F.timestamp_seconds("id").alias("at"))
+    counts = at.groupBy(F.window("at", "1 hour").alias("hour")).agg(F.count("*").alias("events"))
+    return counts.select(F.col("hour.start").alias("hour"), "events")
+
+
+def stop(site: Site, *options: object) -> Any:
+    return document(spark_jobs("stop", "--home", site.home, "--output", "json", *options))
+
+
+def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
+    return lambda: running.status and running.status.stages[stage].rows_in >= rows  # type: ignore[index]
+
+
+def answered(running: Running, request: RequestId) -> CheckpointResponse:
+    requests = CheckpointRequests(running.files)
+    running.until(lambda: requests.answer_of(request))
+    found = requests.answer_of(request)
+    assert found is not None
+    return found
+
+
+def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    with Running(site.spark, pipeline, site.home, run="first") as running:
+        running.until(has_staged(running, "again", events.rows))
+        stopped = stop(site, "--request", "now")
+        ended = running.stopped()
+    manifest = running.head()
+    assert (manifest.checkpoint_kind, manifest.aligned, manifest.drained) == (CheckpointKind.STOP, True, False)
+    assert ended.checkpoint == stopped["checkpoint"] == manifest.checkpoint == 1
+    assert stopped["savepoint"] == f"{running.files.url}/savepoints/stop-now"
+    assert ids(site, "copied") == ids(site, "again") == list(range(201))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 201)))
+    assert running.status is not None
+    assert (running.status.state, running.status.stop and running.status.stop.state) == (RunState.DONE, StopState.STOPPED)
+    assert {stage.state for stage in running.status.stages.values()} == {StageState.QUIESCED}
+
+    with Running(site.spark, pipeline, site.home, run="first") as repeated:
+        assert repeated.stopped().checkpoint == 1, "its own stop is the answer of a run for ever"
+    events.add(300)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "again", 300))
+        assert stop(site)["checkpoint"] == 2
+        running.stopped()
+    assert ids(site, "copied") == ids(site, "again") == list(range(501))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 501)))
+
+
+def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: Site, events: Events) -> None:
+    pipeline = cascade(site, events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+        drained = stop(site, "--drain")
+        running.stopped()
+    assert (running.store.taken(), running.head().drained, drained["drained"]) == ([1], True, True)
+    assert ids(site, "copied") == list(range(201))
+    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+    assert all(cut.drained for cut in running.head().stages.values())
+    with Running(site.spark, pipeline, site.home) as again:
+        assert isinstance(again.ends(), RejectedError)
+    assert "drained" in spark_jobs("status", "--home", site.home).stdout
+
+
+def test_of_two_stops_one_wins_and_the_other_is_told(site: Site, events: Events) -> None:
+    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+        running.until(has_staged(running, "again", events.rows))
+        requests = CheckpointRequests(running.files)
+        asked = [request_id(name, wanted) for name, wanted in (("a", Wanted.STOP), ("b", Wanted.STOP), ("c", Wanted.CHECKPOINT))]
+        threads = [Thread(target=requests.ask, args=(request,)) for request in asked]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        running.stopped()
+    answers = {request: requests.answer_of(request) for request in asked}
+    lost = [answer.error for answer in answers.values() if answer and answer.error]
+    won = [request for request, answer in answers.items() if answer and answer.savepoint]
+    assert all(answers.values())
+    assert len(won) == 1
+    assert {error.evidence["winner"] for error in lost} == set(won)
+    assert {error.error for error in lost} <= {"ConflictError", "RejectedError"}
+    assert running.store.taken() == [1]
+
+
+def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
+    (taken := tmp_path / "taken").mkdir()
+    (taken / "something").write_text("else")
+    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+        running.until(has_staged(running, "again", events.rows))
+        request = request_id("a", Wanted.STOP)
+        CheckpointRequests(running.files).ask(request, target=str(taken))
+        refused = answered(running, request)
+        assert refused.error is not None
+        assert "is not empty" in refused.error.failed
+        events.add(100)
+        running.until(has_staged(running, "again", events.rows))
+        stop(site)
+        running.stopped()
+    assert ids(site, "copied") == ids(site, "again") == list(range(301))
+    assert [path.name for path in taken.iterdir()] == ["something"]
+
+
+@pytest.mark.parametrize("run", ["first", "second"])
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, run: str, *, drain: bool
+) -> None:
+    pipeline = cascade(site, events)
+
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("The disk is full.")
+
+    request = request_id("a", Wanted.STOP)
+    with Running(site.spark, pipeline, site.home, run="first") as running:
+        running.until(has_staged(running, "copied", events.rows))
+        with monkeypatch.context() as patch:
+            patch.setattr(requested_checkpoints, "export", fails)
+            CheckpointRequests(running.files).ask(request, drain=drain)
+            error = running.ends()
+        assert isinstance(error, IncompleteError)
+        assert error.evidence["checkpoint"] == 1
+    assert CheckpointRequests(running.files).answer_of(request) is None
+    with Running(site.spark, pipeline, site.home, run=run) as again:
+        found = answered(again, request)
+        assert (found.checkpoint, found.drained, found.error) == (1, drain, None)
+        assert found.savepoint is not None
+        if run == "first":
+            assert again.stopped().checkpoint == 1
+        elif drain:
+            assert isinstance(again.ends(), RejectedError)
+    assert ids(site, "copied") == list(range(201))
+    if drain:
+        assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+
+
+def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_be_repeated(site: Site, events: Events) -> None:
+    pipeline = cascade(site, events)
+
+    class Breaks:
+        """The disk fails once the second stage is to be flushed."""
+
+        plans = 0
+
+        def before(self, step: Step) -> None:
+            if step is Step.PLAN_BATCH:
+                self.plans += 1
+                if self.plans == 2:
+                    raise StorageError("The disk is away.")
+
+        def after(self, step: Step) -> None:
+            pass
+
+    first, second = request_id("a", Wanted.STOP), request_id("b", Wanted.STOP)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+        spark_jobs("checkpoint", "--home", site.home)
+        events.add(100)
+        running.until(has_staged(running, "copied", events.rows))
+        with observed_by(Breaks()):
+            CheckpointRequests(running.files).ask(first, drain=True)
+            assert isinstance(running.ends(), InterruptedRunError)
+    failed = CheckpointRequests(running.files).answer_of(first)
+    assert failed is not None
+    assert failed.error is not None
+    assert public_count(site.tables / "hours") in (None, 0)
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as again:
+        again.until(has_staged(again, "copied", 200))
+        CheckpointRequests(running.files).ask(second, drain=True)
+        again.stopped()
+    assert ids(site, "copied") == list(range(401))
+    assert_same(public(site.tables / "hours"), answer(all_hours(site, 401)))

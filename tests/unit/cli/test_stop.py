@@ -1,0 +1,63 @@
+"""A stop and a savepoint of the running pipeline, asked for by command."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.ids import RequestId
+from tests.support.command_line import UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import HOURLY
+from tests.unit.cli.test_checkpoint import LIVE, Driver
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
+    """A home in which a driver holds the lock of a pipeline without an end."""
+    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
+    home = UsedHome(tmp_path)
+    home.begin()
+    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+        yield home
+
+
+def test_a_savepoint_is_waited_for_and_its_place_is_told(running: UsedHome, tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    with Driver(running):
+        shown = spark_jobs("savepoint", "--home", running.url, "--request", "weekly", "--target", target)
+        told = document(
+            spark_jobs("savepoint", "--home", running.url, "--request", "weekly", "--target", target, "--output", "json")
+        )
+    assert shown.exit_code == 0
+    assert "at checkpoint 1, is whole: 2 rows" in shown.stdout
+    assert (told["request"], told["savepoint"], told["drained"]) == ("savepoint-weekly", target.as_uri(), False)
+    assert (target / "savepoint.json").exists()
+
+
+def test_a_stop_says_what_is_asked_for_and_waits_for_the_end_of_the_driver(running: UsedHome) -> None:
+    shown = spark_jobs("stop", "--home", running.url, "--drain", "--request", "nightly", "--timeout", 0)
+    assert shown.exit_code == 3
+    assert "There is no stop after" in shown.stderr
+    assert "--request stop-nightly" in shown.stderr
+    (asked,) = CheckpointRequests(running.files).open()
+    assert (asked.request, asked.wanted, asked.drain, asked.target) == ("stop-nightly", Wanted.STOP, True, None)
+
+
+def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=RequestId("stop-nightly"))
+    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", lambda files: False)
+    shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", "--output", "json")
+    assert shown.exit_code == 3
+    error = json.loads(shown.stdout)["error"]
+    assert (error["error"], error["evidence"]["checkpoint"]) == ("IncompleteError", 1)
+
+
+def test_the_same_id_in_other_words_is_refused(running: UsedHome) -> None:
+    spark_jobs("stop", "--home", running.url, "--request", "nightly", "--timeout", 0)
+    shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", "--drain", "--timeout", 0)
+    assert (shown.exit_code, "in other words" in shown.stderr) == (2, True)
