@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.ids import RunId, SinkName
 
@@ -35,6 +36,24 @@ def checkpoint_facts(home: str, manifest: Manifest) -> dict[str, Any]:
     """What a checkpoint is. As :func:`run_facts`, but ``rows`` are those the checkpoint adds, and there is no ``version``."""
     sinks = {name: {"table": cut.table, "rows": cut.actions.rows} for name, cut in manifest.sinks.items()}
     return _facts(home, manifest) | {"sinks": sinks}
+
+
+def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
+    """What a savepoint, or a stop, has come to.
+
+    Returns:
+        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, and per sink under ``sinks`` its ``table``, Delta
+        ``version`` (None while the rows are staged only) and the ``rows`` that the checkpoint has added.
+    """
+    sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
+    return {
+        "home": home,
+        "request": answer.request,
+        "checkpoint": answer.checkpoint,
+        "savepoint": answer.savepoint,
+        "drained": answer.drained,
+        "sinks": sinks,
+    }
 
 
 def _facts(home: str, manifest: Manifest) -> dict[str, Any]:

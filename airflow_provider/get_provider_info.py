@@ -63,7 +63,11 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": name,
-                "python-modules": ["airflow_provider.operators.publish_checkpoint", "airflow_provider.operators.stream_pipeline"],
+                "python-modules": [
+                    "airflow_provider.operators.publish_checkpoint",
+                    "airflow_provider.operators.savepoint",
+                    "airflow_provider.operators.stream_pipeline",
+                ],
             }
         ],
         "triggers": [
@@ -72,6 +76,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider.triggers.checkpoint",
                     "airflow_provider.triggers.publication",
+                    "airflow_provider.triggers.request",
                     "airflow_provider.triggers.run",
                     "airflow_provider.triggers.spark_publication",
                 ],

@@ -90,7 +90,7 @@ class CheckpointRequests:
             request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
         )
         answer = self.answer_of(request)
-        if answer is not None:
+        if answer is not None or request in self._ids("requests"):
             self._refuse_other_words(asked)
             return answer
         self._refuse_unanswerable(request)

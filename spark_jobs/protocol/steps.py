@@ -53,7 +53,7 @@ class Step(Enum):
     COMMIT_BATCH = "commit.batch"
     """An entry of Spark's commit log is written by hand: a batch of an old query counts as one of the stage's."""
     DRAIN_BEGIN = "drain.begin"
-    """The stages of a work directory are ended before their inputs are: no later attempt goes on in it."""
+    """The stages of a work directory are ended before their inputs are: a later attempt can only go on with that."""
     PACK_FILES = "pack.files"
     """Small staged files are there a second time, packed into larger ones that nothing names yet."""
     PIN_STATE = "pin.state"

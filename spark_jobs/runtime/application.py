@@ -176,7 +176,8 @@ class Application:
             if self.graph.unbounded:
                 self._publish_head(attempt, publishers)
                 self._restore(attempt, facts)
-                return _success(request, *run_until_stopped(run))
+                in_place = not facts.attempts or facts.attempts[-1].work_directory.id == attempt.work_directory.id
+                return _success(request, *run_until_stopped(run, in_place=in_place))
             return _success(request, *run_to_its_end(run))
 
     def _finish_stop(self, head: Manifest | None) -> None:

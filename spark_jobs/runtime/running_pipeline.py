@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
-from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
+from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.build import build_stage
 from spark_jobs.runtime.coordinator import Coordinator
@@ -22,7 +23,7 @@ from spark_jobs.runtime.running_stage import EndingStage, RunningStage
 from spark_jobs.runtime.schedule import CheckpointSchedule
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.runtime.stopping import Stop
-from spark_jobs.runtime.way_back import begin_drain
+from spark_jobs.runtime.way_back import begin_drain, drain_begun
 
 
 class EndingStages:
@@ -96,12 +97,16 @@ class RunningPipeline:
         ending = [stage for stage in self._stages if isinstance(stage, EndingStage)]
         self._ending = EndingStages(run, ending, again, self._stopping)
         self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask)
+        self._threads_run = False
         self._told: dict[StageName, StageState] = {}
         self._timeout_s = checkpointing.timeout_ms / 1000
         self._coordinator = self._coordinate(checkpointing)
 
-    def go_on(self) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+    def go_on(self, *, in_place: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs; returns the checkpoint that it was stopped with, published by policy.
+
+        Args:
+            in_place: Whether every batch of the attempts before is still there.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
@@ -109,7 +114,13 @@ class RunningPipeline:
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
+        if not in_place:
+            self._refuse_drains()
+        drain = drain_begun(self._run.site.work)
+        if drain is not None:
+            return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
+        self._threads_run = True
         self._ending.start()
         for stage in self._running:
             stage.start()
@@ -121,15 +132,17 @@ class RunningPipeline:
 
     def quiesce(self) -> None:
         """Holds every stage once nothing is left for it, and keeps it held; see :class:`~spark_jobs.runtime.stopping.Stoppable`."""
+        if drain_begun(self._run.site.work) is not None:
+            return  # by an attempt before: none of them runs
         quiesce(self._stages, time.monotonic() + self._timeout_s, Waiting(time.monotonic, self._coordinator.pause))
         status = self._run.site.heartbeat.status.stages
         self._told = {name: status[name].state for name in self._held()}
         for name in self._told:
             self._run.site.heartbeat.stage(name, StageState.QUIESCED)
 
-    def flush(self) -> None:
-        """Ends every stage where it is, one after the other: each flushes into the next."""
-        begin_drain(self._run.site.work, self._run.attempt.request)
+    def flush(self, request: CheckpointRequest) -> None:
+        """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt."""
+        begin_drain(self._run.site.work, request.request)
         self._end_threads()
         for stage in self._stages:
             self._run.site.heartbeat.stage(stage.name, StageState.DRAINING)
@@ -180,7 +193,38 @@ class RunningPipeline:
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
 
+    def _go_on_draining(self, drain: RequestId) -> Manifest:
+        """Goes on where the attempt before has died: no stage may run any more, and what is flushed stays flushed."""
+        asked = sorted(self._requests.open(), key=lambda each: each.request != drain)
+        manifest = self._stop(asked)
+        if manifest is None:
+            raise InterruptedRunError(
+                f"The drain for {drain} was begun by an earlier attempt, and cannot be ended.",
+                exists="The newest checkpoint stands.",
+                safe="Nothing is public that is not in a checkpoint.",
+                remedy="Start the pipeline again: it goes on from its newest checkpoint.",
+                request=drain,
+            )
+        return manifest
+
+    def _refuse_drains(self) -> None:
+        """What was read when a drain was asked for, and is in no checkpoint, is read again: it has to be asked for after that."""
+        drains = [request for request in self._requests.open() if request.drain]
+        if drains:
+            number = self._parent.checkpoint if self._parent else None
+            lost = RejectedError(
+                f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
+                exists="It begins at the beginning." if number is None else f"It begins at checkpoint {number}.",
+                safe="Nothing was flushed.",
+                remedy="Ask again, with a new id, once spark-jobs status shows that it has caught up.",
+                attempt=self._run.attempt.attempt,
+                checkpoint=number,
+            )
+            self._requests.refused(drains, lost)
+
     def _end_threads(self) -> None:
+        if not self._threads_run:
+            return
         self._stopping.set()
         for stage in self._running:
             stage.stop()
@@ -213,7 +257,7 @@ class RunningPipeline:
         return lambda earlier, ended: build_stage(built.stage, self._run.site, self._run.outputs, earlier, ended)
 
 
-def run_until_stopped(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+def run_until_stopped(run: RoundRun, *, in_place: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
     """Runs a round that has an unbounded input; see :meth:`RunningPipeline.go_on`."""
     restarts = Restarts(run.graph.restart, time.time, random.Random())
-    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on()
+    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on(in_place=in_place)

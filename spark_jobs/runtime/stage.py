@@ -190,7 +190,7 @@ class StageRun:
             failure = self._run(once=True)
             if failure is not None:
                 self.replan(failure)
-        if self.upstream:
+        if self.upstream and not self._is_drained():  # behind a drain its sources' next rows would be late
             self.run_to_end()
         self.drain()
 
@@ -255,6 +255,10 @@ class StageRun:
             files=files,
             channel=channel,
         )
+
+    def _is_drained(self) -> bool:
+        last = self.spark_log.last_commit()
+        return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms >= END_OF_TIME_MS
 
     def _drain_batches(self, last: BatchId) -> int:
         batch, count = last, 0

@@ -27,7 +27,7 @@ class Stoppable(Protocol):
         """Holds every stage once nothing is left for it, and keeps it held."""
         ...
 
-    def flush(self) -> None:
+    def flush(self, request: CheckpointRequest) -> None:
         """Lets go what windows, joins and timers hold back, through all stages. There is no way back but from a checkpoint."""
         ...
 
@@ -134,7 +134,7 @@ class Stop:
             self._answers.check(self._request)
             self._pipeline.quiesce()
         elif action is Action.FLUSH:
-            self._pipeline.flush()
+            self._pipeline.flush(self._request)
         elif action is Action.CHECKPOINT:
             self._manifest = self._pipeline.checkpoint(self._request)
         elif self._manifest is None:

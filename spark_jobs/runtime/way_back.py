@@ -1,7 +1,9 @@
 """Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
 
+import json
 from pathlib import Path
 
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
 from spark_jobs.protocol.errors import RejectedError
@@ -30,9 +32,16 @@ def new_work_directory(host: str) -> WorkDirectory:
 
 
 def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which stages are ended before their inputs are: nothing is continued there. Durable; idempotent."""
+    """Marks a work directory in which stages are ended before their inputs are: only that drain goes on there. Durable; idempotent."""
     with step(Step.DRAIN_BEGIN):
         work.create(_DRAINING, canonical({"request": request}) + b"\n")
+
+
+def drain_begun(work: Files) -> RequestId | None:
+    """For which request the stages of a work directory are being drained; None where they are not."""
+    if _DRAINING not in work.names(""):
+        return None
+    return RequestId(json.loads(work.read(_DRAINING))["request"])
 
 
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
@@ -49,8 +58,9 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         return "it was not built to its end"
     if not work.names(""):
         return "it is gone"
-    if _DRAINING in work.names(""):
-        return "its stages were being drained"
+    drain = drain_begun(work)
+    if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
+        return "its stages were being drained, and nobody asks for that any more"
     if boot != previous.boot and previous.boot is not None:
         return "its host was started again since, or it was another one's"
     if head is None or head.work_directory == previous.work_directory.id:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator
 
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
@@ -36,6 +38,15 @@ SECURITY = ROOT / "docs/security.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 
 
+OPERATORS: list[type[BaseOperator]] = [
+    StreamPipelineOperator,
+    PublishCheckpointOperator,
+    TriggerSavepointOperator,
+    StopWithSavepointOperator,
+    CheckpointSensor,
+]
+
+
 def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path: Path) -> None:
     shown = {title: text for page in pages() for title, text in files(page).items() if "DAG(" in text}
     for title, text in shown.items():
@@ -53,6 +64,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "after_orders": ["read"],
         "after_sessions": ["wait"],
         "audited_orders": ["run", "audit", "publish"],
+        "drain_sensors": ["drain"],
         "elsewhere": ["orders_are_done"],
         "in_a_pool": ["run"],
         "nightly": ["run"],
@@ -64,16 +76,18 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "report": ["read"],
         "report_on_sales": ["read"],
         "sales": ["run"],
+        "save_sensors": ["save"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
         "sized": ["run"],
+        "stop_sensors": ["stop"],
         "views": ["run"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 15
+    assert len(shown) == 16
 
 
-@pytest.mark.parametrize("kind", [StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor, PublicationTrigger])
+@pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger])
 def test_the_reference_describes_every_argument(kind: type) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")
@@ -101,7 +115,7 @@ def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
 
 def test_the_page_on_security_names_everything_that_a_run_may_choose() -> None:
     (sentence,) = re.findall(r"^Templated are (.*?); nothing else", SECURITY.read_text(), flags=re.DOTALL | re.MULTILINE)
-    kinds = StreamPipelineOperator, PublishCheckpointOperator, CheckpointSensor, FinalCheckpointSensor
+    kinds = [*OPERATORS, FinalCheckpointSensor]
     assert set(re.findall(r"`(\w+)`", sentence)) == {field for kind in kinds for field in kind.template_fields}
 
 

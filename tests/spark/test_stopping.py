@@ -1,6 +1,7 @@
 """A running pipeline is stopped with a savepoint, or drained, and goes on or not."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -11,18 +12,19 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
-from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState
-from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, RejectedError, StorageError
+from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, RejectedError, RunCancelledError, StorageError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime import requested_checkpoints
+from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
 from tests.support.command_line import document, spark_jobs
-from tests.support.running import Running
+from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
 
@@ -229,3 +231,57 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
         again.stopped()
     assert ids(site, "copied") == list(range(401))
     assert_same(public(site.tables / "hours"), answer(all_hours(site, 401)))
+
+
+def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be_asked_for_again(
+    site: Site, events: Events
+) -> None:
+    pipeline = cascade(site, events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+    lost = request_id("lost", Wanted.STOP)
+    asked = CheckpointRequest(request=lost, requested_at=datetime.now(UTC), wanted=Wanted.STOP, drain=True)
+    create_document(running.files, f"requests/{lost}.json", asked)
+    lose(site.home / "work")
+    with Running(site.spark, pipeline, site.home) as again:
+        refused = answered(again, lost)
+        assert refused.error is not None
+        assert "begins at the beginning" in refused.error.exists
+        again.until(has_staged(again, "copied", events.rows))
+        stop(site, "--drain")
+        again.stopped()
+    assert ids(site, "copied") == list(range(201))
+    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+
+
+def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site: Site, events: Events) -> None:
+    pipeline = cascade(site, events)
+
+    class Dies:
+        """The process dies once the second stage is to be flushed."""
+
+        plans = 0
+
+        def before(self, step: Step) -> None:
+            if step is Step.PLAN_BATCH:
+                self.plans += 1
+                if self.plans == 2:
+                    raise RunCancelledError("Killed.")
+
+        def after(self, step: Step) -> None:
+            pass
+
+    request = request_id("a", Wanted.STOP)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+        with observed_by(Dies()):
+            CheckpointRequests(running.files).ask(request, drain=True)
+            assert isinstance(running.ends(), RunCancelledError)
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as again:
+        again.stopped()
+    assert ids(site, "copied") == list(range(201)), "what came after the drain was begun stays in the source"
+    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+    found = CheckpointRequests(running.files).answer_of(request)
+    assert found is not None
+    assert (found.error, found.drained, found.checkpoint) == (None, True, 1)

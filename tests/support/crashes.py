@@ -27,6 +27,7 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.TABLE_ALTER,
         Step.LOG_WIDEN,
         Step.PACK_FILES,
+        Step.DRAIN_BEGIN,
         Step.COMMIT_BATCH,
         Step.BURY_KEYS,
         Step.INHERIT_KEYS,

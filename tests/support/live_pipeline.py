@@ -72,9 +72,13 @@ class Events:
     def closed_minutes(self) -> list[tuple[Any, ...]]:
         """Every window that the watermark has passed once all rows were read: its begin, how many rows it has and their sum."""
         newest_s = self.rows - 1 - DELAY_S
+        return [window for window in self.all_minutes() if window[0] + 60 <= newest_s]
+
+    def all_minutes(self) -> list[tuple[Any, ...]]:
+        """Every window of the rows, as a drain leaves them."""
         rows = pd.DataFrame({"id": range(self.rows)})
         windows = rows.groupby(rows["id"] // 60)["id"].agg(["count", "sum"])
-        return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples() if (int(w) + 1) * 60 <= newest_s]
+        return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples()]
 
 
 def public_ids(table: Path) -> list[int]:

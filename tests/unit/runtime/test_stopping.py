@@ -57,7 +57,7 @@ class World:
     def quiesce(self) -> None:
         self._do("quiesce")
 
-    def flush(self) -> None:
+    def flush(self, request: CheckpointRequest) -> None:
         self._do("flush")
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:

@@ -1,0 +1,175 @@
+"""The operators that ask a running pipeline for a savepoint, or for its stop."""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider.assets import emit_tables
+from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.facts import savepoint_facts
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.identity import run_id_of
+from airflow_provider.links import LINKS, record_homes
+from airflow_provider.requests import LookForAnswer, RequestWait, ask_once
+from airflow_provider.retry import RETRIES
+from airflow_provider.time_limits import time_limits
+from airflow_provider.triggers.request import RequestTrigger
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.reports import reported_error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TriggerSavepointOperator(BaseOperator):
+    """Asks a running pipeline for a savepoint, and waits until it is whole. The pipeline runs on.
+
+    The request is in the pipeline's home, and the same in every try: whatever dies, a retry waits on for the same savepoint, and there
+    is one. A try whose request was answered with an error asks anew. Killing the task takes no request back.
+
+    Returns as XCom what :func:`airflow_provider.facts.savepoint_facts` says.
+
+    Args:
+        home: The pipeline's home, inside the connection's home roots. Templated.
+        target: URL of the directory that the savepoint is to be in, inside the home roots, too; it is made. Empty: one below the home.
+            Templated.
+        deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
+        timeout_s: How long to wait; None: as long as it takes.
+        restart_timeout_s: How long no driver may be at work meanwhile: a pipeline that starts again answers then.
+        poll_interval_s: Between two looks at the home, while something changes.
+        max_poll_interval_s: The same, once nothing has changed for a while.
+        conn_id: The connection, of type ``stream_pipeline``.
+        retries: As for every operator, but for the default.
+        kwargs: As for every operator.
+
+    Raises:
+        PipelineRunRefusedError: No driver is at work, the home or the target is not allowed, or the savepoint cannot be; Airflow does
+            not retry.
+        PipelineRunError: Anything else; a retry waits on, or asks anew.
+    """
+
+    wanted: ClassVar[Wanted] = Wanted.SAVEPOINT
+    template_fields: Sequence[str] = ("home", "target")
+    operator_extra_links = LINKS
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        target: str | None = None,
+        deferrable: bool = True,
+        timeout_s: float | None = None,
+        restart_timeout_s: float = 300.0,
+        poll_interval_s: float = 2.0,
+        max_poll_interval_s: float = 3.0,
+        conn_id: str = StreamPipelineHook.default_conn_name,
+        retries: int | None = RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        if poll_interval_s <= 0:
+            raise ValueError("poll_interval_s is above 0.")
+        self.home = home
+        self.target = target
+        self.deferrable = deferrable
+        self.timeout_s = timeout_s
+        self.restart_timeout_s = restart_timeout_s
+        self.poll_interval_s = poll_interval_s
+        self.max_poll_interval_s = max_poll_interval_s
+        self.conn_id = conn_id
+
+    @cached_property
+    def hook(self) -> StreamPipelineHook:
+        return StreamPipelineHook(self.conn_id)
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        """Asks; then waits in the triggerer, or here."""
+        limits = time_limits(self, self.timeout_s)
+        with raising_airflow_errors():
+            files = self.hook.files(self.home)
+            target = self.hook.files(self.target).url if self.target else None
+            request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=target)
+            record_homes(context, self.conn_id, {files.url: None})
+            self.log.info("Asked %s for a %s: %s", files.url, self.wanted.value, request)
+            look = LookForAnswer(files, request)
+            if look() != (True, False):
+                if self.deferrable:
+                    self._defer(files.url, request, limits.first_at, limits.first_s)
+                waits = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s)
+                while not waits.is_over(look(), time.monotonic(), limits.own_at and limits.own_at - time.time()):
+                    time.sleep(self.poll_interval_s)
+            return self._result(context, files.url, request)
+
+    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
+        """What the trigger has seen."""
+        with raising_airflow_errors():
+            if "error" in event:
+                raise reported_error(ErrorReport.model_validate(event["error"]))
+            return self._result(context, event["home"], RequestId(event["request"]))
+
+    def _drains(self) -> bool:
+        return False
+
+    def _defer(self, home: str, request: RequestId, deadline_at: float | None, timeout_s: float | None) -> NoReturn:
+        self.defer(
+            trigger=RequestTrigger(
+                home=home,
+                request=request,
+                restart_timeout_s=self.restart_timeout_s,
+                deadline_at=deadline_at,
+                timeout_s=timeout_s,
+                poll_interval_s=self.poll_interval_s,
+                max_poll_interval_s=self.max_poll_interval_s,
+            ),
+            method_name="execute_complete",
+        )
+
+    def _result(self, context: "Context", home: str, request: RequestId) -> dict[str, Any]:
+        files = self.hook.files(home)
+        answer = CheckpointRequests(files).answer_of(request)
+        if answer is None:
+            raise ValueError(f"{request} has lost its answer")
+        if answer.error is not None:
+            raise reported_error(answer.error)
+        facts = savepoint_facts(files.url, answer)
+        record_homes(context, self.conn_id, {files.url: answer.checkpoint})
+        self.log.info("Checkpoint %s; the savepoint is %s", answer.checkpoint, answer.savepoint)
+        emit_tables(self, context, facts)
+        return facts
+
+
+class StopWithSavepointOperator(TriggerSavepointOperator):
+    """Stops a running pipeline with a savepoint, and waits until its driver has ended.
+
+    Every row that the pipeline has read is in the checkpoint, and public by its sinks' policies; the task that supervises it ends with
+    success. Its next start goes on after the last row. With ``drain``, what windows, joins and timers hold back is flushed before that,
+    and the pipeline is finished. A stop that is cut short after its checkpoint is finished by the pipeline's next start, which a retry
+    of this task waits for.
+
+    Returns as XCom what :func:`airflow_provider.facts.savepoint_facts` says.
+
+    Args:
+        drain: Flush first, for ever. Templated: a text is true if it is ``true``, whatever its case.
+        kwargs: As for :class:`TriggerSavepointOperator`.
+
+    Raises:
+        PipelineRunRefusedError: As :class:`TriggerSavepointOperator`.
+        PipelineRunError: As :class:`TriggerSavepointOperator`. Before the checkpoint exists, the pipeline runs on.
+    """
+
+    wanted: ClassVar[Wanted] = Wanted.STOP
+    template_fields: Sequence[str] = ("home", "target", "drain")
+
+    def __init__(self, *, drain: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.drain = drain
+
+    def _drains(self) -> bool:
+        return str(self.drain).strip().lower() == "true"

@@ -1,0 +1,151 @@
+"""Tasks that ask a running pipeline for a savepoint, or for its stop."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.requests import RequestLook, RequestWait
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.protocol.documents import StartResponse
+from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId
+from tests.airflow.conftest import connection
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import context
+from tests.support.command_line import UsedHome
+from tests.support.staged_pipeline import NOW
+from tests.unit.cli.test_checkpoint import LIVE, Driver
+
+WAYS = pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+SOON: dict[str, Any] = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout_s": 20.0}
+
+
+@pytest.fixture
+def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
+    """A home of a pipeline without an end, whose driver has ended."""
+    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
+    home = UsedHome(tmp_path)
+    home.begin()
+    return home
+
+
+@pytest.fixture
+def running(used: UsedHome) -> Iterator[UsedHome]:
+    """The same, whose driver is at work."""
+    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
+        yield used
+
+
+def savepoint(**arguments: Any) -> TriggerSavepointOperator:
+    return TriggerSavepointOperator(task_id="save", home="home", **(SOON | arguments))
+
+
+def stop(**arguments: Any) -> StopWithSavepointOperator:
+    return StopWithSavepointOperator(task_id="stop", home="home", **(SOON | arguments))
+
+
+@WAYS
+def test_a_savepoint_is_handed_on_with_its_checkpoint_and_versions(running: UsedHome, *, deferrable: bool) -> None:
+    with Driver(running):
+        facts = carry_out(savepoint(deferrable=deferrable, target="mine"), context())
+    assert facts["savepoint"] == f"file://{running.directory}/mine"
+    assert (facts["checkpoint"], facts["drained"], facts["sinks"]["hourly"]["version"]) == (1, False, 1)
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@WAYS
+def test_every_try_of_a_task_asks_for_one_savepoint_and_another_task_for_its_own(running: UsedHome, *, deferrable: bool) -> None:
+    with Driver(running):
+        first = carry_out(savepoint(deferrable=deferrable), context())
+        again = carry_out(savepoint(deferrable=deferrable), context(token="second try"))
+        other = carry_out(savepoint(deferrable=deferrable), context(run_id="another run"))
+    assert first == again
+    assert (first["checkpoint"], other["checkpoint"]) == (1, 2)
+
+
+@pytest.mark.parametrize(("given", "drains"), [(False, False), (True, True), ("true", True), ("False", False), ("", False)])
+def test_a_stop_says_whether_it_drains_also_where_a_form_says_it(running: UsedHome, given: bool | str, *, drains: bool) -> None:
+    with pytest.raises(PipelineRunError):
+        carry_out(stop(drain=given, deferrable=False, timeout_s=0.0), context())
+    (asked,) = CheckpointRequests(running.files).open()
+    assert (asked.wanted.value, asked.drain) == ("stop", drains)
+
+
+def test_a_try_whose_request_was_answered_with_an_error_asks_anew(running: UsedHome) -> None:
+    task = savepoint(deferrable=False)
+    with Driver(running, DeadlineExceededError("Checkpoint expired before completing.")), pytest.raises(PipelineRunError):
+        carry_out(task, context())
+    with Driver(running):
+        assert carry_out(task, context(token="second try"))["checkpoint"] == 1
+    assert len([name for name in running.files.names("requests") if name.startswith("savepoint")]) == 2
+
+
+def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_asked(running: UsedHome) -> None:
+    for task in (savepoint(target="/elsewhere"), TriggerSavepointOperator(task_id="save", home="/elsewhere")):
+        with pytest.raises(PipelineRunRefusedError):
+            carry_out(task, context())
+    assert CheckpointRequests(running.files).open() == ()
+
+
+def test_between_two_attempts_a_retry_asks_again(used: UsedHome) -> None:
+    with pytest.raises(PipelineRunError, match="did not finish") as caught:
+        carry_out(stop(), context())
+    assert not isinstance(caught.value, PipelineRunRefusedError)
+    assert CheckpointRequests(used.files).open() == ()
+
+
+def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
+    answer = StartResponse(
+        request=RequestId("start-1"),
+        attempt=AttemptNumber(1),
+        run=RunId("monday"),
+        checkpoint=CheckpointId(1),
+        sinks={},
+        answered_at=NOW,
+    )
+    Channel(used.files).respond(answer)
+    with pytest.raises(PipelineRunRefusedError, match="No attempt is at work"):
+        carry_out(stop(), context())
+
+
+def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(used: UsedHome) -> None:
+    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), pytest.raises(PipelineRunError):
+        carry_out(stop(deferrable=False, timeout_s=0.0), context())
+    with pytest.raises(PipelineRunError, match="No driver has been at work"):
+        carry_out(stop(restart_timeout_s=0.1), context(token="second try"))
+
+
+ANSWERED, OPEN, GONE = RequestLook(True, True), RequestLook(False, True), RequestLook(False, False)
+
+
+def waits(request: str = "stop-a") -> RequestWait:
+    return RequestWait("file:///home", RequestId(request), 10.0, 60.0)
+
+
+def test_a_driver_that_comes_back_in_time_is_waited_for() -> None:
+    wait = waits()
+    assert not any(wait.is_over(look, now_s, None) for look, now_s in ((GONE, 0.0), (GONE, 9.0), (OPEN, 11.0), (GONE, 12.0)))
+    with pytest.raises(InterruptedRunError):
+        wait.is_over(GONE, 22.0, None)
+
+
+def test_after_a_stop_the_end_of_the_driver_is_waited_for_but_not_for_ever() -> None:
+    wait = waits()
+    assert not wait.is_over(ANSWERED, 0.0, None)
+    assert wait.is_over(RequestLook(True, False), 1.0, None)
+    assert waits("savepoint-a").is_over(ANSWERED, 0.0, None)
+    assert wait.is_over(ANSWERED, 61.0, None)
+
+
+def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
+    assert waits("savepoint-a").is_over(ANSWERED, 0.0, -1.0)
+    with pytest.raises(DeadlineExceededError):
+        waits().is_over(OPEN, 0.0, 0.0)

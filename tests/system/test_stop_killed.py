@@ -1,0 +1,96 @@
+"""Drivers that get SIGKILL at each durable step of a stop: whoever comes next ends it, and every row is public once."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from spark_jobs.checkpoint.savepoint import verify
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.steps import Step
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_files
+from tests.support import live_pipeline
+from tests.support.drivers import Doomed, Drivers, drivers_on, ended
+from tests.support.live_pipeline import Events, public_ids, public_minutes
+from tests.support.run_site import RunSite
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 120.0
+LOOK_S = 0.2
+ROWS = 500
+STOP = (
+    Step.PIN_STATE,
+    Step.PERSIST_STATE,
+    Step.CHANNEL_CREATE,
+    Step.ACTIONS_CREATE,
+    Step.MANIFEST_CREATE,
+    Step.SAVEPOINT_BEGIN,
+    Step.SAVEPOINT_FILES,
+    Step.SAVEPOINT_CREATE,
+    Step.SAVEPOINT_END,
+    Step.PUBLISH_SINK,
+    Step.RESPONSE_CREATE,
+)
+DRAIN = (Step.DRAIN_BEGIN, Step.PLAN_BATCH, *STOP)
+IN_EVERY_RUN = {(True, Step.PLAN_BATCH, False), (False, Step.MANIFEST_CREATE, False)}
+CASES = [
+    pytest.param(
+        drain,
+        Doomed("killed", step, before),
+        marks=() if (drain, step, before) in IN_EVERY_RUN else pytest.mark.nightly,
+        id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}",
+    )
+    for drain, steps in ((False, STOP), (True, DRAIN))
+    for step in steps
+    for before in (True, False)
+]
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    site = RunSite(tmp_path / "site", tmp_path / "events", live_pipeline.pipeline)
+    with drivers_on(site, live_pipeline.__file__) as made:
+        yield made
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    waited_s = 0.0
+    while not condition():
+        assert waited_s < PATIENCE_S, "it did not happen"
+        Event().wait(LOOK_S)
+        waited_s += LOOK_S
+
+
+@pytest.mark.parametrize(("drain", "doom"), CASES)
+def test_a_stop_is_ended_by_whoever_comes_next(drivers: Drivers, tmp_path: Path, doom: Doomed, *, drain: bool) -> None:
+    events = Events(tmp_path / "events")
+    events.add(ROWS)
+    files = LocalFiles(drivers.site.home)
+    driver = drivers.start("--checkpoint-interval=1 hour", run="live", doom=doom)
+
+    def has_read() -> bool:
+        status = read_status(files)
+        return status is not None and all(status.stages[StageName(name)].rows_in >= ROWS for name in ("again", "minutes"))
+
+    wait_until(lambda: has_read() or driver.poll() is not None)
+    requests, request = CheckpointRequests(files), request_id("nightly", Wanted.STOP)
+    requests.ask(request, drain=drain)
+    assert ended(driver).code == -9
+    drivers.wait_gone()
+    again = drivers.run("--checkpoint-interval=1 hour", run="live")
+    assert again.code == 0, again.stderr
+    answer = requests.answer_of(request)
+    assert answer is not None
+    assert answer.error is None
+    assert answer.savepoint is not None
+    assert (verify(open_files(answer.savepoint)).checkpoint, answer.drained) == (answer.checkpoint, drain)
+    for table in ("copied", "again"):
+        assert public_ids(drivers.site.table(table)) == list(range(ROWS))
+    expected = events.all_minutes() if drain else events.closed_minutes()
+    assert public_minutes(drivers.site.table("minutes")) == expected
