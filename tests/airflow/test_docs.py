@@ -115,7 +115,7 @@ def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
 
 def test_the_page_on_security_names_everything_that_a_run_may_choose() -> None:
     (sentence,) = re.findall(r"^Templated are (.*?); nothing else", SECURITY.read_text(), flags=re.DOTALL | re.MULTILINE)
-    kinds = [*OPERATORS, FinalCheckpointSensor]
+    kinds: list[type[BaseOperator]] = [*OPERATORS, FinalCheckpointSensor]
     assert set(re.findall(r"`(\w+)`", sentence)) == {field for kind in kinds for field in kind.template_fields}
 
 
