@@ -47,6 +47,7 @@ Restore = Annotated[
         metavar="DIRECTORY", help="Begin with the savepoint in this directory, instead of going on.", show_default=False
     ),
 ]
+SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of the savepoint.", show_default=False)]
 AllowDrained = Annotated[
     bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
 ]
