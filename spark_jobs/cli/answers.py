@@ -23,6 +23,7 @@ from spark_jobs.protocol.ids import (
     IncarnationId,
     InputName,
     PipelineName,
+    PipelineUuid,
     RequestId,
     RoundNumber,
     RunId,
@@ -227,6 +228,41 @@ class InspectAnswer(Answer):
     inputs: dict[InputName, tuple[Pin, ...]]
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
+
+
+class SavepointStage(Answer):
+    """A stage in a savepoint."""
+
+    batch: BatchId
+    watermark_ms: int
+    state_files: int
+    state_bytes: int
+    in_flight_rows: int
+    """Rows that the slowest stage behind it had not read."""
+
+
+class SavepointAnswer(Answer):
+    """``spark-jobs inspect`` of a savepoint: every file was found right."""
+
+    savepoint: str
+    pipeline: PipelineName
+    uuid: PipelineUuid
+    incarnation: IncarnationId
+    checkpoint: CheckpointId
+    request: RequestId | None
+    drained: bool
+    taken_at: datetime
+    files: int
+    size_bytes: int
+    parameters: dict[str, Any]
+    stages: dict[StageName, SavepointStage]
+    tables: dict[SinkName, str]
+
+
+class DisposeAnswer(Answer):
+    """``spark-jobs dispose``: the savepoint is deleted."""
+
+    savepoint: str
 
 
 class PublishAnswer(Answer):

@@ -4,6 +4,7 @@ import typer
 
 from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
+from spark_jobs.cli.dispose import dispose
 from spark_jobs.cli.inspect import inspect
 from spark_jobs.cli.publish import publish
 from spark_jobs.cli.run import run
@@ -24,5 +25,5 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, status, checkpoint, savepoint, stop, checkpoints, inspect, publish, validate, schema, warm_up):
+for command in (run, status, checkpoint, savepoint, stop, checkpoints, inspect, dispose, publish, validate, schema, warm_up):
     app.command()(command)

@@ -8,27 +8,47 @@ from rich.text import Text
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
-from spark_jobs.cli.answers import InspectAnswer, SinkFacts, StageFacts
+from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SinkFacts, StageFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
-from spark_jobs.cli.options import Home
+from spark_jobs.cli.savepoints import inspected, shown
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut
+from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
 
 PUBLISHERS = {Publisher.DELTA_RS: "delta-rs, no JVM", Publisher.SPARK: "Spark"}
+Savepoint = Annotated[
+    str | None, typer.Argument(metavar="[SAVEPOINT]", help="The directory of a savepoint, instead of --home.", show_default=False)
+]
+MaybeHome = Annotated[
+    str | None, typer.Option("--home", metavar="URL", help="The pipeline's home: a path or a file: URL.", show_default=False)
+]
 Checkpoint = Annotated[
     int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Which one; the newest unless given.", show_default=False)
 ]
 
 
 def inspect(
-    home: Home, checkpoint: Checkpoint = None, output: Annotated[Output, output_option(InspectAnswer)] = Output.TEXT
+    savepoint: Savepoint = None,
+    home: MaybeHome = None,
+    checkpoint: Checkpoint = None,
+    output: Annotated[Output, output_option(InspectAnswer | SavepointAnswer)] = Output.TEXT,
 ) -> None:
-    """Show one checkpoint: its stages, sinks and inputs."""
+    """Show one checkpoint: its stages, sinks and inputs. Or a savepoint, after every file of it was read and compared."""
     with command(output) as terminal:
+        if savepoint is not None and home is None and checkpoint is None:
+            found = inspected(open_files(savepoint), terminal.aside)
+            return terminal.answer(found, *shown(found))
+        if savepoint is not None or home is None:
+            raise InvalidParameterError(
+                "inspect shows either a savepoint or a checkpoint of a home.",
+                safe="Nothing was read.",
+                remedy="Give the directory of a savepoint, or --home.",
+            )
         files, _ = open_home(home)
         number = None if checkpoint is None else CheckpointId(checkpoint)
         answer = _answer(files, chosen_manifest(CheckpointStore(files), number))

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.storage.open import open_files
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
 Home = Annotated[
@@ -38,6 +40,17 @@ Target = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for the answer.")]
+
+Restore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY", help="Begin with the savepoint in this directory, instead of going on.", show_default=False
+    ),
+]
+SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of the savepoint.", show_default=False)]
+AllowDrained = Annotated[
+    bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
+]
 
 _Interval = str | None
 _PANEL = "Checkpoints while the inputs go on, instead of the pipeline's settings"
@@ -128,6 +141,17 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
             raise _refused(f"{option} {name.strip()} is given twice.", "Give it once.", option=option, name=name.strip())
         found[name.strip()] = value
     return found
+
+
+def restore_from(directory: str | None, allow_drained: bool) -> RestoreFrom | None:
+    """The savepoint to begin with.
+
+    Raises:
+        InvalidParameterError: It is no directory, or ``--allow-drained`` is given without one.
+    """
+    if directory is None and allow_drained:
+        raise _refused("--allow-drained says something about a savepoint, and none is given.", "Add --restore, or leave it out.")
+    return None if directory is None else RestoreFrom(savepoint=open_files(directory).url, allow_drained=allow_drained)
 
 
 def words(texts: Sequence[str] | None) -> list[str]:

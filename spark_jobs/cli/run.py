@@ -22,6 +22,7 @@ from spark_jobs.cli.homes import manifest_url
 from spark_jobs.cli.options import (
     CHECKPOINT_OPTIONS,
     AlignedTimeout,
+    AllowDrained,
     CheckpointInterval,
     CheckpointMinPause,
     CheckpointTimeout,
@@ -30,12 +31,14 @@ from spark_jobs.cli.options import (
     MaxInFlightBytes,
     Params,
     ParamsFile,
+    Restore,
     Retained,
     TolerableFailures,
     Unaligned,
     checkpoint_overrides,
     pairs,
     parameters,
+    restore_from,
 )
 from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
@@ -61,6 +64,13 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.launch import RunOptions
 
 Listed = list[str] | None
+RunIdOption = Annotated[
+    str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer for ever.")
+]
+Request = Annotated[
+    str | None, typer.Option(metavar="start-N", help="Do the run that was asked for under this id; it has the parameters.")
+]
+Rewind = Annotated[OnRewind, typer.Option(help="With --fresh or --restore: what becomes of rows that are public already.")]
 AdoptOffsets = Annotated[
     Listed,
     typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
@@ -73,19 +83,15 @@ def run(
     home: Home,
     param: Params = None,
     params_file: ParamsFile = None,
-    run_id: Annotated[
-        str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer for ever.")
-    ] = None,
-    request: Annotated[
-        str | None, typer.Option(metavar="start-N", help="Do the run that was asked for under this id; it has the parameters.")
-    ] = None,
+    run_id: RunIdOption = None,
+    request: Request = None,
     on_end: Annotated[OnEnd | None, typer.Option(help="Instead of the pipeline's, for the round that this run begins.")] = None,
     publish: Annotated[Publish | None, typer.Option(help="Instead of every sink's policy, for that round.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on.")] = False,
-    on_rewind: Annotated[
-        OnRewind, typer.Option(help="With --fresh: what becomes of rows that are public already.")
-    ] = OnRewind.REFUSE,
+    on_rewind: Rewind = OnRewind.REFUSE,
     adopt_offsets: AdoptOffsets = None,
+    restore: Restore = None,
+    allow_drained: AllowDrained = False,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -119,7 +125,8 @@ def run(
                 submitted=context.obj == SUBMITTED,
             )
             chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
-            options = _options(run_id, adopt_offsets=pairs("--adopt-offsets", adopt_offsets), **chosen)
+            begins = {"adopt_offsets": pairs("--adopt-offsets", adopt_offsets), "restore": restore_from(restore, allow_drained)}
+            options = _options(run_id, **begins, **chosen)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
         if response is not None:
@@ -127,7 +134,7 @@ def run(
 
 
 _OF_A_REQUEST = (
-    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets"),
+    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore", "allow_drained"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""

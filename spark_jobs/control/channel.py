@@ -21,6 +21,7 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     PipelineDocument,
     Publish,
+    RestoreFrom,
     StartRequest,
     StartResponse,
 )
@@ -83,6 +84,7 @@ class Channel:
         on_rewind: OnRewind = OnRewind.REFUSE,
         adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
         checkpoint: CheckpointOverrides | None = None,
+        restore: RestoreFrom | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
 
@@ -95,6 +97,7 @@ class Channel:
             on_rewind: What becomes of rows that an earlier incarnation published.
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
+            restore: What a new incarnation begins with.
 
         Raises:
             ConflictError: Others asked at the same time, every time.
@@ -114,6 +117,7 @@ class Channel:
                 on_rewind=on_rewind,
                 adopt_offsets=dict(adopt_offsets),
                 checkpoint=checkpoint,
+                restore=restore,
             )
             unclaimed = self._unclaimed(highest)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
@@ -124,12 +128,7 @@ class Channel:
             except AlreadyExistsError:
                 continue  # another asker took the number: look again
             return request
-        raise ConflictError(
-            f"{_TRIES} start requests in a row were taken by others in {self.files.url}.",
-            safe="Nothing was started.",
-            remedy="See who starts this pipeline so often: spark-jobs status.",
-            home=self.files.url,
-        )
+        raise _overtaken(self.files.url)
 
     def request(self, request: RequestId) -> StartRequest:
         """The request of this id.
@@ -215,3 +214,12 @@ class Channel:
 def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:
     told_apart_by = {"request", "attempt", "requested_at"}
     return one.model_dump(exclude=told_apart_by) == other.model_dump(exclude=told_apart_by)
+
+
+def _overtaken(home: str) -> ConflictError:
+    return ConflictError(
+        f"{_TRIES} start requests in a row were taken by others in {home}.",
+        safe="Nothing was started.",
+        remedy="See who starts this pipeline so often: spark-jobs status.",
+        home=home,
+    )

@@ -88,6 +88,15 @@ class PipelineDocument(Document):
     uuid: PipelineUuid
 
 
+class RestoreFrom(Part):
+    """The savepoint that a start begins with."""
+
+    savepoint: str
+    """URL of its directory."""
+    allow_drained: bool = False
+    """Whether it may be one that was taken after a drain."""
+
+
 class StartRequest(Document):
     """``requests/start-<n>.json``: somebody wants attempt n. Written by whoever asks, before a driver starts."""
 
@@ -106,6 +115,8 @@ class StartRequest(Document):
     """By source the checkpoint directory of the Spark query that it goes on after."""
     checkpoint: CheckpointOverrides | None = None
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
+    restore: RestoreFrom | None = None
+    """What a new incarnation begins with."""
 
 
 class WorkDirectory(Part):
@@ -215,6 +226,17 @@ class SinkCut(Part):
     """For :attr:`SinkMode.UPSERT` alone."""
 
 
+class Origin(Part):
+    """The savepoint that an incarnation began with."""
+
+    savepoint: str
+    """URL of the directory that it was in then."""
+    pipeline: PipelineUuid
+    incarnation: IncarnationId
+    checkpoint: CheckpointId
+    """Its number in the home that it was taken in."""
+
+
 class Manifest(Document):
     """``checkpoints/<k>/manifest.json``: checkpoint k is complete. Written last; all that it names is durable."""
 
@@ -244,6 +266,8 @@ class Manifest(Document):
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool
+    origin: Origin | None = None
+    """For the first checkpoint of an incarnation that began with a savepoint: it adds nothing to any sink."""
 
 
 class ErrorReport(Part):

@@ -53,6 +53,8 @@ class StageCut(Part):
     finished: bool
     drained: bool
     drain_batches: int
+    watermark_before_drain_ms: int | None = None
+    """Where the watermark goes back to if somebody goes on after the drain; None where no batch has moved it."""
     undrained: tuple[str, ...] = ()
     """Operators whose state a drain does not empty, by name: they hold no rows back."""
     rows: int

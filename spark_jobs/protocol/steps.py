@@ -86,6 +86,8 @@ class Step(Enum):
     """The savepoint exists."""
     SAVEPOINT_END = "savepoint.end"
     """Nothing tells any more that it was being made."""
+    SAVEPOINT_IMPORT = "savepoint.import"
+    """What a savepoint holds is in a home, named by nothing yet."""
     SAVEPOINT_VOID = "savepoint.void"
     """The savepoint does not exist any more; its files go."""
     SAVEPOINT_REMOVE = "savepoint.remove"

@@ -61,6 +61,7 @@ from spark_jobs.runtime.restore import is_half_built, restore
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
 from spark_jobs.runtime.round_site import RoundSite
 from spark_jobs.runtime.running_pipeline import run_until_stopped
+from spark_jobs.runtime.savepoint_start import savepoint_start
 from spark_jobs.runtime.session import jvm_has_ended, session_for_run
 from spark_jobs.runtime.shared_storage import check_shared
 from spark_jobs.runtime.table_places import TablePlace, locate
@@ -129,6 +130,8 @@ class Application:
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
         self._finish_stop(facts.head)
+        start = savepoint_start(self.home, self.pipeline, request, facts)
+        facts = start.told_to(facts) if start else facts
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             number = decision.manifest.checkpoint
@@ -148,6 +151,7 @@ class Application:
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
             places = self._places(spark)
+            decided = start.check(places) if start else None
             if adopted:
                 check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
             cancellation.check()
@@ -169,8 +173,12 @@ class Application:
             publishers = Publishers(lambda: spark)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
-            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones)
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
+            if start:
+                start.close_origin(publishers)
             round_document = self._round(request, decision, attempt, adopted)
+            if start:
+                attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
             if self.graph.unbounded:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, OnRewind, RoundDocument, StartRequest
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnRewind,
+    RestoreFrom,
+    RoundDocument,
+    StartRequest,
+)
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, RoundNumber, SinkName
 
@@ -40,7 +48,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class BeginIncarnation:
-    """A new round begins, and with it an incarnation that continues nothing."""
+    """A new round begins, and with it an incarnation that continues no checkpoint of the home."""
 
     round: RoundNumber
     follows: IncarnationId | None
@@ -49,6 +57,13 @@ class BeginIncarnation:
     """By source the checkpoint directory of the Spark query that it goes on after."""
 
 
+@dataclass(frozen=True)
+class BeginFromSavepoint(BeginIncarnation):
+    """The same, and what it begins with is a savepoint."""
+
+
+_WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
+"""The fields by which a request says how an incarnation begins."""
 Decision = Answer | Continue | Begin | BeginIncarnation
 
 
@@ -69,6 +84,8 @@ class HomeFacts:
     """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
     """What the newest incarnation was begun for."""
+    savepoint: Manifest | None = None
+    """That of the savepoint that the request names, if it was not taken up before."""
 
     @property
     def incarnation(self) -> IncarnationId | None:
@@ -89,6 +106,9 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
     if stop is not None and stop.run == request.run:
         return Answer(stop)
+    if facts.savepoint is not None:
+        _check_savepoint(request, facts.savepoint, graph)
+        return BeginFromSavepoint(_next_round(facts), facts.incarnation, request.on_rewind)
     if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
         return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
@@ -110,7 +130,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         _check_graph(final, graph)
         return Begin(RoundNumber(latest.round + 1), final.checkpoint)
-    if not facts.staging and not _is_as_begun(latest, request, parameters, graph):
+    restoring = facts.begun_by is not None and facts.begun_by.restore is not None
+    if not facts.staging and not restoring and not _is_as_begun(latest, request, parameters, graph):
         return _begin_again(facts, request, graph)
     _check_graph(latest, graph)
     _check_parameters(latest, parameters)
@@ -153,15 +174,39 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
     return Begin(number, parent.checkpoint)
 
 
+def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
+    """The savepoint that a request wants to begin with; None where there is none, or it has been begun with."""
+    return None if _is_repeated(request, facts.begun_by) else request.restore
+
+
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Whether a fresh start was asked for before, by the same run in the same words: then it goes on with what it has begun."""
-    return (
-        begun_by is not None
-        and begun_by.fresh
-        and begun_by.run == request.run
-        and begun_by.on_rewind == request.on_rewind
-        and begun_by.adopt_offsets == request.adopt_offsets
+    """Whether a new incarnation was asked for before, by the same run in the same words: then it goes on with what it has begun."""
+    if begun_by is None or begun_by.run != request.run:
+        return False
+    return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
+        begun_by.fresh or bool(begun_by.restore)
     )
+
+
+def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[str, Any]) -> None:
+    if request.fresh or request.adopt_offsets or request.on_rewind is OnRewind.REPLACE:
+        also = "fresh" if request.fresh else "adopt_offsets" if request.adopt_offsets else "on_rewind=replace"
+        raise RejectedError(
+            f"A start from a savepoint cannot have {also}: the savepoint says where its inputs and its tables were.",
+            safe="Nothing was changed.",
+            remedy="Leave it out. Rows that were published after the savepoint are taken away by RESTORE TABLE … TO VERSION AS OF ….",
+            savepoint=request.restore.savepoint if request.restore else None,
+        )
+    if savepoint.drained and not (request.restore and request.restore.allow_drained):
+        raise RejectedError(
+            f"The savepoint was taken after a drain ({savepoint.request}): its windows, joins and timers were flushed, and rows that "
+            "would have been in them make rows of their own.",
+            safe="Nothing was changed.",
+            remedy="Go on from one without a drain. Or add --allow-drained (allow_drained=True): the watermark goes back to where it was.",
+            savepoint=request.restore.savepoint if request.restore else None,
+            request=savepoint.request,
+        )
+    _check_graph(savepoint, graph)
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:

@@ -8,7 +8,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
@@ -33,6 +33,7 @@ def close_abandoned(
     sinks: Mapping[SinkName, tuple[str, SinkMode]],
     publishers: Publishers,
     tombstones: Tombstones,
+    decided: Mapping[AppId, CheckpointId | None] | None = None,
 ) -> None:
     """Closes every incarnation but that of ``live`` in every table it could still publish into; idempotent.
 
@@ -45,6 +46,7 @@ def close_abandoned(
         sinks: The sinks' tables and modes as this start names them; those of earlier manifests are closed too.
         publishers: Who makes the Delta transactions.
         tombstones: Of the live incarnation.
+        decided: For an incarnation that begins with a savepoint: where each line was that must be there still. Others may be anywhere.
 
     Raises:
         RejectedError: Something was published after it was decided to abandon it, and the start said to refuse that.
@@ -54,7 +56,11 @@ def close_abandoned(
         tombstones.inherit(newest.line, newest.incarnation, newest.reached)
         others = [each for each in lines if each is not newest]
         for each in [*others, newest]:  # once it is closed, a later attempt could not tell what it had reached
-            _close(home, each.line, each.reached, live, publishers)
+            if decided is not None:
+                expected = decided.get(each.line.app, each.reached)
+            else:
+                expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
+            _close(home, each.line, each.reached, expected, publishers)
 
 
 def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
@@ -107,9 +113,11 @@ def _lines(
     return found.values()
 
 
-def _close(home: Files, line: SinkLine, reached: CheckpointId | None, live: AttemptDocument, publishers: Publishers) -> None:
+def _close(
+    home: Files, line: SinkLine, reached: CheckpointId | None, expected: CheckpointId | None, publishers: Publishers
+) -> None:
     try:
-        close_incarnation(home, line, None if live.on_rewind is OnRewind.REFUSE else reached, publishers)
+        close_incarnation(home, line, expected, publishers)
     except ConflictError as error:
         raise RejectedError(
             f"Table {line.table} has reached checkpoint {reached} of an earlier incarnation, published after this start was decided.",

@@ -12,7 +12,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId, RunId, new_run_id
 from spark_jobs.runtime.adoption import old_offsets
@@ -36,6 +36,7 @@ class RunOptions:
         on_rewind: What becomes of rows that are public when a run begins anew.
         adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
         checkpoint: Instead of some of the pipeline's checkpoint settings.
+        restore: The savepoint to begin with.
     """
 
     run: RunId | None = None
@@ -45,6 +46,7 @@ class RunOptions:
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     checkpoint: CheckpointOverrides | None = None
+    restore: RestoreFrom | None = None
 
 
 def launch(
@@ -83,6 +85,7 @@ def launch(
         on_rewind=options.on_rewind,
         adopt_offsets=adopt,
         checkpoint=options.checkpoint,
+        restore=options.restore,
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

@@ -138,7 +138,8 @@ class PrivateLog:
             with step(Step.LOG_CREATE):
                 self._create(0, first)
             return False
-        replaced = widened and self.schema() != metadata["schemaString"]
+        unknown = bool(facts) and not self.facts()  # it is a savepoint's, which was taken with another table
+        replaced = unknown or (widened and self.schema() != metadata["schemaString"])
         if replaced and self._unchanged(facts, except_for="schema_sha256"):
             with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
                 for version in (version for version, kind in self._names() if kind == _CHECKPOINT):

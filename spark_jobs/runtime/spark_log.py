@@ -173,6 +173,20 @@ class SparkLog:
         """Gives a query that never ran its id; idempotent."""
         self.files.create(f"{self.directory}/metadata", json.dumps({"id": query_id}).encode())
 
+    def rename(self, query_id: str) -> None:
+        """Gives a query another id, durably: it is another one's from here on."""
+        path = f"{self.directory}/metadata"
+        self.files.replace(path, json.dumps(json.loads(self.files.read(path)) | {"id": query_id}).encode())
+        self.files.sync(path)
+
+    def leave_watermark(self, batch: BatchId, watermark_ms: int) -> None:
+        """Lets the next batch after a committed one begin with a watermark, durably."""
+        path = f"{self.directory}/commits/{batch}"
+        version, _, body = self.files.read(path).decode().partition("\n")
+        entry = json.loads(body) | {"nextBatchWatermarkMs": watermark_ms}
+        self.files.replace(path, f"{version}\n{json.dumps(entry)}".encode())
+        self.files.sync(path)
+
     def commit(self, batch: BatchId) -> None:
         """Commits a planned batch that Spark is not to run, without state and at the beginning of time; idempotent."""
         commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})

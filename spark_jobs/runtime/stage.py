@@ -240,6 +240,7 @@ class StageRun:
         for staged in self.log.between(after, last):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
         none = last == NO_BATCH
+        drain_batches = self._drain_batches(last)
         return StageCut(
             query=self.spark_log.query_id() or "",
             batch=last,
@@ -248,7 +249,8 @@ class StageRun:
             watermark_ms=0 if none else self.spark_log.next_watermark_ms(last),
             finished=drained,
             drained=drained,
-            drain_batches=self._drain_batches(last),
+            drain_batches=drain_batches,
+            watermark_before_drain_ms=self._watermark_before(BatchId(last - drain_batches + 1)) if drain_batches else None,
             undrained=self.undrained,
             rows=rows,
             late_rows=late_rows,
@@ -266,6 +268,10 @@ class StageRun:
         while batch >= oldest and self.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS:
             batch, count = BatchId(batch - 1), count + 1
         return count
+
+    def _watermark_before(self, batch: BatchId) -> int | None:
+        """The watermark after the batch before; None where Spark has forgotten that."""
+        return self.spark_log.next_watermark_ms(BatchId(batch - 1)) if batch > self.spark_log.first_offsets() else None
 
     def _rows_expected(self) -> int | None:
         last = self.spark_log.last_commit()

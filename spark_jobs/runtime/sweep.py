@@ -32,8 +32,8 @@ def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stag
     for each in store.incarnation(manifest) if stage.sink else ():
         if stage.name not in each.stages or each.stages[stage.name].batch < since:
             break
-        cut = next(cut for cut in each.sinks.values() if cut.stage == stage.name)
-        named.update(unquote(line["add"]["path"]) for line in store.read_actions(cut))
+        for cut in (cut for cut in each.sinks.values() if cut.stage == stage.name):  # none in one that was a savepoint
+            named.update(unquote(line["add"]["path"]) for line in store.read_actions(cut))
     return named
 
 

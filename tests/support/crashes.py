@@ -41,6 +41,7 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.SAVEPOINT_FILES,
         Step.SAVEPOINT_CREATE,
         Step.SAVEPOINT_END,
+        Step.SAVEPOINT_IMPORT,
         Step.SAVEPOINT_VOID,
         Step.SAVEPOINT_REMOVE,
     }

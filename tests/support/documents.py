@@ -20,9 +20,11 @@ from spark_jobs.protocol.documents import (
     Manifest,
     OnEnd,
     OnRewind,
+    Origin,
     PinnedInput,
     PipelineDocument,
     Publish,
+    RestoreFrom,
     RoundDocument,
     RunState,
     SinkCut,
@@ -76,7 +78,7 @@ _KAFKA = KafkaPin(topics={"clicks": {0: 7, 1: 0}})
 def _manifest() -> Manifest:
     stage = StageCut(
         query="b0", batch=BatchId(6), offsets_sha256=_SHA256, commits_sha256=_SHA256, watermark_ms=253402300799000, finished=True,
-        drained=True, drain_batches=1, rows=336776, late_rows=0,
+        drained=True, drain_batches=1, watermark_before_drain_ms=1357128000250, rows=336776, late_rows=0,
         files=(StateFile(path="metadata", stored="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
         channel=ChannelCut(
             metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, facts={"table_id": "9c0b"}, staged_in="file:///data/hourly",
@@ -98,6 +100,7 @@ def _manifest() -> Manifest:
         graph={"stages": {"hourly": ["departures"]}}, parameters={"flights": "/data/flights"},
         settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES, _KAFKA)},
         stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
+        origin=Origin(savepoint="file:///data/savepoint", pipeline=_PIPELINE, incarnation=_INCARNATION, checkpoint=CheckpointId(9)),
     )  # fmt: skip
 
 
@@ -107,6 +110,7 @@ SAMPLES: tuple[Document, ...] = (
         nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, requested_at=_NOON, parameters={"day": "2013-01-02"},
         on_end=OnEnd.SUSPEND, publish=Publish.EXTERNAL, fresh=True, on_rewind=OnRewind.KEEP,
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
+        restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True),
     ),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,

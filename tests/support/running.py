@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -38,12 +39,21 @@ class Running:
         pipeline: With an unbounded input.
         home: The home.
         run: Whose run it is; a new one's unless given.
+        options: What else the run chooses for itself.
         parameters: The pipeline's.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, run: str | None = None, **parameters: Any) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        home: Path,
+        run: str | None = None,
+        options: RunOptions | None = None,
+        **parameters: Any,
+    ) -> None:
         self._spark, self._pipeline, self._parameters = spark, pipeline, parameters
-        self._run_id = RunId(run) if run else new_run_id()
+        self._options = replace(options or RunOptions(), run=RunId(run) if run else new_run_id())
         self.response: StartResponse | None = None
         self._ended_as_expected = False
         self.files = open_files(str(home))
@@ -123,7 +133,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            options = RunOptions(run=self._run_id)
+            options = self._options
             self.response = launch(self._pipeline, self.files, self._parameters, options, lambda: self._spark)
         except BaseException as error:  # noqa: BLE001 - raised where the test looks
             self.error = error

@@ -1,0 +1,30 @@
+"""``spark-jobs dispose``: deletes a savepoint."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from spark_jobs.checkpoint.savepoint import dispose as dispose_of
+from spark_jobs.cli.answers import DisposeAnswer
+from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.options import SavepointDirectory
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.savepoint_use import needed_by
+from spark_jobs.storage.open import open_files
+
+Homes = Annotated[
+    list[str],
+    typer.Option("--home", metavar="URL", help="A home that may need it. Repeat it for each.", show_default=False),
+]
+
+
+def dispose(
+    savepoint: SavepointDirectory, home: Homes, output: Annotated[Output, output_option(DisposeAnswer)] = Output.TEXT
+) -> None:
+    """Delete a savepoint, unless a request or a start of one of the homes needs it. Repeated, it does what is left."""
+    with command(output) as terminal:
+        files = open_files(savepoint)
+        users = [user for url in home for user in needed_by(open_home(url)[0], files)]
+        dispose_of(files, users)
+        terminal.answer(DisposeAnswer(savepoint=files.url), Text(f"The savepoint {files.url} is deleted.", style="bold green"))

@@ -1,0 +1,71 @@
+"""Savepoints as ``spark-jobs inspect`` shows them."""
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from spark_jobs.checkpoint.savepoint import read_savepoint, verify
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import SavepointAnswer, SavepointStage
+from spark_jobs.cli.homes import ordered_stages
+from spark_jobs.storage.files import Files
+
+
+def inspected(files: Files, aside: Console) -> SavepointAnswer:
+    """A savepoint of which every file was found right; shows how far that is.
+
+    Raises:
+        RejectedError: The directory is no savepoint.
+        CorruptDocumentError: A file is gone or was altered, by path.
+    """
+    savepoint, manifest = read_savepoint(files)
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
+        task = progress.add_task("verifying", total=savepoint.size_bytes)
+        verify(files, lambda size_bytes: progress.advance(task, size_bytes))
+    order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
+    return SavepointAnswer(
+        savepoint=files.url,
+        pipeline=savepoint.pipeline_name,
+        uuid=savepoint.pipeline,
+        incarnation=savepoint.incarnation,
+        checkpoint=savepoint.checkpoint,
+        request=savepoint.request,
+        drained=savepoint.drained,
+        taken_at=savepoint.taken_at,
+        files=len(savepoint.files),
+        size_bytes=savepoint.size_bytes,
+        parameters=manifest.parameters,
+        stages={
+            name: SavepointStage(
+                batch=cut.batch,
+                watermark_ms=cut.watermark_ms,
+                state_files=len(cut.files),
+                state_bytes=sum(file.size_bytes for file in cut.files),
+                in_flight_rows=cut.channel.in_flight_rows if cut.channel else 0,
+            )
+            for name, cut in ((name, manifest.stages[name]) for name in order if name in manifest.stages)
+        },
+        tables={sink: cut.table for sink, cut in manifest.sinks.items()},
+    )
+
+
+def shown(answer: SavepointAnswer) -> list[RenderableType]:
+    """For people."""
+    heads = words.facts(
+        ("pipeline", answer.pipeline),
+        ("checkpoint", f"{answer.checkpoint} of the home that it was taken in, for {answer.request or 'nobody'}"),
+        ("drained", words.yes(answer.drained)),
+        ("taken", words.moment(answer.taken_at)),
+        ("size", f"{words.count(answer.files)} files, {words.size(answer.size_bytes)}"),
+        ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),
+    )
+    headings = ("stage", "batch", "watermark", "state files", "state", "rows in flight")
+    stages = words.table("Stages", *headings, right=("batch", "state files", "state", "rows in flight"))
+    for name, stage in answer.stages.items():
+        amounts = (words.count(stage.state_files), words.size(stage.state_bytes), words.count(stage.in_flight_rows))
+        stages.add_row(Text(name), str(stage.batch), words.watermark(stage.watermark_ms), *amounts)
+    tables = words.table("Tables when it was taken", "sink", "table")
+    for sink, table in answer.tables.items():
+        tables.add_row(Text(sink), Text(table))
+    return [heads, stages, tables, Text("Every file is there, with the hash that it was copied with.", style="bold green")]

@@ -1,0 +1,51 @@
+"""Who in a home needs a savepoint, so that it must not be disposed of."""
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.documents import Manifest, StartRequest
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import IncarnationId
+from spark_jobs.storage.files import Files, read_document
+from spark_jobs.storage.open import open_files
+
+
+def needed_by(home: Files, savepoint: Files) -> list[str]:
+    """Who needs it, in words: open requests that it is made for, and a start that has not brought it into the home yet.
+
+    Writes nothing. Somebody may ask for it a moment later: whoever begins with a savepoint that is gone is told so, before anything is
+    written.
+
+    Raises:
+        CorruptDocumentError: A document of an attempt, or its request, is torn or altered.
+    """
+    open_requests = CheckpointRequests(home).open()
+    found = [
+        f"{each.request}, which is not answered yet"
+        for each in open_requests
+        if (open_files(each.target).url if each.target else f"{home.url}/savepoints/{each.request}") == savepoint.url
+    ]
+    channel = Channel(home)
+    unclaimed = channel.unclaimed()
+    if unclaimed and _begins_with(unclaimed, savepoint):
+        found.append(f"{unclaimed.request}, which no driver has begun to answer")
+    newest = channel.attempts.latest()
+    if newest is not None and not _has_checkpoint(home, newest.incarnation):
+        attempts = (channel.attempts.read(number) for number in channel.attempts.numbers())
+        begun_by = channel.request(next(each.request for each in attempts if each.incarnation == newest.incarnation))
+        if _begins_with(begun_by, savepoint):
+            found.append(f"attempt {newest.attempt}, which goes on from it and has no checkpoint of its own yet")
+    return found
+
+
+def _begins_with(request: StartRequest, savepoint: Files) -> bool:
+    return request.restore is not None and request.restore.savepoint == savepoint.url
+
+
+def _has_checkpoint(home: Files, incarnation: IncarnationId) -> bool:
+    for number in home.names("checkpoints"):
+        try:
+            if read_document(home, f"checkpoints/{number}/manifest.json", Manifest).incarnation == incarnation:
+                return True
+        except (CorruptDocumentError, NotFoundError):
+            continue  # none that could be gone on from
+    return False

@@ -1,0 +1,293 @@
+"""A new incarnation that begins with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
+
+Invariants:
+
+1. The savepoint is read only. It is verified before anything is written, and each file again while it is copied.
+2. Its checkpoint becomes one of the home: the first of the incarnation, under the next free number, with nothing to publish. What follows
+   is the way back from a checkpoint, as after any loss of a work directory.
+3. Into a table that the savepoint's own line has published, nobody goes on whose rows would be there twice or not at all: that line is
+   closed first, on the condition that it is still where it was when this was decided.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import unquote
+from uuid import NAMESPACE_URL, uuid5
+
+from spark_jobs.checkpoint.savepoint import read_savepoint, verify
+from spark_jobs.checkpoint.savepoint_files import STAGED, altered, in_flight, staged_path
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    Origin,
+    PinnedInput,
+    PipelineDocument,
+    RoundDocument,
+)
+from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, StageName
+from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.pinning import place_of
+from spark_jobs.runtime.session import REQUIRED_SETTINGS
+from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
+from spark_jobs.storage.files import Digest, Files, by_directory, local_path
+from spark_jobs.storage.open import open_files
+
+_LOG = logging.getLogger(__name__)
+_AT_ONCE = 16
+_MAPPING = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True)
+class OpenedSavepoint:
+    """A savepoint that was found whole."""
+
+    files: Files
+    savepoint: Savepoint
+    manifest: Manifest
+
+    @property
+    def origin(self) -> Origin:
+        """What the manifest says that it becomes."""
+        found = self.savepoint
+        return Origin(
+            savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
+        )
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a savepoint becomes the first checkpoint of.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        attempt: The live attempt, whose incarnation has no checkpoint yet.
+        round: Its round.
+        staged_in: By stage the URI of the directory that its rows are staged in.
+        kept: The stages whose rows go into the very table that those of the savepoint have gone into.
+    """
+
+    home: Files
+    pipeline: PipelineDocument
+    attempt: AttemptDocument
+    round: RoundDocument
+    staged_in: Mapping[StageName, str]
+    kept: frozenset[StageName]
+
+
+def open_savepoint(url: str) -> OpenedSavepoint:
+    """Opens and verifies a savepoint; writes nothing.
+
+    Raises:
+        RejectedError: The directory is no savepoint, or its state has another format than this version writes.
+        CorruptDocumentError: A file of it is gone or was altered, by path.
+    """
+    files = open_files(url)
+    _LOG.info("savepoint %s is verified", files.url)
+    verify(files)
+    savepoint, manifest = read_savepoint(files)
+    changed = sorted(key for key, value in manifest.settings.items() if REQUIRED_SETTINGS.get(key, value) != value)
+    if changed:
+        raise RejectedError(
+            f"The savepoint {files.url} was taken with another {changed[0]}: {manifest.settings[changed[0]]}.",
+            exists=f"This version needs {REQUIRED_SETTINGS[changed[0]]}.",
+            safe="Nothing was changed.",
+            remedy="Go on from it with the version that has taken it.",
+            settings=changed,
+        )
+    return OpenedSavepoint(files, savepoint, manifest)
+
+
+def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
+    """Makes a savepoint the first checkpoint of an incarnation; durable on return.
+
+    A repetition after a crash copies anew, under a directory of its own; what was left is swept with the first checkpoint that follows.
+
+    Raises:
+        RejectedError: Rows are in flight that the other tables could not read. Nothing was written.
+        CorruptDocumentError: A file is not the one that the savepoint names.
+        FencedError: Somebody else has completed a checkpoint meanwhile: this attempt is not the live one.
+        StorageError: The home is full or does not answer. May be repeated.
+    """
+    source, store = opened.manifest, CheckpointStore(begins.home)
+    number = store.next_id(None)
+    stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in source.stages.items()}
+    for stage in stages.values():
+        stage.check()
+    pins = {} if source.drained else source.inputs
+    for name, found in pins.items():
+        Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
+    with step(Step.SAVEPOINT_IMPORT):
+        cuts = {name: stage.bring() for name, stage in stages.items()}
+    manifest = Manifest(
+        checkpoint=number,
+        parent=None,
+        checkpoint_kind=CheckpointKind.SAVEPOINT,
+        on_end=begins.round.on_end,
+        pipeline=begins.pipeline.uuid,
+        pipeline_name=begins.pipeline.name,
+        incarnation=begins.attempt.incarnation,
+        round=begins.round.round,
+        run=begins.attempt.run,
+        attempt=begins.attempt.attempt,
+        work_directory=begins.attempt.work_directory.id,
+        request=begins.attempt.request,
+        aligned=source.aligned,
+        began_at=begins.attempt.started_at,
+        completed_at=datetime.now(UTC),
+        graph=begins.round.graph,
+        parameters=begins.round.parameters,
+        settings=source.settings,
+        inputs=pins,
+        stages=cuts,
+        sinks={},
+        drained=False,
+        origin=opened.origin,
+    )
+    try:
+        store.complete(manifest)
+    except ConflictError as error:
+        raise _fenced(number) from error
+    if max(store.taken()) > number:
+        raise _fenced(number)
+    _LOG.info("savepoint %s is checkpoint %d of this home", opened.files.url, number)
+    return manifest
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One stage on its way into the home."""
+
+    opened: OpenedSavepoint
+    begins: Beginning
+    name: StageName
+    cut: StageCut
+    number: CheckpointId
+    place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        place = place_of(self.begins.home, self.name, self.number, self.begins.attempt.attempt)
+        object.__setattr__(self, "place", place)
+
+    @property
+    def channel(self) -> ChannelCut:
+        """Every checkpoint that was exported has it."""
+        if self.cut.channel is None:
+            raise ValueError(f"stage {self.name} of a savepoint has no channel")
+        return self.cut.channel
+
+    def check(self) -> None:
+        """Refuses what could not go on."""
+        if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
+            raise RejectedError(
+                f"Nobody knows where the watermark of stage '{self.name}' was before the drain: it took {self.cut.drain_batches} batches.",
+                safe="Nothing was changed.",
+                remedy="Go on from a savepoint that was taken without a drain.",
+                stage=self.name,
+            )
+        mapped = self.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
+        if self.channel.in_flight_size_bytes and mapped and self.channel.facts and self.name not in self.begins.kept:
+            raise RejectedError(
+                f"Stage '{self.name}' has {self.channel.in_flight_rows} rows in flight, in files whose columns are called as in another "
+                "table.",
+                safe="Nothing was changed.",
+                remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
+                stage=self.name,
+                in_flight_rows=self.channel.in_flight_rows,
+            )
+
+    def bring(self) -> StageCut:
+        """Copies what the stage needs; durable on return."""
+        home = self.begins.home
+        self._copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
+        self._rewrite(SparkLog(home, self.place))
+        digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
+        channel = self._bring_channel()
+        batch, log = self.cut.batch, SparkLog(home, self.place)
+        none = batch == NO_BATCH
+        return self.cut.model_copy(
+            update={
+                "query": log.query_id() or "",
+                "offsets_sha256": "" if none else log.offsets_sha256(batch),
+                "commits_sha256": "" if none else log.commits_sha256(batch),
+                "watermark_ms": 0 if none else log.next_watermark_ms(batch),
+                "rows": 0,
+                "late_rows": 0,
+                "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
+                "channel": channel,
+            }
+            | ({"finished": False, "drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
+        )
+
+    def _state_file(self, path: str, digest: Digest) -> StateFile:
+        return StateFile(path=path, stored=f"{self.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)
+
+    def _rewrite(self, log: SparkLog) -> None:
+        """A query of its own, with the watermark where it was before a drain."""
+        if log.query_id() is not None:
+            log.rename(str(uuid5(NAMESPACE_URL, f"{self.begins.attempt.incarnation}/{self.name}")))
+        before_ms = self.cut.watermark_before_drain_ms
+        if self.opened.manifest.drained and before_ms is not None:
+            log.rewrite(self.cut.batch, log.offsets(self.cut.batch).with_watermark(before_ms))
+            log.leave_watermark(self.cut.batch, before_ms)
+
+    def _bring_channel(self) -> ChannelCut:
+        lines = CheckpointStore(self.opened.files).read_channel(self.channel)
+        target = open_files(self.begins.staged_in[self.name])
+        flying = {staged_path(self.name, add): unquote(add["path"]) for add in in_flight(self.channel, lines)}
+        log = f"{STAGED}/{self.name}/_delta_log/"
+        own = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
+        self._copy(target, flying | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own})
+        path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
+        known = self.channel.facts if self.name in self.begins.kept else {}
+        return self.channel.model_copy(
+            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
+        )
+
+    def _copy(self, target: Files, paths: Mapping[str, str]) -> None:
+        """Copies files of the savepoint, durably. One that is there with the right bytes is left."""
+        expected = {file.path: Digest(file.size_bytes, file.sha256) for file in self.opened.savepoint.files}
+
+        def copy(path: str) -> None:
+            if _is_there(target, paths[path], expected[path]):
+                return
+            try:
+                found: Digest | None = target.copy(local_path(self.opened.files, path), paths[path])
+            except NotFoundError:
+                found = None
+            if found != expected[path]:
+                raise altered(self.opened.files.url, path, expected[path], found)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(copy, paths))
+            for synced in [pool.submit(target.sync, *group) for group in by_directory(paths.values())]:
+                synced.result()
+
+
+def _is_there(target: Files, path: str, expected: Digest) -> bool:
+    """Whether a table has the file already; one that a crash has torn goes."""
+    try:
+        right = target.digest(path) == expected
+    except NotFoundError:
+        return False
+    if not right:
+        target.delete(path)
+    return right
+
+
+def _fenced(number: CheckpointId) -> FencedError:
+    return FencedError(
+        f"Checkpoint {number} was completed by somebody else while the savepoint was brought in.",
+        safe="That checkpoint stands; nothing was published.",
+        remedy="Start again.",
+        checkpoint=number,
+    )

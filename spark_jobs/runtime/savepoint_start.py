@@ -1,0 +1,85 @@
+"""A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.protocol.documents import AttemptDocument, OnRewind, PipelineDocument, RoundDocument, SinkCut, StartRequest
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.decision import HomeFacts, named_savepoint
+from spark_jobs.runtime.rewind import close_origin, decide_on, kept_sinks
+from spark_jobs.runtime.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
+from spark_jobs.runtime.table_places import TablePlace
+from spark_jobs.storage.files import Files, local_path
+
+
+class SavepointStart:
+    """Made by :func:`savepoint_start`; its methods are called in this order, and may be repeated by a later attempt.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        opened: The savepoint.
+        named: Whether the request names it; else an attempt before has begun with it, and has not come to a checkpoint.
+        keep: Whether rows that were published after it stay.
+    """
+
+    def __init__(self, home: Files, pipeline: PipelineDocument, opened: OpenedSavepoint, *, named: bool, keep: bool) -> None:
+        self._home, self._pipeline, self._opened = home, pipeline, opened
+        self._named, self._keep = named, keep
+        self._places: Mapping[SinkName, TablePlace] = {}
+        self._kept: Mapping[SinkName, SinkCut] = {}
+        self._decided: Mapping[AppId, CheckpointId | None] = {}
+
+    def told_to(self, facts: HomeFacts) -> HomeFacts:
+        """What the decision has to know."""
+        return replace(facts, savepoint=self._opened.manifest) if self._named else facts
+
+    def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
+        """Where the savepoint's own line is in the tables that it shares with this start, after every check; writes nothing.
+
+        Raises:
+            RejectedError: What is public does not allow to go on from the savepoint.
+        """
+        self._places, self._kept = places, kept_sinks(self._opened, places)
+        self._decided = decide_on(
+            self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=not self._named
+        )
+        return self._decided
+
+    def close_origin(self, publishers: Publishers) -> None:
+        """Closes the line of another home in those tables. That of this home is closed with all abandoned ones.
+
+        Raises:
+            ConflictError: It has published meanwhile: start again.
+        """
+        if self._opened.manifest.pipeline != self._pipeline.uuid:
+            close_origin(self._home, self._kept, self._decided, publishers)
+
+    def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
+        """The attempt as it goes on: from the checkpoint that the savepoint has become."""
+        channels = local_path(self._home, f"channels/{attempt.incarnation}")
+        own = {
+            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
+            for stage in graph.stages.values()
+        }
+        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
+        staged_in = {name: path.as_uri() for name, path in own.items()}
+        manifest = bring_in(self._opened, Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept))
+        return attempt.model_copy(update={"restored_from": manifest.checkpoint})
+
+
+def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:
+    """The savepoint that a start begins with, verified; None where it goes on with what is in the home.
+
+    Raises:
+        RejectedError: There is none, or it cannot be gone on from. Nothing was written.
+        CorruptDocumentError: A file of it is gone or was altered, by path. Nothing was written.
+    """
+    named = named_savepoint(request, facts)
+    by = request if named else facts.begun_by if facts.head is None else None
+    if by is None or by.restore is None:
+        return None
+    opened = open_savepoint(by.restore.savepoint)
+    return SavepointStart(home, pipeline, opened, named=named is not None, keep=by.on_rewind is OnRewind.KEEP)

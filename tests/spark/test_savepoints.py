@@ -1,0 +1,164 @@
+"""A running pipeline's savepoint is moved, and begun with: where the home is gone, beside it, and after a drain."""
+
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, RestoreFrom
+from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import CheckpointId, StageName
+from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
+from tests.support.command_line import document, spark_jobs
+from tests.support.running import Running, lose
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    made = Events(tmp_path / "events")
+    made.add(150)
+    return made
+
+
+def restored(directory: Path, *, allow_drained: bool = False, keep: bool = False) -> RunOptions:
+    url = open_files(str(directory)).url
+    on_rewind = OnRewind.KEEP if keep else OnRewind.REFUSE
+    return RunOptions(restore=RestoreFrom(savepoint=url, allow_drained=allow_drained), on_rewind=on_rewind)
+
+
+def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
+    return lambda: running.status and running.status.stages[StageName(stage)].rows_in >= rows
+
+
+def stopped(site: Site, pipeline: Pipeline, events: Events, directory: Path, *options: object) -> Manifest:
+    """Runs until everything is staged, and stops with a savepoint in ``directory``."""
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+        found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
+        running.stopped()
+    assert found["savepoint"] == open_files(str(directory)).url
+    return running.head()
+
+
+def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> StreamPipelineError:
+    with Running(site.spark, pipeline, home, options=options) as running:
+        error = running.ends()
+    assert isinstance(error, StreamPipelineError)
+    return error
+
+
+def test_a_savepoint_that_was_moved_is_begun_with_where_the_home_is_gone(site: Site, events: Events, tmp_path: Path) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    before = stopped(site, pipeline, events, tmp_path / "savepoint")
+    lose(site.home)
+    (tmp_path / "savepoint").rename(tmp_path / "moved")
+    events.add(250)
+    options = restored(tmp_path / "moved")
+    with Running(site.spark, three_stages(site, events), tmp_path / "other", options=options) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 401).count())
+        first = running.store.manifest(running.store.ids()[0])
+    assert ids(site, "copied") == ids(site, "again") == list(range(401))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 401)))
+    after = running.head()
+    assert after.stages[StageName("minutes")].query != before.stages[StageName("minutes")].query
+    assert first.checkpoint <= after.checkpoint
+    rmtree(tmp_path / "moved")
+    events.add(100)
+    with Running(site.spark, three_stages(site, events), tmp_path / "other") as running:  # the home has all that it needs
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+    assert ids(site, "copied") == list(range(501))
+
+
+def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: Events, tmp_path: Path) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "again", events.rows))
+        spark_jobs("savepoint", "--home", site.home, "--request", "a")
+        events.add(100)
+        running.until(has_staged(running, "again", events.rows))
+        spark_jobs("checkpoint", "--home", site.home)
+    fork = Site(site.spark, tmp_path / "forked")
+    events.add(100)
+    options = restored(site.home / "savepoints/savepoint-a")
+    with Running(site.spark, three_stages(fork, events), tmp_path / "fork", options=options) as running:
+        running.until(lambda: len(ids(fork, "again")) == 200)
+    assert ids(fork, "copied") == list(range(151, 351))
+    assert ids(site, "copied") == list(range(251))
+    with Running(site.spark, three_stages(site, events), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 351)
+    assert ids(site, "copied") == list(range(351))
+
+
+def test_rows_that_became_public_after_a_savepoint_are_not_doubled_unless_somebody_says_so(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    stopped(site, pipeline, events, tmp_path / "savepoint")
+    events.add(100)
+    with Running(site.spark, three_stages(site, events), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 251)
+    for home in (site.home, tmp_path / "other"):
+        error = refused(site, pipeline, home, restored(tmp_path / "savepoint"))
+        assert isinstance(error, RejectedError)
+        assert "they would be computed again" in error.failed
+    with Running(
+        site.spark, three_stages(site, events), site.home, options=restored(tmp_path / "savepoint", keep=True)
+    ) as running:
+        running.until(lambda: len(ids(site, "again")) == 351)
+    assert sorted([*range(251), *range(151, 251)]) == ids(site, "copied")
+
+
+def test_the_same_home_begins_with_its_own_savepoint_again(site: Site, events: Events, tmp_path: Path) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    stopped(site, pipeline, events, tmp_path / "savepoint")
+    events.add(100)
+    with Running(site.spark, three_stages(site, events), site.home, options=restored(tmp_path / "savepoint")) as running:
+        running.until(lambda: len(ids(site, "again")) == 251)
+        imported = running.store.manifest(CheckpointId(2)) if 2 in running.store.ids() else None
+    assert ids(site, "copied") == list(range(251))
+    assert imported is None or imported.checkpoint_kind is CheckpointKind.SAVEPOINT
+
+
+def windows(site: Site, events: Events) -> Pipeline:
+    """Counts per minute, each with when it ends."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    events.source(pipeline)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+        return counts.select(F.col("minute.start").alias("minute"), "events")
+
+    return pipeline
+
+
+def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path: Path) -> None:
+    """151 rows: the drain lets the third minute go with 31 of its rows; the others of it make a row of their own."""
+    pipeline = windows(site, events)
+    before = stopped(site, pipeline, events, tmp_path / "savepoint", "--drain")
+    assert before.stages[StageName("minutes")].watermark_before_drain_ms == 140_000
+    error = refused(site, pipeline, site.home, restored(tmp_path / "savepoint"))
+    assert "--allow-drained" in error.remedy
+    events.add(150)
+    with Running(site.spark, pipeline, site.home, options=restored(tmp_path / "savepoint", allow_drained=True)) as running:
+        running.until(lambda: len(ids(site, "copied")) == 301)
+        running.until(lambda: public_count(site.tables / "minutes") == 5)
+        late = sum(running.store.manifest(k).stages[StageName("minutes")].late_rows for k in running.store.ids())
+    found = sorted((int(minute.timestamp()), count) for minute, count in public(site.tables / "minutes").elements())
+    assert found == [(0, 60), (60, 60), (120, 29), (120, 31), (180, 60)]
+    assert late == 0
