@@ -18,7 +18,7 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import ActionsFile, Manifest, SinkCut
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.history import CheckpointHistory
-from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
@@ -182,18 +182,29 @@ class CheckpointStore:
             _LOG.warning("checkpoint %d is skipped: %s", k, found)
         return None
 
-    def next_id(self, parent: CheckpointId | None) -> CheckpointId:
-        """The number of the next checkpoint.
+    def first_id(self, incarnation: IncarnationId) -> CheckpointId:
+        """The number of an incarnation's first checkpoint: after every one that is in use.
+
+        Where it has a checkpoint already, the oldest that is left of it: creating that one fails, which tells the caller that somebody
+        else has begun the incarnation's line.
+        """
+        taken = self.taken()  # once: a checkpoint that comes to exist from here on has the number that is worked out
+        for k in taken:
+            found = self._try(k)
+            if isinstance(found, Manifest) and found.incarnation == incarnation:
+                return k
+        return CheckpointId(max(taken, default=0) + 1)
+
+    def next_id(self, parent: CheckpointId) -> CheckpointId:
+        """The number of the next checkpoint within an incarnation.
 
         A number that a *valid* manifest holds is not skipped: creating it then fails, which tells the caller that somebody else
         went on from ``parent``.
 
         Args:
-            parent: The checkpoint it continues within one incarnation; None for the first one of an incarnation.
+            parent: The checkpoint it continues.
         """
         taken = self.taken()
-        if parent is None:
-            return CheckpointId(max(taken, default=0) + 1)
         following = CheckpointId(parent + 1)
         while following in taken and isinstance(self._try(following), CorruptDocumentError):
             following = CheckpointId(following + 1)

@@ -1,9 +1,10 @@
 """Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10)."""
 
 import re
+from collections.abc import Container, Sequence
 
 from spark_jobs.protocol.documents import AttemptDocument
-from spark_jobs.protocol.errors import AlreadyExistsError, FencedError
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
@@ -31,6 +32,18 @@ def forget_old_logs(files: Files, live: AttemptNumber) -> None:
         found = _LOG_NAME.fullmatch(name)
         if found and int(found[1]) <= live - LOGS_KEPT:
             files.delete(f"attempts/{name}")
+
+
+def newest_of(attempts: Sequence[AttemptDocument]) -> AttemptDocument:
+    """The attempt that is continued: the last one of the incarnation that was begun last.
+
+    One that names an earlier incarnation did not know of the later, and has stopped.
+
+    Args:
+        attempts: All of a home, ascending; at least one.
+    """
+    newest = list(dict.fromkeys(attempt.incarnation for attempt in attempts))[-1]
+    return [attempt for attempt in attempts if attempt.incarnation == newest][-1]
 
 
 class Attempts:
@@ -90,4 +103,24 @@ class Attempts:
                 remedy="None is needed; see spark-jobs status.",
                 attempt=number,
                 live=highest,
+            )
+
+    def check_all_seen(self, number: AttemptNumber, seen: Container[AttemptNumber]) -> None:
+        """Refuses to go on where an attempt has begun that was not known when it was decided what this one does.
+
+        Args:
+            number: This attempt, which has begun.
+            seen: The attempts that were known.
+
+        Raises:
+            ConflictError: There is a lower one. It may have begun an incarnation, or a round, that this one knows nothing of.
+        """
+        unseen = [other for other in self.numbers() if other < number and other not in seen]
+        if unseen:
+            raise ConflictError(
+                f"Attempt {number} stops: attempt {unseen[-1]} began while this one was starting.",
+                safe="This attempt has done nothing.",
+                remedy="Start again: what is there is looked at anew.",
+                attempt=number,
+                unseen=unseen[-1],
             )

@@ -1,7 +1,7 @@
 """Identifiers. A bare ``int`` or ``str`` never crosses a module as an id."""
 
 from typing import NewType
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 PipelineName = NewType("PipelineName", str)
 PipelineUuid = NewType("PipelineUuid", str)
@@ -32,6 +32,11 @@ def new_pipeline_uuid() -> PipelineUuid:
 
 def new_incarnation_id() -> IncarnationId:
     return IncarnationId(str(uuid4()))
+
+
+def first_incarnation_id(pipeline: PipelineUuid) -> IncarnationId:
+    """The same for all: two first starts at once begin one incarnation, and none of them abandons what the other does."""
+    return IncarnationId(str(uuid5(NAMESPACE_URL, f"{pipeline}/incarnations/1")))
 
 
 def new_work_directory_id() -> WorkDirectoryId:

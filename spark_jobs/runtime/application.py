@@ -42,6 +42,7 @@ from spark_jobs.protocol.ids import (
     InputName,
     RoundNumber,
     SinkName,
+    first_incarnation_id,
     new_incarnation_id,
 )
 from spark_jobs.protocol.masking import Mask, masked_error, masking
@@ -184,7 +185,7 @@ class Application:
             if self.graph.unbounded:
                 self._publish_head(attempt, publishers)
                 self._restore(attempt, facts)
-                in_place = not facts.attempts or facts.attempts[-1].work_directory.id == attempt.work_directory.id
+                in_place = not facts.attempts or facts.newest.work_directory.id == attempt.work_directory.id
                 return _success(request, *run_until_stopped(run, in_place=in_place))
             return _success(request, *run_to_its_end(run))
 
@@ -252,9 +253,11 @@ class Application:
     ) -> AttemptDocument:
         host, boot = socket.gethostname(), boot_id()
         if isinstance(decision, BeginIncarnation):
-            incarnation, work, restored = new_incarnation_id(), new_work_directory(host), None
+            begins_anew = decision.follows is not None
+            incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(self.pipeline.uuid)
+            work, restored = new_work_directory(host), None
         else:
-            previous = facts.attempts[-1]
+            previous = facts.newest
             incarnation, restored = previous.incarnation, decision.parent
             work = self._work_directory(previous, facts.head, host, boot)
         attempt = AttemptDocument(
@@ -263,8 +266,8 @@ class Application:
             run=request.run,
             round=decision.round.round if isinstance(decision, Continue) else _round_number(decision),
             incarnation=incarnation,
-            follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.attempts[-1].follows,
-            on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.attempts[-1].on_rewind,
+            follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.newest.follows,
+            on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.newest.on_rewind,
             restored_from=restored,
             work_directory=work,
             host=host,
@@ -275,7 +278,10 @@ class Application:
             checkpointing=self.graph.checkpointing,
             restart=self.graph.restart,
         )
-        Attempts(self.home).create(attempt)
+        attempts = Attempts(self.home)
+        attempts.create(attempt)
+        attempts.check_live(attempt.attempt)
+        attempts.check_all_seen(attempt.attempt, {each.attempt for each in facts.attempts})
         return attempt
 
     def _work_directory(self, previous: AttemptDocument, head: Manifest | None, host: str, boot: str | None) -> WorkDirectory:

@@ -85,7 +85,7 @@ class CheckpointTry:
             StorageError: The storage fails.
         """
         store, began_at = CheckpointStore(self.home), datetime.now(UTC)
-        number = store.next_id(self.parent.checkpoint if self.parent else None)
+        number = store.next_id(self.parent.checkpoint) if self.parent else store.first_id(self.attempt.incarnation)
         try:
             return self._take(store, number, began_at, stages)
         except StreamPipelineError as error:

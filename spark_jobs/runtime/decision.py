@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_jobs.control.attempts import newest_of
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -88,9 +89,14 @@ class HomeFacts:
     """That of the savepoint that the request names, if it was not taken up before."""
 
     @property
+    def newest(self) -> AttemptDocument:
+        """The attempt that is continued. There must be one."""
+        return newest_of(self.attempts)
+
+    @property
     def incarnation(self) -> IncarnationId | None:
         """The newest one that an attempt named: it is continued even if the head is another's."""
-        return self.attempts[-1].incarnation if self.attempts else None
+        return self.newest.incarnation if self.attempts else None
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
@@ -120,7 +126,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
         begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
-        return Begin(facts.attempts[-1].round, None, request.adopt_offsets or begun_with)
+        return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
     final = facts.manifests.get(latest.round)
     if final is not None:
         _check_adoption(latest, request, {})
@@ -145,7 +151,7 @@ def _drained(stop: Manifest) -> RejectedError:
         f"The pipeline was drained by {stop.request}: what its windows, joins and timers held is flushed, for ever.",
         exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
         safe="Nothing was changed.",
-        remedy="To go on after it, restore that savepoint by name and allow that it is drained. Or begin anew with --fresh.",
+        remedy="To go on after it, name its savepoint with --restore and add --allow-drained. Or begin anew with --fresh.",
         checkpoint=stop.checkpoint,
         request=stop.request,
     )
@@ -164,7 +170,7 @@ def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mappi
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
     """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
-    newest, number = facts.attempts[-1], _next_round(facts)
+    newest, number = facts.newest, _next_round(facts)
     parent = next((each for each in facts.manifests.values() if each.checkpoint == newest.restored_from), None)
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)

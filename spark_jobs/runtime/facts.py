@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import newest_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, RoundDocument
@@ -23,10 +24,11 @@ def read_facts(home: Files) -> HomeFacts:
     """
     channel, store = Channel(home), CheckpointStore(home)
     attempts = [channel.attempts.read(number) for number in channel.attempts.numbers()]
-    beginning = next((attempt for attempt in attempts if attempt.incarnation == attempts[-1].incarnation), None)
+    newest = newest_of(attempts) if attempts else None
+    beginning = next((attempt for attempt in attempts if newest and attempt.incarnation == newest.incarnation), None)
     manifests = store.manifests()
     latest = Rounds(home).latest()
-    own = [manifest for manifest in manifests if attempts and manifest.incarnation == attempts[-1].incarnation]
+    own = [manifest for manifest in manifests if newest and manifest.incarnation == newest.incarnation]
     return HomeFacts(
         attempts=attempts,
         latest_round=latest,
@@ -35,8 +37,8 @@ def read_facts(home: Files) -> HomeFacts:
         head=own[-1] if own else None,
         begun_by=channel.request(beginning.request) if beginning else None,
         staging=latest is not None
-        and bool(attempts)
-        and (any(manifest.round == latest.round for manifest in own) or _has_staged(home, attempts[-1], latest)),
+        and newest is not None
+        and (any(manifest.round == latest.round for manifest in own) or _has_staged(home, newest, latest)),
     )
 
 

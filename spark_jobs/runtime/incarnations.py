@@ -35,7 +35,7 @@ def close_abandoned(
     tombstones: Tombstones,
     decided: Mapping[AppId, CheckpointId | None] | None = None,
 ) -> None:
-    """Closes every incarnation but that of ``live`` in every table it could still publish into; idempotent.
+    """Closes every incarnation that ``live`` has abandoned, in every table it could still publish into; idempotent.
 
     What they have deleted in public stays deleted: ``live`` inherits it.
 
@@ -78,7 +78,8 @@ def _open_lines(
 ) -> list[list[_OpenLine]]:
     """By sink and table, oldest incarnation first; tables that are not there are left out: one made later has another id."""
     attempts, store = Attempts(home), CheckpointStore(home)
-    abandoned = dict.fromkeys(attempts.read(number).incarnation for number in attempts.numbers())
+    # not those of higher attempts: an attempt that does not know yet that it is fenced would close the live incarnation for good
+    abandoned = dict.fromkeys(attempts.read(number).incarnation for number in attempts.numbers() if number < live.attempt)
     abandoned.pop(live.incarnation, None)
     if not abandoned:
         return []

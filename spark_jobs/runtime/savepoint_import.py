@@ -119,7 +119,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         StorageError: The home is full or does not answer. May be repeated.
     """
     source, store = opened.manifest, CheckpointStore(begins.home)
-    number = store.next_id(None)
+    number = store.first_id(begins.attempt.incarnation)
     stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in source.stages.items()}
     for stage in stages.values():
         stage.check()

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import newest_of
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
@@ -79,7 +80,7 @@ def sweep_abandoned(home: Files, attempts: Sequence[AttemptDocument]) -> None:
     Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
     of their deleted keys was inherited. What their manifests name stays: it may be public.
     """
-    live = attempts[-1]
+    live = newest_of(attempts)
     directories = {attempt.work_directory.id for attempt in attempts} - {live.work_directory.id}
     incarnations = {attempt.incarnation for attempt in attempts} - {live.incarnation}
     paths = [f"work/{directory}" for directory in sorted(directories)]

@@ -130,7 +130,7 @@ class StagedPipeline:
         head = self.store.head()
         incarnation = changes.get("incarnation", head.incarnation if head else IncarnationId("first"))
         parent = head.checkpoint if head and head.incarnation == incarnation else None
-        number = self.store.next_id(parent)
+        number = self.store.first_id(incarnation) if parent is None else self.store.next_id(parent)
         cuts = {}
         for sink, added in rows.items():
             facts = table_facts(self.tables[sink])

@@ -63,7 +63,7 @@ def a_cut(store: CheckpointStore, lines: list[dict[str, Any]]) -> SinkCut:
 
 
 def test_a_home_without_checkpoints_has_no_head(store: CheckpointStore) -> None:
-    assert (store.head(), store.taken(), store.ids(), store.next_id(None)) == (None, [], [], 1)
+    assert (store.head(), store.taken(), store.ids(), store.first_id(IncarnationId("new"))) == (None, [], [], 1)
 
 
 def test_the_head_is_the_highest_number_not_the_last_name(store: CheckpointStore) -> None:
@@ -152,7 +152,31 @@ def test_the_child_skips_corrupt_numbers_but_meets_a_valid_one(store: Checkpoint
 def test_a_new_incarnation_begins_after_the_highest_number_also_a_corrupt_one(store: CheckpointStore, files: MemoryFiles) -> None:
     complete(store, 1, 2, 7)
     damage(files, 7)
-    assert store.next_id(None) == 8
+    assert store.first_id(IncarnationId("new")) == 8
+
+
+def test_an_incarnation_that_somebody_else_has_begun_has_no_second_first_checkpoint(store: CheckpointStore) -> None:
+    complete(store, 1, 2)
+    begun = a_manifest(1).incarnation
+    number = store.first_id(begun)
+    with pytest.raises(AlreadyExistsError):
+        store.complete(a_manifest(number, incarnation=begun))
+
+
+def test_a_first_checkpoint_that_somebody_else_completes_meanwhile_is_met() -> None:
+    class Racing(MemoryFiles):
+        """Another attempt completes checkpoint 1 once the checkpoints were listed."""
+
+        def names(self, directory: str) -> list[str]:
+            found = super().names(directory)
+            if directory == "checkpoints" and not found:
+                CheckpointStore(self).complete(a_manifest(1))
+            return found
+
+    store = CheckpointStore(Racing())
+    number = store.first_id(a_manifest(1).incarnation)
+    with pytest.raises(AlreadyExistsError):
+        store.complete(a_manifest(number))
 
 
 def test_a_chain_is_oldest_first_and_ends_above_its_lower_end(store: CheckpointStore) -> None:
@@ -311,14 +335,14 @@ def test_numbers_are_never_reused_and_chains_are_what_was_built(events: list[str
             damage(files, used[-1])
             lines = {k: chain for k, chain in lines.items() if used[-1] not in chain}
         elif event == "failed try":
-            store.write_actions(store.next_id(head.checkpoint if head else None), SINK, [a_line()])
+            store.write_actions(store.next_id(head.checkpoint) if head else CheckpointId(1), SINK, [a_line()])
         elif event in ("child", "fresh start"):
             parent = head.checkpoint if head and event == "child" else None
             incarnation += parent is None
-            k = store.next_id(parent)
+            kept = IncarnationId(str(incarnation)) if parent is None or head is None else head.incarnation
+            k = store.first_id(kept) if parent is None else store.next_id(parent)
             assert k not in used
-            kept = str(incarnation) if parent is None or head is None else head.incarnation
-            store.complete(a_manifest(k, parent=head.checkpoint if head else None, incarnation=IncarnationId(kept)))
+            store.complete(a_manifest(k, parent=head.checkpoint if head else None, incarnation=kept))
             lines[k] = [*(lines[parent] if parent else []), k]
             used.append(k)
     assert store.taken() == used

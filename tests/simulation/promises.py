@@ -1,0 +1,220 @@
+"""What must hold at every moment of a schedule, worked out from the files themselves and never asked from the product."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.delta_tables import MemoryTable, Version
+from tests.simulation.stages import Site
+from tests.simulation.storage import Watcher
+from tests.simulation.world import Violation
+
+HOME = "/simulated/home"
+CLOSED = 2**63 - 1
+_NEVER_CHANGED = ("attempts/", "checkpoints/", "pipeline.json", "requests/", "responses/", "rounds/")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A manifest as it was when it was created. It stays known when it is deleted."""
+
+    number: int
+    parent: int | None
+    incarnation: str
+    attempt: int
+    aligned: bool
+    added: dict[str, tuple[str, ...]]
+    """By sink the files that it adds."""
+    replaces: bool
+    named: frozenset[str]
+    """What a restore from it needs, below the home."""
+    tables: dict[str, str]
+    rows: dict[str, tuple[int, ...]]
+
+
+class Promises(Watcher):
+    """Watches a world's disk and tables.
+
+    Raises:
+        Violation: Where a promise is broken, from whatever breaks it.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.manifests: dict[int, Kept] = {}
+        """Those that exist."""
+        self.known: dict[tuple[str, int], list[Kept]] = {}
+        """Every one there ever was, by incarnation and number."""
+        self.broken: list[str] = []
+        self.attempts: list[int] = []
+        self.counts: Counter[str] = Counter()
+        self._late: Counter[int] = Counter()
+        site.disk.watcher = self
+
+    def watch(self, table: MemoryTable) -> None:
+        table.watchers.append(self.committed)
+
+    def check(self) -> None:
+        """Raises what was found so far: whoever breaks a promise may catch what it raises."""
+        if self.broken:
+            raise Violation("; ".join(self.broken))
+
+    def created(self, path: str, data: bytes) -> None:
+        if not path.startswith(f"{HOME}/"):
+            return
+        parts = path.removeprefix(f"{HOME}/").split("/")
+        if parts[0] == "attempts" and parts[1].endswith(".json") and len(parts) == 2:
+            self.attempts.append(int(parts[1].removesuffix(".json")))
+        if parts[0] == "checkpoints" and parts[-1] == "manifest.json":
+            self._completed(json.loads(data)["body"])
+
+    def replaced(self, path: str) -> None:
+        if path.removeprefix(f"{HOME}/").startswith(_NEVER_CHANGED):
+            self._break(f"{path} was changed")
+
+    def deleted(self, path: str) -> None:
+        below = path.removeprefix(f"{HOME}/")
+        if below.startswith("checkpoints/") and below.endswith("/manifest.json"):
+            gone = self.manifests.pop(int(below.split("/")[1]))
+            self.counts["discarded"] += 1
+            if not self.manifests or gone.number > max(self.manifests):
+                self._break(f"the newest checkpoint, {gone.number}, was deleted")
+            if self._is_needed(gone):
+                self._break(f"checkpoint {gone.number} was deleted before it was public")
+        for manifest in self.manifests.values():
+            if below in manifest.named and self._is_needed(manifest):
+                self._break(f"{below} was deleted, which checkpoint {manifest.number} names")
+            if path in self._files(manifest) and self._is_needed(manifest):
+                self._break(f"{path} was deleted, which checkpoint {manifest.number} has not published")
+        for table in self._site.tables.by_path.values():
+            if path.startswith(f"{table.path}/") and path.removeprefix(f"{table.path}/") in table.versions[-1].files:
+                self._break(f"{path} was deleted, which is public")
+
+    def committed(self, table: MemoryTable) -> None:
+        """A table shows each row once, and the rows of exactly one checkpoint and those before it."""
+        version = table.versions[-1]
+        assert version.app is not None
+        if version.apps[version.app] == CLOSED:
+            self.counts["closed"] += 1
+            return
+        self.counts["published"] += 1
+        rows = sorted(self.rows(table, version))
+        doubled = [row for row, count in Counter(rows).items() if count > 1]
+        if doubled:
+            self._break(f"{table.path} shows rows {doubled} more than once")
+        _, incarnation, sink = version.app.split("/")
+        number = version.apps[version.app]
+        expected = [self._prefix(kept, sink) for kept in self.known.get((incarnation, number), [])]
+        if rows not in expected:
+            self._break(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
+        if rows != list(range(len(rows))):
+            self._break(f"{table.path} shows {rows}: some are lost")
+
+    def rows(self, table: MemoryTable, version: Version | None = None) -> list[int]:
+        """What a reader of a table sees."""
+        return self._read(f"{table.path}/{name}" for name in (version or table.versions[-1]).files)
+
+    def held(self, kept: Kept, sink: str) -> list[int]:
+        """The rows that a checkpoint and those before it hold for a sink."""
+        return self._prefix(kept, sink)
+
+    def chain(self, kept: Kept) -> list[Kept]:
+        """A checkpoint and those before it in its incarnation, newest first."""
+        found = [kept]
+        while found[-1].parent is not None:
+            before = self.known.get((kept.incarnation, found[-1].parent))
+            if not before:
+                break
+            found.append(before[0])
+        return found
+
+    def _prefix(self, kept: Kept, sink: str) -> list[int]:
+        return sorted(row for each in self.chain(kept) for row in each.rows.get(sink, ()))
+
+    def _completed(self, body: dict[str, Any]) -> None:
+        lines = {
+            sink: [json.loads(line) for line in (self._site.disk.get(f"{HOME}/{cut['actions']['path']}") or b"").splitlines()]
+            for sink, cut in body["sinks"].items()
+        }
+        tables = {sink: cut["table"].removeprefix("file://") for sink, cut in body["sinks"].items()}
+        added = {sink: tuple(f"{tables[sink]}/{line['add']['path']}" for line in some) for sink, some in lines.items()}
+        cuts = body["stages"].values()
+        named = {file["stored"] for cut in cuts for file in cut["files"]}
+        named |= {cut["channel"]["path"] for cut in cuts if cut["channel"]}
+        named |= {cut["actions"]["path"] for cut in body["sinks"].values()}
+        kept = Kept(
+            number=body["checkpoint"],
+            parent=body["parent"],
+            incarnation=body["incarnation"],
+            attempt=body["attempt"],
+            aligned=body["aligned"],
+            added=added,
+            replaces=any(cut["replace"] for cut in body["sinks"].values()),
+            named=frozenset(named),
+            tables=tables,
+            rows={sink: tuple(self._read(files)) for sink, files in added.items()},
+        )
+        self.manifests[kept.number] = kept
+        if max(self.manifests) > kept.number:
+            self.counts["void"] += 1  # a number that was deleted was taken again: who did it is told by the higher one
+            return
+        self.known.setdefault((kept.incarnation, kept.number), []).append(kept)
+        self.counts["completed"] += 1
+        self._check_fence(kept)
+        self._check_completed(kept)
+
+    def _check_fence(self, kept: Kept) -> None:
+        if kept.attempt >= max(self.attempts) or self._site.world.current is None:
+            return
+        self.counts["completed by a fenced attempt"] += 1
+        self._late[kept.attempt] += 1
+        if self._late[kept.attempt] > 1:
+            self._break(f"attempt {kept.attempt} completes checkpoint {kept.number}, its second one since it is fenced")
+
+    def _check_completed(self, kept: Kept) -> None:
+        gone = [path for path in kept.named if self._site.disk.get(f"{HOME}/{path}") is None]
+        gone += [path for path in self._files(kept) if self._site.disk.get(path) is None]
+        if gone:
+            self._break(f"checkpoint {kept.number} names what is not there: {gone}")
+        if kept.parent is not None and (kept.incarnation, kept.parent) not in self.known:
+            self._break(f"checkpoint {kept.number} continues {kept.parent}, which never was one of its incarnation")
+        prefixes = {sink: self._prefix(kept, sink) for sink in kept.rows}
+        for sink, rows in prefixes.items():
+            if rows != list(range(len(rows))):
+                self._break(f"checkpoint {kept.number} holds {rows} for {sink}")
+        counts = [len(prefixes[sink]) for sink in ("copied", "again")]
+        if counts[0] < counts[1] or (kept.aligned and counts[0] != counts[1]):
+            self._break(f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second")
+
+    def _files(self, kept: Kept) -> Iterable[str]:
+        return (path for files in kept.added.values() for path in files)
+
+    def _is_needed(self, kept: Kept) -> bool:
+        """Whether it is the way back, or not public yet and not abandoned."""
+        if kept.number == max(self.manifests, default=0):
+            return True
+        if kept.number not in self.manifests and self.manifests and kept.number > max(self.manifests):
+            return True
+        for sink, path in kept.tables.items():
+            table = self._site.tables.by_path[path]
+            newest = table.versions[-1].apps
+            reached = next((version for app, version in newest.items() if app.endswith(f"{kept.incarnation}/{sink}")), 0)
+            if reached < kept.number:
+                return True
+        return False
+
+    def _read(self, paths: Iterable[str]) -> list[int]:
+        found: list[int] = []
+        for path in paths:
+            data = self._site.disk.get(path)
+            if data is None:
+                self._break(f"{path} is named and is not there")
+            else:
+                found += json.loads(data)
+        return found
+
+    def _break(self, promise: str) -> None:
+        self.broken.append(promise)
+        self._site.world.trace.append(f"BROKEN: {promise}")

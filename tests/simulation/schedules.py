@@ -1,0 +1,285 @@
+"""One schedule: drivers, publishers and askers on a pipeline, whatever befalls them, and the last attempt that comes to the end."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache, partial
+from random import Random
+
+import pytest
+from pydantic import BaseModel
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
+from spark_jobs.protocol.documents import OnRewind, Publish
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import RunId
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.launch import RunOptions, launch
+from tests.simulation.delta_tables import Tables
+from tests.simulation.promises import HOME, Promises
+from tests.simulation.seams import simulated
+from tests.simulation.stages import NO_SPARK, Site
+from tests.simulation.storage import Disk
+from tests.simulation.world import Actor, Chaos, Host, Process, Violation, World
+
+WAREHOUSE = "/simulated/tables"
+SINKS = ("copied", "again")
+Guard = Callable[[Site, pytest.MonkeyPatch], AbstractContextManager[None] | None]
+
+
+class Params(BaseModel):
+    warehouse: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a schedule is about.
+
+    Args:
+        bounded: Rounds that end, in place of a pipeline that runs on. They go on in one work directory, so that the home's lock has to
+            hold across hosts; a pipeline that runs on does not rest on it.
+        unaligned: Checkpoints do not wait.
+        external: Somebody else publishes.
+        between: Another stage, without a table, lies between the two that have one.
+        rewinds: Now and then a start begins anew.
+        rows: So many rows come in.
+    """
+
+    bounded: bool = False
+    unaligned: bool = False
+    external: bool = False
+    between: bool = False
+    rewinds: bool = False
+    rows: int = 8
+
+    @staticmethod
+    def drawn(random: Random) -> "Plan":
+        bounded, unaligned, external, between, rewinds = (random.random() < 0.4 for _ in range(5))
+        return Plan(bounded and not external, unaligned, external and not bounded, between, rewinds)
+
+
+@cache
+def pipeline_of(plan: Plan) -> Pipeline:
+    """Rows that are copied from table to table."""
+    found = Pipeline(
+        "simulated",
+        params=Params,
+        checkpoint=CheckpointSettings(interval="1 second", unaligned=plan.unaligned, tolerable_failures=3),
+        restart=RestartStrategy.fixed_delay(attempts=5, delay="200 milliseconds"),
+        on_end="suspend" if plan.bounded else "drain",
+    )
+
+    @found.source(bounded=plan.bounded)
+    def events(spark: SparkSession, params: Params) -> DataFrame:
+        raise NotImplementedError
+
+    @found.stage(sink=DeltaSink("{warehouse}/copied"))
+    def copied(events: DataFrame) -> DataFrame:
+        return events
+
+    if plan.between:
+
+        @found.stage()
+        def passed(copied: DataFrame) -> DataFrame:
+            return copied
+
+    @found.stage(sink=DeltaSink("{warehouse}/again"), inputs={"before": "passed" if plan.between else "copied"})
+    def again(before: DataFrame) -> DataFrame:
+        return before
+
+    return found
+
+
+@dataclass
+class Outcome:
+    """How a schedule ended."""
+
+    trace: list[str]
+    counts: Counter[str]
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+class Schedule:
+    """The actors of one schedule.
+
+    Args:
+        seed: Decides everything.
+        plan: What it is about; drawn from the seed unless given.
+        chaos: What may befall.
+    """
+
+    def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
+        self.world = World(seed, chaos or Chaos())
+        self.plan = plan or Plan.drawn(self.world.random)
+        if self.plan.bounded:
+            self.world.chaos.reboots = 0
+        disk = Disk(self.world)
+        self.site = Site(self.world, disk, Tables(self.world), {} if self.plan.bounded else None)
+        self.promises = Promises(self.site)
+        self.home = self.site.files(HOME)
+        self.hosts = [Host("one"), Host("two")]
+        self.errors: Counter[str] = Counter()
+        self.refusals: list[str] = []
+        """What drivers have ended with, and the remedy."""
+        self.answers: dict[str, CheckpointResponse] = {}
+        self._started = 0
+        self._fresh = 0
+        for sink in SINKS:
+            self.promises.watch(self.site.tables.make(f"{WAREHOUSE}/{sink}"))
+        self.world.each_step.append(self.promises.check)
+
+    def run(self, guard: Guard | None = None) -> Outcome:
+        """Runs to the end.
+
+        Args:
+            guard: Switches something of the product off.
+
+        Raises:
+            Violation: A promise was broken.
+        """
+        with simulated(self.site) as patch, (guard(self.site, patch) if guard else None) or nullcontext():
+            try:
+                self._act()
+            finally:
+                self.world.end()
+        return Outcome(self.world.trace, self.promises.counts, self.errors)
+
+    def _act(self) -> None:
+        test = Process("test", Host("elsewhere"), mortal=False)
+        self.world.spawn(test, "input", self._deliver)
+        supervisors = [self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in (1, 2)]
+        askers = [self.world.spawn(test, "asker", self._ask)]
+        if self.plan.external:
+            askers += [self.world.spawn(test, f"publisher-{n}", self._publish_now_and_then) for n in (1, 2)]
+        self.world.run(lambda: all(actor.done for actor in supervisors), 60_000)
+        self.world.calm()
+        self._finish()
+        self.world.run(lambda: all(actor.done for actor in askers), 60_000)
+        self._check_end()
+
+    def _deliver(self) -> None:
+        while self.site.input.rows < self.plan.rows:
+            self.site.input.rows += 1
+            self.world.sleep(self.world.random.uniform(0.0, 3.0))
+
+    def _supervise(self) -> None:
+        for _ in range(3):
+            actor = self._start(self.world.random.choice(self.hosts))
+            self.world.until(lambda actor=actor: actor.done, self.world.random.uniform(2.0, 30.0))  # type: ignore[misc]
+            self.world.sleep(self.world.random.uniform(0.0, 2.0))
+
+    def _start(self, host: Host) -> Actor:
+        self._started += 1
+        process = Process(f"driver-{self._started}", host, mortal=True)
+        return self.world.spawn(process, "main", self._drive)
+
+    def _drive(self) -> None:
+        random, options = self.world.random, RunOptions(RunId(f"round-{self.site.input.rows}" if self.plan.bounded else "live"))
+        policy = Publish.EXTERNAL if self.plan.external else None
+        if self.plan.rewinds and random.random() < 0.3 and self._fresh < 2:
+            self._fresh += 1
+            rewind = random.choice((OnRewind.REFUSE, OnRewind.REPLACE))
+            options = RunOptions(RunId(f"fresh-{self._fresh}"), fresh=True, on_rewind=rewind)
+        options = RunOptions(options.run, publish=policy, fresh=options.fresh, on_rewind=options.on_rewind)
+        self._launch(options)
+
+    def _launch(self, options: RunOptions) -> None:
+        try:
+            launch(pipeline_of(self.plan), self.home, {"warehouse": WAREHOUSE}, options, lambda: NO_SPARK)
+            self.errors["none"] += 1
+        except StreamPipelineError as error:
+            self.errors[type(error).__name__] += 1
+            self.world.trace.append(f"{type(error).__name__}: {error.failed}")
+            self.refusals.append(f"{type(error).__name__}: {error.failed} {error.remedy}")
+
+    def _publish_now_and_then(self) -> None:
+        for _ in range(12):
+            self.world.sleep(self.world.random.uniform(0.0, 6.0))
+            process = Process("publisher", self.world.random.choice(self.hosts), mortal=True)
+            actor = self.world.spawn(process, "main", self._publish)
+            self.world.until(lambda actor=actor: actor.done, 30.0)  # type: ignore[misc]
+
+    def _publish(self) -> None:
+        try:
+            publish(self.home)
+        except StreamPipelineError as error:
+            self.errors[f"publisher: {type(error).__name__}"] += 1
+
+    def _ask(self) -> None:
+        requests = CheckpointRequests(self.home)
+        for number in range(4):
+            request = request_id(str(number))
+            for _ in range(20):
+                self.world.sleep(self.world.random.uniform(0.0, 2.0))
+                try:
+                    answer = requests.ask(request)
+                except StreamPipelineError:
+                    continue
+                if answer is not None and self.answers.setdefault(request, answer) != answer:
+                    raise Violation(f"{request} was answered twice: {self.answers[request]} and {answer}")
+
+    def _finish(self) -> None:
+        """Whatever has happened, attempts that nothing befalls come to the end; a refusal is obeyed as its remedy says."""
+        for number in range(8):
+            if self.plan.bounded:
+                self.world.run(lambda: not self._at_work(), 60_000)
+            self._started += 1
+            process = Process(f"last-{self._started}", Host(f"last-{self._started}"), mortal=False)
+            refused = number > 0 and self.plan.rewinds and bool(self.refusals) and "--fresh" in self.refusals[-1]
+            actor = self.world.spawn(process, "main", partial(self._launch, self._last_options(refused)))
+            self.world.run(lambda actor=actor: actor.done or self._is_public(), 60_000)  # type: ignore[misc]
+            if self._is_public():
+                return self._cancel(actor)
+        raise Violation(f"no attempt comes to the end: {self.errors}, {self.refusals[-1:]}")
+
+    def _last_options(self, fresh: bool) -> RunOptions:
+        policy = Publish.EXTERNAL if self.plan.external else None
+        run = RunId(f"last-{self._started}" if self.plan.bounded or fresh else "live")
+        return RunOptions(run, publish=policy, fresh=fresh, on_rewind=OnRewind.REPLACE if fresh else OnRewind.REFUSE)
+
+    def _cancel(self, actor: Actor) -> None:
+        """Ends the last attempt, and whoever else is still at work."""
+        stop = Process("operator", Host("elsewhere"), mortal=False)
+        self.world.spawn(stop, "cancel", lambda: self._cancel_newest(actor))
+        self.world.run(lambda: not self._at_work(), 60_000)
+
+    def _at_work(self) -> bool:
+        """Whether any driver is."""
+        return any(actor.process.name.startswith(("driver", "last")) for actor in self.world.actors)
+
+    def _cancel_newest(self, actor: Actor) -> None:
+        while not actor.done:
+            live = Channel(self.home).attempts.latest()
+            if live is not None:
+                owners = Owners(self.home, live.attempt)
+                owners.cancel(owners.take_charge("test").owner, "the schedule is over")
+            self.world.sleep(1.0)
+
+    def _is_public(self) -> bool:
+        """Whether every row is public; by the policy of somebody else, whether it could be."""
+        if self.site.input.rows < self.plan.rows:
+            return False
+        if self.plan.external:
+            newest = self.promises.manifests.get(max(self.promises.manifests, default=0))
+            rows = [len(self.promises.held(newest, sink)) if newest else 0 for sink in SINKS]
+        else:
+            rows = [len(self.promises.rows(self.site.tables.by_path[f"{WAREHOUSE}/{sink}"])) for sink in SINKS]
+        return rows == [self.plan.rows] * len(SINKS)
+
+    def _check_end(self) -> None:
+        if self.plan.external:
+            try:
+                publish(self.home)
+            except StreamPipelineError as error:
+                raise Violation(f"the newest checkpoint cannot be published: {error}") from error
+        self.promises.check()
+        for sink in SINKS:
+            rows = sorted(self.promises.rows(self.site.tables.by_path[f"{WAREHOUSE}/{sink}"]))
+            if rows != list(range(self.plan.rows)):
+                raise Violation(f"table {sink} has {rows} of {self.plan.rows} rows")

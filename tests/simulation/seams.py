@@ -1,0 +1,149 @@
+"""Where the product meets Spark, threads, clocks and the operating system: what stands there in a world. All else is the product's own."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tenacity.nap
+
+from spark_jobs.control import checkpoint_requests
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol import codec, ids
+from spark_jobs.protocol.errors import HomeInUseError
+from spark_jobs.publication import delta_rs, staged_files
+from spark_jobs.runtime import (
+    application,
+    checkpoint_try,
+    coordinator,
+    gate,
+    pinning,
+    private_log,
+    restarting,
+    restore,
+    round_run,
+    running_pipeline,
+    running_stage,
+    staging,
+)
+from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.plan import BatchFacts
+from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.storage import open as open_storage
+from tests.simulation.stages import Site, build_stage
+from tests.simulation.threads import OneAfterTheOther, SimulatedLock, holding, threading_in, time_in
+
+_LOOK_EVERY_S = 2.0
+_BACK_OFF_S = 0.2
+
+
+class _Heartbeat:
+    """Tells nobody anything."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> "_Heartbeat":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class _Tombstones:
+    """No sink of the simulation has deletes."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def remembered_by(self, *_: object) -> bool:
+        return False
+
+    def inherit(self, *_: object) -> None: ...
+
+
+def _cancellation(site: Site) -> type[Cancellation]:
+    class Looking(Cancellation):
+        """Looks when it is asked, now and then, in place of a thread."""
+
+        _looked_s = 0.0
+
+        def __init__(self, owners: Owners) -> None:
+            super().__init__(owners)
+
+        def __enter__(self) -> Cancellation:
+            self._look()
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def check(self) -> None:
+            if site.world.clock_s >= self._looked_s + _LOOK_EVERY_S:
+                self._looked_s = site.world.clock_s
+                self._look()
+            super().check()
+
+    return Looking
+
+
+def _size_bytes(site: Site, path: str, table_uri: str) -> int | None:
+    site.world.pause(f"stat {path}")
+    found = site.disk.get(path)
+    return None if found is None else len(found)
+
+
+def _in_use() -> HomeInUseError:
+    return HomeInUseError("Another driver is at work.", safe="This start has changed nothing.", remedy="Wait for it.")
+
+
+@contextmanager
+def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
+    """Runs the product in a world while the context is open. What is replaced, and why, is this function's body."""
+    world = site.world
+    threading, time = threading_in(world), time_in(world)
+
+    def host() -> str:
+        return "the test" if world.current is None else world.current.process.host.name
+
+    def boot() -> str:
+        return "" if world.current is None else f"{host()}-{world.current.process.host.boot}"
+
+    replaced: list[tuple[Any, str, Any]] = [
+        # time, chance and threads
+        *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
+        *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage)),
+        (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
+        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (checkpoint_try, pinning, restore)),
+        *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
+        (private_log, "Lock", lambda: SimulatedLock(world)),
+        (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
+        # the operating system: hosts, their locks, the driver's own log
+        (application, "boot_id", boot),
+        (application, "os", SimpleNamespace(getpid=lambda: 1)),
+        (application, "socket", SimpleNamespace(gethostname=host)),
+        (application, "driver_lock", lambda home, request: holding(world, site.locks, "driver", _in_use)),
+        (application, "jvm_lock", lambda home, spark: SimpleNamespace(release=lambda: None)),
+        (application, "driver_log", lambda *_: nullcontext()),
+        (application, "bounded_outputs", lambda *_: nullcontext()),
+        (application, "Cancellation", _cancellation(site)),
+        (application, "Heartbeat", _Heartbeat),
+        (checkpoint_requests, "driver_at_work", lambda files: True),
+        # Spark and Delta
+        (application, "check_shared", lambda *_: None),
+        (application, "session_for_run", lambda spark: spark),
+        (application, "Tombstones", _Tombstones),
+        (restarting, "application_has_ended", lambda spark: False),
+        (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
+        (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
+        (staging, "fit", lambda frame, schema: frame),
+        *((module, "build_stage", partial(build_stage, site)) for module in (round_run, running_pipeline)),
+        (delta_rs, "DeltaTable", site.tables.open),
+        (staged_files, "_size_bytes", partial(_size_bytes, site)),
+    ]
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for owner, name, stand_in in replaced:
+            patch.setattr(owner, name, stand_in)
+        yield patch

@@ -1,0 +1,378 @@
+"""What stands for Spark: numbered rows that each stage hands on as they are, batch by batch, through Spark's own logs.
+
+A query plans batch N in its offset log, gives the rows to the product's ``foreachBatch``, and commits N; after a start it does the planned
+batch again. Everything around it is the product's own: the stage, its query, its writer, its gate, its private log.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.api.source import Source
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.documents import PinnedInput, Publisher
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.pins import DeltaPin
+from spark_jobs.publication.delta_rs import check_publishable
+from spark_jobs.runtime.bounds import NO_OFFSET, Bound, ChannelBound, DeltaBound, NoBound, channel_position, delta_offset
+from spark_jobs.runtime.channel_cut import log_directory
+from spark_jobs.runtime.gate import Gate
+from spark_jobs.runtime.log_folding import Consumer
+from spark_jobs.runtime.outlets import Outlet, PublicTable
+from spark_jobs.runtime.private_log import PrivateLog
+from spark_jobs.runtime.round_site import RoundSite
+from spark_jobs.runtime.spark_log import OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
+from spark_jobs.runtime.stage import StageOutput, StageRun
+from spark_jobs.runtime.staging import file_prefix
+from spark_jobs.runtime.tables import StagingTable
+from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
+from tests.simulation.storage import Disk, SimulatedFiles
+from tests.simulation.threads import SimulatedThread
+from tests.simulation.world import Interrupted, World
+
+PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+SOURCE_TABLE = "events"
+_FILES_MAX = 2
+
+
+@dataclass
+class Input:
+    """The pipeline's source: so many rows are there, numbered from 0."""
+
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch's frame."""
+
+    numbers: tuple[int, ...]
+    sparkSession: Any = None
+
+    def count(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass
+class Site:
+    """What all stages of a world share."""
+
+    world: World
+    disk: Disk
+    tables: Tables
+    locks: dict[str, str] | None = None
+    """Those of the home, where they hold across hosts; None: a host does not see another one's."""
+    input: Input = field(default_factory=Input)
+
+    def files(self, path: str) -> SimulatedFiles:
+        return SimulatedFiles(self.disk, path)
+
+    def write_files(self, rows: Rows, table_path: str, prefix: str) -> list[dict[str, Any]]:
+        """As :meth:`~spark_jobs.publication.delta_jvm.DeltaJvm.write_files`: one or two files, for nobody durable yet."""
+        random, numbers = self.world.random, list(rows.numbers)
+        split = random.randint(1, len(numbers)) if len(numbers) > 1 and random.random() < 0.5 else len(numbers)
+        adds = []
+        for part in (numbers[:split], numbers[split:])[:_FILES_MAX]:
+            if part:
+                name, data = f"{prefix}{self.world.uuid4()}.parquet", json.dumps(part).encode()
+                self.files(table_path).write_volatile(name, data)
+                stats = json.dumps({"numRecords": len(part)})
+                adds.append(
+                    {
+                        "path": name,
+                        "partitionValues": {},
+                        "size": len(data),
+                        "modificationTime": 0,
+                        "dataChange": True,
+                        "stats": stats,
+                    }
+                )
+        return adds
+
+
+class DiskPath(PurePosixPath):
+    """A path of a world's disk, as far as the sweep uses one."""
+
+    disk: Disk
+
+    @staticmethod
+    def on(disk: Disk, path: str) -> "DiskPath":
+        class Here(DiskPath):
+            pass
+
+        Here.disk = disk
+        return Here(path)
+
+    def rglob(self, pattern: str) -> list["DiskPath"]:
+        self.disk.world.pause(f"list {self}")
+        return [found for path in self.disk.below(str(self)) if (found := type(self)(path)).match(pattern)]
+
+    def is_file(self) -> bool:
+        return self.disk.get(str(self)) is not None
+
+    def unlink(self, missing_ok: bool) -> None:
+        self.disk.world.pause(f"delete {self}")
+        if self.is_file():
+            self.disk.remove(str(self))
+            self.disk.watcher.deleted(str(self))
+
+
+class Frame:
+    """A stage's result: what it is read from, until its query is started by Spark's writer."""
+
+    def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound]) -> None:
+        self.sparkSession = SimpleNamespace()
+        self._site, self._log, self._bounds = site, log, bounds
+        self._writer: Any = None
+        self._trigger: Mapping[str, Any] = {}
+
+    @property
+    def writeStream(self) -> "Frame":
+        return Frame(self._site, self._log, self._bounds)
+
+    def queryName(self, name: str) -> "Frame":
+        return self
+
+    def option(self, key: str, value: str) -> "Frame":
+        return self
+
+    def outputMode(self, mode: str) -> "Frame":
+        return self
+
+    def foreachBatch(self, writer: Any) -> "Frame":
+        self._writer = writer
+        return self
+
+    def trigger(self, **trigger: Any) -> "Frame":
+        self._trigger = trigger
+        return self
+
+    def start(self) -> "Query":
+        return Query(self._site, self._log, self._bounds, self._writer, self._trigger)
+
+
+class Query:
+    """A running query: Spark's micro-batches, in an actor of their own."""
+
+    def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], writer: Any, trigger: Mapping[str, Any]) -> None:
+        self._site, self._log, self._bounds, self._writer, self._trigger = site, log, bounds, writer, trigger
+        self._files = site.files(f"{log.files.url.removeprefix('file://')}/{log.directory}")
+        self._failure: BaseException | None = None
+        self._thread = SimulatedThread(site.world, target=self._run, name=f"query-{log.directory.split('/')[1]}")
+        self._thread.start()
+
+    @property
+    def isActive(self) -> bool:
+        return self._thread.is_alive()
+
+    def awaitTermination(self, timeout: int) -> bool:
+        ended = self._site.world.until(lambda: not self._thread.is_alive(), timeout)
+        if self._failure is not None:
+            raise StreamingQueryException(str(self._failure)) from self._failure
+        return ended
+
+    def stop(self) -> None:
+        self._thread.interrupt()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Interrupted:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a batch raises: Spark's edge
+            self._failure = error
+
+    def _work(self) -> None:
+        if self._log.query_id() is None:
+            self._log.begin(str(self._site.world.uuid4()))
+        last = self._log.last_commit()
+        if last >= 0:
+            self._positions(last)  # a query that starts plans its last batch once more
+        available = self._newest() if "availableNow" in self._trigger else None
+        while True:
+            last, batch = self._log.last_commit(), self._log.last_offsets()
+            if batch <= last:
+                lines = self._plan(last, available)
+                if lines is None and "processingTime" not in self._trigger:
+                    return
+                if lines is None:
+                    self._site.world.sleep(0.1)
+                    continue
+                batch = BatchId(last + 1)
+                entry = OffsetEntry(OFFSETS_VERSION, {"batchWatermarkMs": 0}, tuple(lines))
+                self._files.write_volatile(f"offsets/{batch}", entry.to_bytes())
+            self._writer(Rows(self._rows(batch), SimpleNamespace()), batch)
+            commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})
+            self._files.write_volatile(f"commits/{batch}", f"v2\n{commit}".encode())
+            if "once" in self._trigger:
+                return
+
+    def _lines(self, batch: int) -> Sequence[str]:
+        return [NO_OFFSET] * len(self._bounds) if batch < 0 else self._log.offsets(BatchId(batch)).sources
+
+    def _newest(self) -> list[tuple[int, int]]:
+        return [self._end_of(bound) for bound in self._bounds]
+
+    def _end_of(self, bound: Bound) -> tuple[int, int]:
+        """The position after everything that an input has now."""
+        return (self._versions(bound)[-1] + 1 if self._versions(bound) else 0, -1)
+
+    def _versions(self, bound: Bound) -> list[int]:
+        if not isinstance(bound, ChannelBound):
+            return list(range(self._site.input.rows))
+        names = self._site.files(bound.log.path).names("_delta_log")
+        return [int(name[:20]) for name in names if name.endswith(".json")]
+
+    def _plan(self, last: int, available: Sequence[tuple[int, int]] | None) -> list[str] | None:
+        """Where the next batch ends; None where there is nothing new."""
+        lines = []
+        before = self._lines(last)
+        for number, (bound, line) in enumerate(zip(self._bounds, before, strict=True)):
+            begin = _position(line)
+            end = available[number] if available else self._end_of(bound)
+            lines.append(line if end <= begin else self._line(bound, self._some(bound, begin, end)))
+        return None if lines == list(before) else lines
+
+    def _some(self, bound: Bound, begin: tuple[int, int], end: tuple[int, int]) -> tuple[int, int]:
+        """A part of what there is, as a limit on batches would make it."""
+        random = self._site.world.random
+        version = random.randint(begin[0] + 1, end[0])
+        if (
+            isinstance(bound, ChannelBound)
+            and version < end[0]
+            and random.random() < 0.2
+            and len(self._paths(bound, version)) > 1
+        ):
+            return version, 0
+        return version, -1
+
+    def _line(self, bound: Bound, position: tuple[int, int]) -> str:
+        table = bound.log.table_id if isinstance(bound, ChannelBound) else SOURCE_TABLE
+        line: dict[str, Any] = json.loads(delta_offset(table, position[0]))
+        return json.dumps(line | {"index": position[1]})
+
+    def _rows(self, batch: int) -> tuple[int, ...]:
+        """The rows of a batch, read from where they were staged."""
+        found: list[int] = []
+        for path in self._positions(batch):
+            if isinstance(path, int):
+                found.append(path)
+                continue
+            directory, _, name = unquote(urlsplit(path).path).rpartition("/")
+            found += json.loads(self._site.files(directory).read(name))
+        return tuple(found)
+
+    def _positions(self, batch: int) -> list[int | str]:
+        """What a batch reads: the numbers of the source's rows, and the files of its channels."""
+        found: list[int | str] = []
+        for bound, before, line in zip(self._bounds, self._lines(batch - 1), self._lines(batch), strict=True):
+            begin, end = _position(before), _position(line)
+            for version in range(begin[0], end[0] + (end[1] >= 0)):
+                if not isinstance(bound, ChannelBound):
+                    found.append(version)
+                    continue
+                first = begin[1] + 1 if version == begin[0] else 0
+                stop = end[1] + 1 if version == end[0] else None
+                found += self._paths(bound, version)[first:stop]
+        return found
+
+    def _paths(self, bound: ChannelBound, version: int) -> list[str]:
+        data = self._site.files(bound.log.path).read(f"_delta_log/{version:020d}.json")
+        actions = [json.loads(line) for line in data.decode().splitlines()]
+        return [action["add"]["path"] for action in actions if "add" in action]
+
+
+def _position(line: str) -> tuple[int, int]:
+    position = channel_position(line)
+    return (0, -1) if position is None else (position.version, position.index)
+
+
+def build_stage(
+    site: Site,
+    stage: Stage,
+    round_site: RoundSite,
+    outputs: Mapping[StageName, StageOutput],
+    earlier: StageRun | None = None,
+    ended: frozenset[str] = frozenset(),
+) -> StageRun:
+    """As :func:`spark_jobs.runtime.build.build_stage`, for stages that hand on what they read."""
+    if ended or earlier:
+        raise NotImplementedError("no input ends beside one that does not")
+    work = round_site.work
+    log = SparkLog(work, checkpoint_directory(stage.name))
+    bounds = [_bound(site, node, number, log, round_site, outputs) for number, node in enumerate(stage.inputs.values())]
+    frame = cast(DataFrame, Frame(site, log, bounds))
+    outlet = _outlet(site, stage, round_site, frame)
+    private = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)
+    private.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, outlet.public.facts if outlet.public else {})
+    return StageRun(
+        stage=stage,
+        query_name=stage.name,
+        frame=frame,
+        checkpoint_path=f"{work.url}/{log.directory}",
+        outlet=outlet,
+        directory=site.files(str(outlet.staged_in.path)),
+        file_prefix=file_prefix(round_site.incarnation, stage.name),
+        spark_log=log,
+        output=StageOutput(stage.name, private, None, None, False),
+        upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
+        bounds=bounds,
+        arguments=list(stage.inputs),
+        ended=ended,
+        watermarks={},
+        has_timers=False,
+        undrained=(),
+        heartbeat=round_site.heartbeat,
+        cancellation=round_site.cancellation,
+        gate=Gate(),
+    )
+
+
+def _bound(
+    site: Site, node: Any, number: int, log: SparkLog, round_site: RoundSite, outputs: Mapping[StageName, StageOutput]
+) -> Bound:
+    if isinstance(node, Stage):
+        output = outputs[node.name]
+        output.add_consumer(Consumer(log, number))
+        return ChannelBound(output.producer, output.log)
+    if not isinstance(node, Source):
+        raise NotImplementedError(f"{node} is neither a source nor a stage")
+    if not node.bounded:
+        return NoBound()
+    pinned = round_site.rounds.pinned(round_site.round, node.name)
+    if pinned is None:
+        pin = DeltaPin(path="/events", table=SOURCE_TABLE, version=site.input.rows - 1)
+        pinned = round_site.rounds.pin(round_site.round, PinnedInput(input=node.name, pins=(pin,)))
+    (found,) = pinned.pins
+    assert isinstance(found, DeltaPin)
+    return DeltaBound(found)
+
+
+def _outlet(site: Site, stage: Stage, round_site: RoundSite, frame: DataFrame) -> Outlet:
+    place = round_site.places[stage.sink.name].path if stage.sink else round_site.channels / stage.name
+    path = cast(Path, DiskPath.on(site.disk, str(place)))
+    metadata = {"id": f"id-of-{place}", "schemaString": SCHEMA_TEXT, "partitionColumns": [], "configuration": {}}
+    table = StagingTable(path, StructType(), metadata, PROTOCOL)
+    if stage.sink is None:
+        return Outlet(table, None, None, frame)
+    site.tables.make(str(place))
+    facts, publisher = check_publishable(table.uri, stage.sink.mode)
+    compared = {
+        "table_id": facts.table_id,
+        "schema_sha256": facts.schema_sha256,
+        "protocol_sha256": facts.protocol_sha256,
+        "publisher": Publisher(publisher).value,
+    }
+    return Outlet(table, PublicTable(table.uri, (), publisher, compared), None, frame)
+
+
+NO_SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl=None)))

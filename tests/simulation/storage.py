@@ -1,0 +1,217 @@
+"""The storage port in a world: every operation is a point at which others go on, and some of them fail or come late."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Union
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StorageError
+from spark_jobs.storage.files import Digest
+from tests.simulation.world import Host, World
+
+Tree = dict[str, Union[bytes, "Tree"]]
+
+
+@dataclass
+class LateCreate:
+    """A create whose answer was lost, and that has not happened yet: an object store may still do it."""
+
+    path: str
+    data: bytes
+
+
+class Watcher:
+    """Told of every change, after it."""
+
+    def created(self, path: str, data: bytes) -> None: ...
+
+    def replaced(self, path: str) -> None: ...
+
+    def deleted(self, path: str) -> None: ...
+
+
+class Disk:
+    """All files of a world, by absolute path; seen by all its hosts."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.watcher = Watcher()
+        self.late: list[LateCreate] = []
+        self.landed = 0
+        self._root: Tree = {}
+        self._volatile: dict[str, Host] = {}
+        world.on_reboot.append(self._lose)
+        world.each_step.append(self._land)
+
+    def get(self, path: str) -> bytes | None:
+        """A file's bytes, without a point."""
+        above, name = self._parent(path)
+        found = None if above is None else above.get(name)
+        return found if isinstance(found, bytes) else None
+
+    def put(self, path: str, data: bytes) -> None:
+        above = self._root
+        *folders, name = path.strip("/").split("/")
+        for folder in folders:
+            inner = above.setdefault(folder, {})
+            if not isinstance(inner, dict):
+                raise AssertionError(f"{path} is below a file")
+            above = inner
+        above[name] = data
+
+    def put_volatile(self, path: str, data: bytes) -> None:
+        """What a host has written and not made durable."""
+        self.put(path, data)
+        actor = self.world.current
+        if actor is not None:
+            self._volatile[path] = actor.process.host
+
+    def synced(self, path: str) -> None:
+        self._volatile.pop(path, None)
+
+    def listed(self, path: str) -> list[str]:
+        above, name = self._parent(path)
+        found = self._root if path.strip("/") == "" else None if above is None else above.get(name)
+        return sorted(found) if isinstance(found, dict) else []
+
+    def below(self, path: str) -> list[str]:
+        """Every file at or below ``path``."""
+        if self.get(path) is not None:
+            return [path]
+        return [each for name in self.listed(path) for each in self.below(f"{path}/{name}")]
+
+    def remove(self, path: str) -> None:
+        """Removes a file, or what is left of a directory."""
+        above, name = self._parent(path)
+        if above is not None and above.pop(name, None) is not None:
+            self.synced(path)
+
+    def _parent(self, path: str) -> tuple[Tree | None, str]:
+        above = self._root
+        *folders, name = path.strip("/").split("/")
+        for folder in folders:
+            inner = above.get(folder)
+            if not isinstance(inner, dict):
+                return None, name
+            above = inner
+        return above, name
+
+    def _lose(self, host: Host) -> None:
+        for path in [path for path, at in self._volatile.items() if at is host]:
+            if self.world.random.random() < 0.5:
+                self.world.trace.append(f"lost: {path}")
+                self.remove(path)
+            self.synced(path)
+
+    def _land(self) -> None:
+        if self.late and self.world.random.random() < 0.01:
+            late = self.late.pop(self.world.random.randrange(len(self.late)))
+            if self.get(late.path) is None:
+                self.world.trace.append(f"lands late: {late.path}")
+                self.landed += 1
+                self.put(late.path, late.data)
+                self.watcher.created(late.path, late.data)
+
+
+class SimulatedFiles:
+    """A directory of a world's disk; see :class:`spark_jobs.storage.files.Files`, whose promises it keeps."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk, self._root, self._world = disk, root, disk.world
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    def below(self, directory: str) -> "SimulatedFiles":
+        return SimulatedFiles(self._disk, f"{self._root}/{directory}")
+
+    def create(self, path: str, data: bytes) -> None:
+        self._point("create", path)
+        kinds = ("fails", "is done, unknown", "is not done, unknown")
+        fault = self._world.fault(*kinds, *(() if "/work/" in self._path(path) else ("comes late, unknown",) * 3))
+        if fault == "fails":
+            raise StorageError(f"{path} cannot be written.", path=path)
+        if fault == "comes late, unknown":
+            self._disk.late.append(LateCreate(self._path(path), data))
+        if fault in (None, "is done, unknown"):
+            found = self._disk.get(self._path(path))
+            if found is not None and found != data:
+                raise AlreadyExistsError(f"{path} exists.", path=path)
+            self._disk.put(self._path(path), data)
+            if found is None:
+                self._disk.watcher.created(self._path(path), data)
+        if fault is not None:
+            raise OutcomeUnknownError(f"Whether {path} was made is unknown.", path=path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._point("replace", path)
+        self._disk.put(self._path(path), data)
+        self._disk.watcher.replaced(self._path(path))
+
+    def read(self, path: str) -> bytes:
+        self._point("read", path)
+        self._fail(path)
+        found = self._disk.get(self._path(path))
+        if found is None:
+            raise NotFoundError(f"{path} is not there.", path=path)
+        return found
+
+    def digest(self, path: str) -> Digest:
+        data = self.read(path)
+        return Digest(len(data), sha256(data))
+
+    def adopt(self, source: Path, path: str) -> None:
+        self._point("adopt", path)
+        data = self._disk.get(str(source))
+        if data is None:
+            raise NotFoundError(f"{source} is not there.", path=str(source))
+        if self._disk.get(self._path(path)) is not None:
+            raise AlreadyExistsError(f"{path} exists.", path=path)
+        self._disk.put_volatile(self._path(path), data)
+        self._disk.watcher.created(self._path(path), data)
+
+    def copy(self, source: Path, path: str) -> Digest:
+        self.adopt(source, path)
+        return self.digest(path)
+
+    def names(self, directory: str) -> list[str]:
+        self._point("list", directory)
+        self._fail(directory)
+        return self._disk.listed(self._path(directory))
+
+    def delete(self, path: str) -> None:
+        """One file after the other: a crash leaves some."""
+        for each in self._disk.below(self._path(path)):
+            self._point("delete", each.removeprefix(f"{self._root}/"))
+            self._disk.remove(each)
+            self._disk.watcher.deleted(each)
+        self._point("delete", path)
+        if not self._disk.below(self._path(path)):
+            self._disk.remove(self._path(path))
+
+    def sync(self, *paths: str) -> None:
+        self._point("sync", " ".join(paths))
+        for path in paths:
+            self._disk.synced(self._path(path))
+
+    def write_volatile(self, path: str, data: bytes) -> None:
+        """As Spark writes its own logs: created if absent, made durable by nobody.
+
+        Raises:
+            AlreadyExistsError: It is there.
+        """
+        self._point("write", path)
+        if self._disk.get(self._path(path)) is not None:
+            raise AlreadyExistsError(f"{path} exists.", path=path)
+        self._disk.put_volatile(self._path(path), data)
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _point(self, operation: str, path: str) -> None:
+        self._world.pause(f"{operation} {path}")
+
+    def _fail(self, path: str) -> None:
+        if self._world.fault("fails", "goes on") == "fails":
+            raise StorageError(f"{path} cannot be read.", path=path)

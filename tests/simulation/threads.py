@@ -1,0 +1,140 @@
+"""Threads, locks and clocks in a world: they wait in its time, and let others go on meanwhile."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from tests.simulation.world import Actor, World
+
+T = TypeVar("T")
+
+
+class SimulatedThread:
+    """As :class:`threading.Thread`: an actor of the process that starts it."""
+
+    def __init__(self, world: World, *, target: Callable[[], None], name: str, daemon: bool = True) -> None:
+        self._world, self._target, self._name = world, target, name
+        self._actor: Actor | None = None
+
+    def start(self) -> None:
+        current = self._world.current
+        assert current is not None
+        self._actor = self._world.spawn(current.process, self._name, self._target)
+
+    def is_alive(self) -> bool:
+        return self._actor is not None and not self._actor.done
+
+    def interrupt(self) -> None:
+        """Ends it wherever it waits, at its next turn."""
+        if self._actor is not None:
+            self._actor.interrupted = True
+            self._actor.wakes_at_s = 0.0
+
+    def join(self) -> None:
+        self._world.until(lambda: not self.is_alive())
+
+
+class SimulatedEvent:
+    """As :class:`threading.Event`."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._set = world, False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._world.until(self.is_set, timeout)
+
+
+class SimulatedLock:
+    """As :class:`threading.Lock`."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._held = world, False
+
+    def __enter__(self) -> None:
+        self._world.until(lambda: not self._held)
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+
+
+class SimulatedCondition:
+    """As :class:`threading.Condition`, of a lock that is never held while another actor runs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait(self, timeout: float) -> None:
+        self._world.sleep(timeout)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        return self._world.until(predicate, timeout)
+
+    def notify_all(self) -> None: ...
+
+
+class OneAfterTheOther:
+    """As :class:`~concurrent.futures.ThreadPoolExecutor`, without threads."""
+
+    def __init__(self, workers: int) -> None: ...
+
+    def __enter__(self) -> "OneAfterTheOther":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: Callable[..., T], *arguments: Any) -> Iterator[T]:
+        return iter([function(*each) for each in zip(*arguments, strict=True)])
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
+        future: Future[T] = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def threading_in(world: World) -> SimpleNamespace:
+    """What stands for the module ``threading``."""
+    return SimpleNamespace(
+        Thread=lambda **options: SimulatedThread(world, **options),
+        Event=lambda: SimulatedEvent(world),
+        Condition=lambda: SimulatedCondition(world),
+    )
+
+
+def time_in(world: World) -> SimpleNamespace:
+    """What stands for the module ``time``."""
+    return SimpleNamespace(time=lambda: world.clock_s, monotonic=lambda: world.clock_s, sleep=world.sleep)
+
+
+@contextmanager
+def holding(world: World, locks: dict[str, str] | None, name: str, refusal: Callable[[], Exception]) -> Iterator[None]:
+    """Holds a lock until the context closes or the process dies.
+
+    Args:
+        world: The world.
+        locks: Those that are held; None: those that processes of one host see.
+        name: The lock.
+        refusal: What is raised where somebody holds it.
+    """
+    current = world.current
+    assert current is not None
+    held = current.process.host.locks if locks is None else locks
+    if name in held:
+        raise refusal()
+    held[name] = current.process.name
+    try:
+        yield
+    finally:
+        del held[name]
