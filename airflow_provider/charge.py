@@ -53,10 +53,16 @@ class Charge:
         if self.held is not None:
             self._hook.cancel(self._home, *self.held, reason)
 
+    def let_end(self, timeout_s: float) -> None:
+        """Waits for the end of a driver that has answered."""
+        if self.driver is not None and not self.driver.wait(timeout_s):
+            self._log.info("The driver, process %s, has answered and is still on its way to its end.", self.driver.pid)
+
     def let_go(self) -> None:
         """Leaves the driver to itself."""
         if self.driver is not None:
             self.driver.let_go()
+            self.driver = None
 
     def give_up(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
         """Sees to it that a driver that has not begun never does; one that goes on is left alone."""

@@ -177,11 +177,13 @@ class StreamPipelineOperator(BaseOperator):
                     charge.held = (number, OwnerNumber(owner))
                 elif not isinstance(error, StorageError):  # nothing is written where a home may be away
                     self._take_charge(number, str(context["ti"].id))
-                if charge.was_ended_before(error) or self._restart_after(error) is not None:
+                if charge.was_ended_before(error):
+                    return self._carry_on(context)
+                charge.log_driver(number)
+                if self._restart_after(number, error) is not None:
                     return self._carry_on(context)
                 if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
                     charge.cancel("its task has reached its execution_timeout")
-                charge.log_driver(number)
                 charge.give_up(number, error)
                 raise error
             if "reached" in event:
@@ -236,7 +238,7 @@ class StreamPipelineOperator(BaseOperator):
         self._charge = Charge(self.hook, self.home, self.log)
         return self._charge
 
-    def _restart_after(self, error: StreamPipelineError) -> Restart | None:
+    def _restart_after(self, attempt: AttemptNumber, error: StreamPipelineError) -> Restart | None:
         """The start that follows from the end of the attempt by the pipeline's restart strategy; None: nobody but Airflow may retry.
 
         Raises:
@@ -246,13 +248,12 @@ class StreamPipelineOperator(BaseOperator):
             return None
         following = self._in_charge.after_end(error)
         if isinstance(following, End):
+            self._in_charge.give_up(attempt, error)
             raise PipelineRunRefusedError(following.error) from error
         return following
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
-        driver = self._in_charge.driver
-        if driver is not None and not driver.wait(_EXIT_WAIT_S):
-            self.log.info("The driver, process %s, has answered and is still on its way to its end.", driver.pid)
+        self._in_charge.let_end(_EXIT_WAIT_S)
         facts = self.hook.facts(self.home, answer)
         done_by = None if answer.checkpoint is None else self.hook.manifest(self.home, answer.checkpoint).run
         log_result(self.log, facts, done_by)
@@ -290,9 +291,7 @@ class StreamPipelineOperator(BaseOperator):
 
     def _start_by(self, attempt: AttemptNumber) -> float | None:
         """Until when the driver may be on its way; None where it is a process that starts at once."""
-        if not self.hook.submits:
-            return None
-        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s
+        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s if self.hook.submits else None
 
     @property
     def _until_seen_s(self) -> float | None:
@@ -367,7 +366,7 @@ class StreamPipelineOperator(BaseOperator):
             if charge.was_ended_before(error):
                 return Waited.ENDED_BY_ANOTHER
             charge.log_driver(attempt)
-            if (restart := self._restart_after(error)) is not None:
+            if (restart := self._restart_after(attempt, error)) is not None:
                 return self._until_due(restart, until_seen_s)
             if not self._killed:
                 charge.give_up(attempt, error)
