@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
-from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
-from spark_jobs.protocol.ids import RunId, SinkName
+from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName
 
 
 def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str, Any]:
@@ -16,6 +16,12 @@ def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str,
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``.
     """
     return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
+
+
+def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | None) -> dict[str, Any]:
+    """What a task knows of a pipeline that it leaves at work: ``home``, ``run``, ``attempt``, and its newest ``checkpoint``, or None."""
+    checkpoint = status.checkpoint if status is not None and status.attempt == attempt else None
+    return {"home": home, "run": run, "attempt": attempt, "checkpoint": checkpoint}
 
 
 def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId | None) -> None:

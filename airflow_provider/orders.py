@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from airflow_provider.goals import WaitFor
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.restarts import RestartHistory
 
 E = TypeVar("E", bound=StrEnum)
 _MOST_DIGITS = 18
@@ -34,6 +36,8 @@ class StartOrder:
     conf: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Parameter name to the id of the Airflow connection whose password is its value."""
+    restarts: RestartHistory | None = None
+    """What the pipeline's restart strategy remembers, where it has decided on this start."""
 
 
 def choice(name: str, value: str | None, kind: type[E]) -> E | None:
@@ -121,7 +125,7 @@ def check_waits(wait_for: str, poll_interval_s: float, timeout_s: float | None, 
     Raises:
         ValueError: One of them does.
     """
-    if wait_for != "final_checkpoint":
-        raise ValueError(f"wait_for={wait_for!r} is not supported in this version; it is 'final_checkpoint'.")
+    if wait_for not in list(WaitFor):
+        raise ValueError(f"wait_for={wait_for!r} is not one of {', '.join(WaitFor)}.")
     if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
         raise ValueError("poll_interval_s, timeout_s and start_timeout_s are above 0.")

@@ -38,6 +38,7 @@ class TimeLimits:
         return None if self.first_s is None else self.began_at + self.first_s
 
 
-def time_limits(task: BaseOperator, own_s: float | None = None) -> TimeLimits:
-    """The limits of the try of a task that begins now."""
-    return TimeLimits(own_s, None if task.execution_timeout is None else task.execution_timeout.total_seconds())
+def time_limits(task: BaseOperator, own_s: float | None = None, began_at: float | None = None) -> TimeLimits:
+    """The limits of the try of a task that has begun then, in seconds since 1970; None: that begins now."""
+    airflows_s = None if task.execution_timeout is None else task.execution_timeout.total_seconds()
+    return TimeLimits(own_s, airflows_s, time.time() if began_at is None else began_at)

@@ -58,6 +58,10 @@ class Waited(Enum):
     """Its driver is at work, and the triggerer waits for the rest."""
     ENDED_BY_ANOTHER = "ended_by_another"
     """Who had charge of it before has cancelled it: the next one begins."""
+    RESTARTS = "restarts"
+    """It has failed, and the restart strategy says that it is time for the next one."""
+    FAR_ENOUGH = "far_enough"
+    """It is as far as the task waits for."""
 
 
 @dataclass(frozen=True)
@@ -306,6 +310,17 @@ def _stage_line(name: str, stage: StageStatus) -> str:
 def _watermark(watermark_ms: int) -> str:
     at = datetime.fromtimestamp(watermark_ms / 1000, UTC)
     return "at the end of time" if at.year == 9999 else f"{at:%Y-%m-%d %H:%M:%SZ}"
+
+
+def killed(home: str, *, cancelled: bool) -> InterruptedRunError:
+    """That a task was killed, which has ended its driver or left it at work."""
+    return InterruptedRunError(
+        "The task was killed.",
+        exists="Its driver was stopped." if cancelled else "A driver at work for it was left running.",
+        safe="Completed checkpoints, and what was published, stay.",
+        remedy="A next try resumes." if cancelled else "A next try waits for that driver.",
+        home=home,
+    )
 
 
 def in_use(home: str, look: FirstLook) -> HomeInUseError:

@@ -183,6 +183,7 @@ class StreamPipelineHook(BaseHook):
             fresh=order.fresh,
             on_rewind=order.on_rewind,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
+            restarts=order.restarts,
         )
         if submission is None:
             command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)

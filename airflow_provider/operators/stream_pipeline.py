@@ -1,45 +1,44 @@
 """The operator that runs a pipeline."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
+from airflow_provider.charge import Charge
 from airflow_provider.clocks import monotonic_at
-from airflow_provider.driver_log import log_last_lines
-from airflow_provider.exceptions import raising_airflow_errors
-from airflow_provider.facts import log_result
+from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
+from airflow_provider.facts import live_facts, log_result
+from airflow_provider.goals import Goal, WaitFor
 from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.local_driver import LocalDriver, check_host_lasts
+from airflow_provider.local_driver import check_host_lasts
 from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, mapping
 from airflow_provider.retry import RETRIES
 from airflow_provider.spark_conf import checked_conf
+from airflow_provider.supervision import End, Restart, next_start, not_due
 from airflow_provider.time_limits import time_limits
+from airflow_provider.triggers.patience import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waiting import Look, Next, Patience, ProgressLog, Wait, Waited, checked, first_step, in_use, not_ending
+from airflow_provider.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
+from airflow_provider.worker_wait import WorkerWait
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartResponse
-from spark_jobs.protocol.errors import (
-    DeadlineExceededError,
-    InterruptedRunError,
-    RunCancelledError,
-    StorageError,
-    StreamPipelineError,
-)
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_PROGRESS_INTERVAL_S = 10.0
 _LET_END_MAX_S = 60.0
 """How long a driver that has answered may take to end: it holds the home until then."""
 _EXIT_WAIT_S = 10.0
@@ -51,12 +50,14 @@ _SLICE_S = 0.5
 
 
 class StreamPipelineOperator(BaseOperator):
-    """Runs a pipeline to its final checkpoint.
+    """Runs a pipeline to its final checkpoint, or supervises one that has none for as long as it lives.
 
     The home is the only truth. Each try reads it first: a run that was answered is not run again, a driver that is at work for
     this task is waited for, and only else a start is requested and a driver started: on this host, or by ``spark-submit`` where
     the connection names a Spark connection. The driver outlives the task's process. Two DAG runs are two runs of the pipeline; all
     tries of one task, also after it was cleared, are one.
+
+    A pipeline with unbounded inputs is started again by its restart strategy, at the cost of no retry.
 
     Returns as XCom what :func:`airflow_provider.facts.run_facts` says.
 
@@ -71,7 +72,8 @@ class StreamPipelineOperator(BaseOperator):
         on_rewind: What a fresh start does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
-        wait_for: What ends the task.
+        wait_for: What ends the task: ``"final_checkpoint"``; ``"running"``, once the pipeline is at work, or ``"submitted"``, once its
+            driver was started: these leave it at work, and nobody starts it again when it fails.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
         conf: Spark settings, over the connection's. Templated; but a setting that does not stand in the DAG file as it is may only say
             how big the run is (:data:`airflow_provider.spark_conf.RUN_MAY_SET`).
@@ -109,7 +111,7 @@ class StreamPipelineOperator(BaseOperator):
         fresh: bool = False,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
-        wait_for: Literal["final_checkpoint"] = "final_checkpoint",
+        wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
         poll_interval_s: float = 2.0,
@@ -143,8 +145,7 @@ class StreamPipelineOperator(BaseOperator):
         self.start_timeout_s = start_timeout_s
         self.allow_driver_in_pod = allow_driver_in_pod
         self.conn_id = conn_id
-        self._driver: LocalDriver | None = None
-        self._charge: tuple[AttemptNumber, OwnerNumber] | None = None
+        self._charge: Charge | None = None
         self._killed = False
 
     @cached_property
@@ -154,6 +155,49 @@ class StreamPipelineOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Runs the pipeline, or takes up what an earlier try has begun; deferred unless ``deferrable`` is off."""
         self._forget()
+        return self._carry_on(context)
+
+    def execute_complete(
+        self, context: "Context", event: dict[str, Any], began_at: float | None = None, owner: int | None = None
+    ) -> dict[str, Any]:
+        """Ends the task by what its trigger has seen, or begins the next attempt where the one that it has waited for is over.
+
+        Args:
+            context: The task's.
+            event: What the trigger has sent.
+            began_at: When the try began, in seconds since 1970; None: an earlier version has deferred the task.
+            owner: As whom it took charge of the attempt before it was deferred.
+        """
+        self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may say another one by now
+        charge = self._forget(began_at)
+        with raising_airflow_errors():
+            if "error" in event:
+                error = reported_error(ErrorReport.model_validate(event["error"]))
+                if owner is not None:
+                    charge.held = (number, OwnerNumber(owner))
+                elif not isinstance(error, StorageError):  # nothing is written where a home may be away
+                    self._take_charge(number, str(context["ti"].id))
+                if charge.was_ended_before(error):
+                    return self._carry_on(context)
+                charge.log_driver(number)
+                if self._restart_after(number, error) is not None:
+                    return self._carry_on(context)
+                if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
+                    charge.cancel("its task has reached its execution_timeout")
+                charge.give_up(number, error)
+                raise error
+            if "reached" in event:
+                return self._left_at_work(context, number)
+            answer = self.hook.response(self.home, start_request_id(number), run_id_of(context["ti"]))
+            return self._finished(context, checked(answer, self.home))
+
+    def on_kill(self) -> None:
+        """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
+        self._killed = True
+        if self.cancel_on_kill and self._charge is not None:
+            self._charge.cancel("its task was killed")
+
+    def _carry_on(self, context: "Context") -> dict[str, Any]:
         try:
             with raising_airflow_errors():
                 order, token = self._order(run_id_of(context["ti"])), str(context["ti"].id)
@@ -166,88 +210,71 @@ class StreamPipelineOperator(BaseOperator):
                     outcome = self._wait(begun, self._until_seen_s)
                     if isinstance(outcome, StartResponse):
                         return self._finished(context, outcome)
+                    if outcome is Waited.FAR_ENOUGH:
+                        return self._left_at_work(context, begun)
                     if outcome is Waited.SEEN:
                         self._defer(begun, token)
         except KeyboardInterrupt:  # Airflow's own test runs send no kill
             self.on_kill()
             raise
 
-    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        """Ends the task by what its trigger has seen, or begins anew where somebody else has ended the attempt."""
-        self._forget()
-        self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may say another one by now
-        with raising_airflow_errors():
-            if "error" in event:
-                error = reported_error(ErrorReport.model_validate(event["error"]))
-                if not isinstance(error, StorageError):  # nothing is written where a home may be away
-                    self._take_charge(number, str(context["ti"].id))
-                if self._is_of_another(error):
-                    return self.execute(context)
-                if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
-                    self._cancel("its task has reached its execution_timeout")
-                self._log_driver(number)
-                self._give_up(number, error)
-                raise error
-            answer = self.hook.response(self.home, start_request_id(number), run_id_of(context["ti"]))
-            return self._finished(context, checked(answer, self.home))
-
-    def on_kill(self) -> None:
-        """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
-        self._killed = True
-        if self.cancel_on_kill:
-            self._cancel("its task was killed")
-
-    def _cancel(self, reason: str) -> None:
-        """Ends the attempt that this task has charge of, at once where its driver is a process of this one."""
-        if self._driver is not None and (self._charge is None or self.hook.has_charge(self.home, *self._charge)):
-            self._driver.stop()  # first: a home that is full takes no cancel
-        if self._charge is not None:
-            self.hook.cancel(self.home, *self._charge, reason)
-
-    def _take_charge(self, attempt: AttemptNumber, token: str) -> None:
-        self._charge = (attempt, self.hook.take_charge(self.home, attempt, token))
+    def _take_charge(self, attempt: AttemptNumber, token: str) -> AttemptNumber:
+        self._in_charge.take(attempt, token)
         self._check_not_killed()
+        return attempt
 
-    def _give_up(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
-        """Sees to it that a driver that has not begun never does; one that goes on is left alone."""
-        if self.hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
-            self.hook.give_up(self.home, attempt, error, None if self._charge is None else self._charge[1])
+    @property
+    def _supervises(self) -> bool:
+        """Whether a driver that fails is this task's business for as long as the pipeline lives."""
+        return WaitFor(self.wait_for) is WaitFor.FINAL_CHECKPOINT
 
-    def _is_of_another(self, error: StreamPipelineError) -> bool:
-        """Whether an attempt was ended by who had charge of it before: then this task goes on with the next one."""
-        if self._charge is None or not isinstance(error, InterruptedRunError):
-            return False
-        if isinstance(error, RunCancelledError) and error.evidence.get("owner") == self._charge[1]:
-            return False
-        if not isinstance(error, RunCancelledError) and not self.hook.ended_by_another(self.home, *self._charge):
-            return False
-        self.log.info("Attempt %s was cancelled by who had charge of it before; the next one begins.", self._charge[0])
-        return True
+    @property
+    def _in_charge(self) -> Charge:
+        return self._charge if self._charge is not None else self._forget()
 
-    def _forget(self) -> None:
-        self._limits = time_limits(self, self.timeout_s)
+    def _forget(self, began_at: float | None = None) -> Charge:
+        self._limits = time_limits(self, self.timeout_s, began_at)
         self._killed = False
-        self._driver = self._charge = None
+        self._charge = Charge(self.hook, self.home, self.log)
+        return self._charge
+
+    def _restart_after(self, attempt: AttemptNumber, error: StreamPipelineError) -> Restart | None:
+        """The start that follows from the end of the attempt by the pipeline's restart strategy; None: nobody but Airflow may retry.
+
+        Raises:
+            PipelineRunRefusedError: The strategy, or somebody, has ended the pipeline: Airflow's retries are not to begin it again.
+        """
+        if not self._supervises or self._killed:
+            return None
+        following = self._in_charge.after_end(error)
+        if isinstance(following, End):
+            self._in_charge.give_up(attempt, error)
+            raise PipelineRunRefusedError(following.error) from error
+        return following
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
-        if self._driver is not None and not self._driver.wait(_EXIT_WAIT_S):
-            self.log.info("The driver, process %s, has answered and is still on its way to its end.", self._driver.pid)
+        self._in_charge.let_end(_EXIT_WAIT_S)
         facts = self.hook.facts(self.home, answer)
         done_by = None if answer.checkpoint is None else self.hook.manifest(self.home, answer.checkpoint).run
         log_result(self.log, facts, done_by)
         emit_tables(self, context, facts)
         return facts
 
+    def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:
+        self._in_charge.let_go()
+        self.log.info("Attempt %s is %s, and is left at work.", attempt, self.wait_for)
+        return live_facts(self.hook.files(self.home).url, run_id_of(context["ti"]), attempt, self.hook.status(self.home))
+
     def _defer(self, attempt: AttemptNumber, token: str) -> NoReturn:
-        assert self._charge is not None
-        if self._driver is not None:
-            self._driver.let_go()
+        charge = self._in_charge
+        assert charge.held is not None
+        charge.let_go()
         self.defer(
             trigger=RunTrigger(
                 home=self.hook.files(self.home).url,
                 request=start_request_id(attempt),
                 attempt=attempt,
-                owner=self._charge[1],
+                owner=charge.held[1],
                 token=token,
                 deadline_at=self._limits.first_at,
                 timeout_s=self._limits.first_s,
@@ -256,23 +283,24 @@ class StreamPipelineOperator(BaseOperator):
                 cancel_on_kill=self.cancel_on_kill,
                 start_by=self._start_by(attempt),
                 start_timeout_s=self.start_timeout_s,
+                wait_for=self.wait_for,
             ),
             method_name="execute_complete",
+            kwargs={"began_at": self._limits.began_at, "owner": charge.held[1]},
         )
 
     def _start_by(self, attempt: AttemptNumber) -> float | None:
         """Until when the driver may be on its way; None where it is a process that starts at once."""
-        if not self.hook.submits:
-            return None
-        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s
+        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s if self.hook.submits else None
 
     @property
     def _until_seen_s(self) -> float | None:
         """How long this worker waits for the first sign of a driver; None: until it has answered."""
-        driver_is_here = self._driver is not None and not self._driver.submits
+        driver = self._in_charge.driver
+        driver_is_here = driver is not None and not driver.submits
         if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
             return None
-        return _UNTIL_SEEN_S if self._driver is None else self.start_timeout_s
+        return _UNTIL_SEEN_S if driver is None else self.start_timeout_s
 
     def _order(self, run: RunId) -> StartOrder:
         """What this task wants, checked as far as the Airflow side can."""
@@ -300,12 +328,10 @@ class StreamPipelineOperator(BaseOperator):
                 return look.answer
             if following is Next.ADOPT and look.live is not None:
                 self.log.info("Attempt %s is at work for this task on %s; waiting for it.", look.live.attempt, look.live.host)
-                self._take_charge(look.live.attempt, token)
-                return look.live.attempt
+                return self._take_charge(look.live.attempt, token)
             if following is Next.AWAIT and look.starting is not None:
                 self.log.info("A driver for attempt %s was asked for; waiting for it.", look.starting.attempt)
-                self._take_charge(look.starting.attempt, token)
-                return look.starting.attempt
+                return self._take_charge(look.starting.attempt, token)
             if following is Next.GIVE_WAY:
                 raise in_use(self.home, look)
             if following is Next.START:
@@ -313,14 +339,13 @@ class StreamPipelineOperator(BaseOperator):
             if time.monotonic() >= end_s:
                 raise not_ending(self.home, look)
             self._pause()
-        if self.hook.driver_is_here(order.conf) and not self.allow_driver_in_pod:
+        if self._supervises and (restart := next_start(self.hook.files(self.home), order.run)) is not None:
+            if restart.due_at > time.time():
+                return self._take_charge(restart.after, token)
+            order = replace(order, restarts=restart.history)
+        if self.hook.driver_is_here(order.conf) and not (self.allow_driver_in_pod and self._supervises):
             check_host_lasts()
-        request, self._driver = self.hook.submit(self.home, order)
-        what = "spark-submit" if self._driver.submits else "its driver"
-        self.log.info("Requested attempt %s; %s is process %s.", request.attempt, what, self._driver.pid)
-        self.log.info("Its output: %s", self._driver.output)
-        self._take_charge(request.attempt, token)
-        return request.attempt
+        return self._take_charge(self._in_charge.start(order), token)
 
     def _wait(self, attempt: AttemptNumber, until_seen_s: float | None) -> "StartResponse | Waited":
         """The answer, or why there is none yet.
@@ -329,52 +354,36 @@ class StreamPipelineOperator(BaseOperator):
             attempt: Whose answer it is.
             until_seen_s: How long to wait for the first sign of the driver; None: until it has answered.
         """
-        request, began_s = start_request_id(attempt), time.monotonic()
+        charge, request, began_s = self._in_charge, start_request_id(attempt), time.monotonic()
         deadline_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
         start = start_limit(self._start_by(attempt), self.start_timeout_s)
         wait = Wait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress, patience = ProgressLog(_PROGRESS_INTERVAL_S), Patience(deadline_s)
+        here = WorkerWait(self.hook, self.home, request, charge.driver, self.log, self._pause, self._check_not_killed)
         try:
-            while True:
-                look = self._look(request, patience, wait)
-                now_s = time.monotonic()
-                for line in progress.lines(look.status, now_s):
-                    self.log.info(line)
-                answer = wait.see(look, now_s)
-                if answer is not None:
-                    return answer
-                submitted = self._driver is not None and self._driver.submits and self._driver.exit_code is not None
-                if until_seen_s is not None and (look.at_work or submitted or now_s - began_s >= until_seen_s):
-                    return Waited.SEEN
-                self._pause()
+            return here.answer(wait, Patience(deadline_s), Goal(WaitFor(self.wait_for)), until_seen_s)
         except StreamPipelineError as error:
-            if self._driver is not None:
-                self._driver.let_go()  # it may be on its way to its end
-            if self._is_of_another(error):
+            charge.let_go()  # it may be on its way to its end
+            if charge.was_ended_before(error):
                 return Waited.ENDED_BY_ANOTHER
-            self._log_driver(attempt)
+            charge.log_driver(attempt)
+            if (restart := self._restart_after(attempt, error)) is not None:
+                return self._until_due(restart, until_seen_s)
             if not self._killed:
-                self._give_up(attempt, error)
+                charge.give_up(attempt, error)
             raise
 
-    def _look(self, request: RequestId, patience: Patience, wait: Wait) -> Look:
-        """What the home shows, once it can be read."""
-        while True:
-            try:
-                look = self.hook.look(self.home, request, self._driver)
-            except StorageError as error:
-                if not patience.bears(error, time.monotonic()):
-                    raise
-                self.log.warning("The home cannot be read: %s", error)
-                self._pause()
-                wait.began_anew(time.monotonic())
-            else:
-                patience.seen()
-                self._check_not_killed()
-                return look
+    def _until_due(self, restart: Restart, until_seen_s: float | None) -> Waited:
+        """Waits for a restart, here only if there is no triggerer to wait or it is not worth a deferral."""
+        while (left_s := restart.due_at - time.time()) > 0:
+            if until_seen_s is not None and left_s > SETTLE_S:
+                return Waited.SEEN
+            if self._limits.own_at is not None and time.time() >= self._limits.own_at:
+                raise not_due(restart, self.timeout_s)
+            self._pause(left_s)
+        return Waited.RESTARTS
 
-    def _pause(self) -> None:
-        end_s = time.monotonic() + self.poll_interval_s
+    def _pause(self, at_most_s: float = math.inf) -> None:
+        end_s = time.monotonic() + min(self.poll_interval_s, at_most_s)
         while not self._killed and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(_SLICE_S, left_s))
         self._check_not_killed()
@@ -385,16 +394,6 @@ class StreamPipelineOperator(BaseOperator):
         Raises:
             InterruptedRunError: It was killed.
         """
-        if not self._killed:
-            return
-        self.on_kill()  # once more: the signal may have come before the driver was known
-        raise InterruptedRunError(
-            "The task was killed.",
-            exists="Its driver was stopped." if self.cancel_on_kill else "A driver at work for it was left running.",
-            safe="Completed checkpoints, and what was published, stay.",
-            remedy="A next try resumes." if self.cancel_on_kill else "A next try waits for that driver.",
-            home=self.home,
-        )
-
-    def _log_driver(self, attempt: AttemptNumber) -> None:
-        log_last_lines(self.log, self.hook.driver_log(self.home, attempt), self.hook.driver_output(self.home, attempt))
+        if self._killed:
+            self.on_kill()  # once more: the signal may have come before the driver was known
+            raise killed(self.home, cancelled=self.cancel_on_kill)

@@ -1,4 +1,4 @@
-"""The trigger that waits for a run's answer."""
+"""The trigger that waits for a run's answer, or until its pipeline runs."""
 
 import asyncio
 import time
@@ -9,8 +9,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.clocks import monotonic_at
+from airflow_provider.goals import Goal, WaitFor
 from airflow_provider.looking import look_for_answer, same_run, start_limit
 from airflow_provider.shared_looks import Pace
+from airflow_provider.supervision import Restart, after_end, not_due
 from airflow_provider.triggers.patience import SETTLE_S, failed, settled, wait_for
 from airflow_provider.version_compat import state_of
 from airflow_provider.waiting import Look, ProgressLog, Wait
@@ -23,11 +25,14 @@ _PROGRESS_INTERVAL_S = 10.0
 
 
 class RunTrigger(BaseTrigger):
-    """Waits until the driver of a run has answered, is gone, or time is up. Only reads, but for a cancel when its task is killed.
+    """Waits until the driver of a run has answered, is gone, or time is up, or until the pipeline is at work, if that is waited for.
+
+    A pipeline with unbounded inputs is supervised: where its restart strategy lets another attempt follow, the event that tells of the
+    failure comes when that is due. The trigger writes only a cancel when its task is killed, and the answer of a driver that was lost.
 
     It can be started again at any time, in any triggerer that sees the home: everything it knows is in its arguments or in the home.
     The event has the ``"home"`` and the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``; one without says
-    that there is an answer.
+    that there is an answer, or, with ``"reached"``, what was waited for instead.
 
     Args:
         home: URL of the home, resolved and allowed by the task.
@@ -42,6 +47,7 @@ class RunTrigger(BaseTrigger):
         cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
         start_by: Until when the driver may be on its way from a cluster's queue, in seconds since 1970; None: it starts at once.
         start_timeout_s: The time that ``start_by`` ends, for its error.
+        wait_for: One of :class:`airflow_provider.goals.WaitFor`.
         settle_s: No event is sent before.
     """
 
@@ -60,6 +66,7 @@ class RunTrigger(BaseTrigger):
         start_by: float | None = None,
         start_timeout_s: float = 0.0,
         token: str | None = None,
+        wait_for: str = WaitFor.FINAL_CHECKPOINT.value,
         settle_s: float = SETTLE_S,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -76,6 +83,7 @@ class RunTrigger(BaseTrigger):
             "start_by": start_by,
             "start_timeout_s": start_timeout_s,
             "token": token,
+            "wait_for": wait_for,
             "settle_s": settle_s,
         }
         self.home, self.request = home, RequestId(request)
@@ -84,6 +92,7 @@ class RunTrigger(BaseTrigger):
         self.deadline_at, self.timeout_s = deadline_at, timeout_s
         self.pace = Pace(poll_interval_s, max_poll_interval_s)
         self.cancel_on_kill, self.settle_s = cancel_on_kill, settle_s
+        self.wait_for = WaitFor(wait_for)
         self.start_by, self.start_timeout_s = start_by, start_timeout_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -96,18 +105,25 @@ class RunTrigger(BaseTrigger):
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress = ProgressLog(_PROGRESS_INTERVAL_S)
-        error: dict[str, Any] = {}
+        progress, goal = ProgressLog(_PROGRESS_INTERVAL_S), Goal(self.wait_for)
+        found: dict[str, Any] = {}
+        send_at = 0.0
 
         async def see(look: Look, _: float | None) -> bool:
+            nonlocal send_at
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
             try:
-                return wait.see(look, now_s) is not None
-            except StreamPipelineError as seen:  # the run's own, such as a disk that was full: the home could be read
-                error.update(failed(seen))
+                if wait.see(look, now_s) is not None:
+                    return True
+            except StreamPipelineError as error:  # the run's own, such as a disk that was full: the home could be read
+                told, send_at = await asyncio.to_thread(self._followed, error)
+                found.update(failed(told))
                 return True
+            reached = goal.is_reached(look.status, now_s, started=look.at_work)
+            found.update({"reached": self.wait_for.value} if reached else {})
+            return reached
 
         key = ("answer", self.home, self.request)
         waiting = wait_for(
@@ -122,11 +138,25 @@ class RunTrigger(BaseTrigger):
         )
         try:
             event = await settled(waiting, self.settle_s)
+            await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
                 await asyncio.to_thread(self._cancel)
             raise
-        yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | error)  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | found)  # type: ignore[no-untyped-call]
+
+    def _followed(self, error: StreamPipelineError) -> tuple[StreamPipelineError, float]:
+        """What to tell of an attempt that has ended with ``error``, and when: a restart that follows has its time."""
+        supervised = self.wait_for is WaitFor.FINAL_CHECKPOINT
+        following = after_end(open_files(self.home), self.attempt, self.owner, error) if supervised else None
+        if not isinstance(following, Restart):
+            return error, 0.0
+        self.log.warning(
+            "Attempt %s failed; %s is due in %.1f s. %s", self.attempt, following, following.due_at - time.time(), error
+        )
+        if self.deadline_at is not None and following.due_at > self.deadline_at:
+            return not_due(following, self.timeout_s), self.deadline_at
+        return error, following.due_at
 
     async def on_kill(self) -> None:
         """Ends the driver, unless somebody else has taken charge of it, or the task goes on to wait.

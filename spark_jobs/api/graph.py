@@ -3,7 +3,7 @@
 import graphlib
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -79,6 +79,7 @@ class Graph:
                     "delay_ms": source.delay_ms,
                     "held": source.held,
                 }
+                | ({} if source.after is None else {"after": source.after})
                 for name, source in self.sources.items()
             },
             "statics": {name: {"refresh": static.refresh.value} for name, static in self.statics.items()},
@@ -126,7 +127,7 @@ def build_graph(
     _check_sinks(declared.values(), params)
     if params is None:
         _check_no_params(name, declarations)
-    sources = _of(declarations, Source)
+    sources = _following(name, _of(declarations, Source))
     if on_end is OnEnd.SUSPEND:
         _check_ends(name, sources.values())
         _check_delays(name, sources.values())
@@ -153,6 +154,27 @@ def build_graph(
 
 def _of(declarations: Mapping[str, Declaration], kind: type[K]) -> dict[str, K]:
     return {name: part for name, part in declarations.items() if isinstance(part, kind)}
+
+
+def _following(pipeline: str, sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources, each that begins after another one with that one."""
+    found = {}
+    for name, source in sources.items():
+        before = None if source.after is None else sources.get(source.after)
+        place = Place(pipeline, "source", name)
+        if source.after is not None and before is None:
+            others = [other for other, each in sources.items() if each.bounded]
+            raise place.refused(
+                f"it begins after {source.after!r}, which is not declared.", suggestion(source.after, others), after=source.after
+            )
+        if before is not None and not before.bounded:
+            raise place.refused(
+                f"it begins after {source.after!r}, which has no end.",
+                "Name a bounded source of the same table.",
+                after=source.after,
+            )
+        found[name] = source if before is None else replace(source, follows=before)
+    return found
 
 
 def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str, Declaration]) -> None:

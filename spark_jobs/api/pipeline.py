@@ -90,6 +90,7 @@ class Pipeline:
         watermark_delay: str | None = None,
         hold_watermark: bool | None = None,
         shared: bool = False,
+        after: str | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -104,6 +105,8 @@ class Pipeline:
             hold_watermark: With a delay, for a bounded source: the watermark stays back within a round, and moves at its end.
             shared: Of an unbounded source: one stage more reads it, ``<name>_shared``, and stages its rows for all that name it.
                 At an aligned checkpoint they have all read the same rows; without it each reads the source on its own.
+            after: Of an unbounded source over a Delta table: the bounded source over the same table that it goes on from. It begins
+                with the version after that one's pinned end, so that the two together have each row once.
             name: The function's, unless given.
         """
 
@@ -117,6 +120,7 @@ class Pipeline:
                 watermark_delay=watermark_delay,
                 hold_watermark=hold_watermark,
                 shared=shared,
+                after=after,
             )
             self._add(place, source)
             return function
@@ -343,7 +347,7 @@ class Pipeline:
             if not isinstance(part, Source | Static):
                 raise Place(self.name).refused(f"{name!r} is not one of its inputs.", suggestion(name, known), input=name)
             if isinstance(part, Source):
-                copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True)
+                copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True, after=None)
             else:
                 copy._declarations[name] = dataclasses.replace(part, function=function)
         copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}

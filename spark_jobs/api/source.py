@@ -35,6 +35,10 @@ class Source:
     event time less the delay, or, in a drain, to the end of time."""
     shared: bool = False
     """Only one stage of the graph reads it, and stages its rows for all others: they have the watermark from there."""
+    after: InputName | None = None
+    """The bounded source of the same table at whose end it begins."""
+    follows: "Source | None" = None
+    """That source, in a graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,7 @@ def declare_source(
     watermark_delay: str | None,
     hold_watermark: bool | None,
     shared: bool,
+    after: str | None,
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
@@ -67,6 +72,11 @@ def declare_source(
     if shared and bounded:
         raise place.refused(
             "shared=True is for unbounded sources: a bounded one is read by every stage to the same pinned end.", "Remove shared."
+        )
+    if after is not None and (bounded or not isinstance(after, str)):
+        raise place.refused(
+            f"after={after!r} is for an unbounded source that goes on where a bounded one of the same table ends, and names that one.",
+            "Remove after, or declare bounded=False.",
         )
     delay_ms = check_event_time(place, event_time, watermark_delay)
     if hold_watermark is not None and event_time is None:
@@ -81,7 +91,8 @@ def declare_source(
     if not bounded:
         _check_unbounded(place, event_time, delay_ms, hold_watermark)
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
-    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held, shared)
+    before = None if after is None else InputName(after)
+    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held, shared, before)
 
 
 def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:

@@ -9,7 +9,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
@@ -85,6 +86,7 @@ class Channel:
         adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
         checkpoint: CheckpointOverrides | None = None,
         restore: RestoreFrom | None = None,
+        restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
 
@@ -98,6 +100,7 @@ class Channel:
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
+            restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
             ConflictError: Others asked at the same time, every time.
@@ -118,16 +121,14 @@ class Channel:
                 adopt_offsets=dict(adopt_offsets),
                 checkpoint=checkpoint,
                 restore=restore,
+                restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
-            try:
-                with step(Step.REQUEST_CREATE):
-                    create_document(self.files, f"requests/{request.request}.json", request)
-            except AlreadyExistsError:
-                continue  # another asker took the number: look again
-            return request
+            with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another asker took the number: look again
+                create_document(self.files, f"requests/{request.request}.json", request)
+                return request
         raise _overtaken(self.files.url)
 
     def request(self, request: RequestId) -> StartRequest:

@@ -27,6 +27,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
+from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.upsert_cut import UpsertCut
@@ -117,6 +118,8 @@ class StartRequest(Document):
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
     restore: RestoreFrom | None = None
     """What a new incarnation begins with."""
+    restarts: RestartHistory | None = None
+    """What the pipeline's restart strategy remembers, where it has decided on this start; None: somebody asked, and it counts anew."""
 
 
 class WorkDirectory(Part):
@@ -151,7 +154,7 @@ class AttemptDocument(Document):
     checkpointing: Checkpointing | None = None
     """When it takes checkpoints while its inputs go on; None: an older version began it."""
     restart: RestartSettings | None = Field(default=None, discriminator="type")
-    """Whether and when another attempt follows if it fails; None: an older version began it."""
+    """Whether and when another attempt follows if it fails; None: its inputs all end, or an older version began it."""
 
 
 class RoundDocument(Document):

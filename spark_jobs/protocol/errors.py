@@ -168,6 +168,12 @@ class RunCancelledError(InterruptedRunError):
     """Somebody who had charge of the run has ended it; the next start resumes."""
 
 
+class RestartsExhaustedError(InterruptedRunError):
+    """The restart strategy of a pipeline with unbounded inputs allows no more restarts: another start is a person's decision."""
+
+    retry = Retry.NEVER
+
+
 class IncompleteError(StreamPipelineError):
     """The checkpoint exists, what should have followed did not finish; a retry only rolls forward."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_jobs.protocol.codec import Part
+from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, Retry, RunCancelledError, StreamPipelineError
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
 
 _MOST_MS = 2**62
@@ -43,6 +44,35 @@ class Exhausted:
 
     reason: str
     """One sentence."""
+
+
+def may_heal(error: BaseException) -> bool:
+    """Whether a restart may help after a failure.
+
+    It does not where the same would be met again, where somebody wants the pipeline to end, or where another attempt is live.
+    """
+    if isinstance(error, FencedError | RunCancelledError):
+        return False
+    return not (isinstance(error, StreamPipelineError) and error.retry is Retry.NEVER)
+
+
+def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedError:
+    """The error that ends a pipeline whose strategy allows no more restarts.
+
+    Args:
+        decision: Why.
+        last: The last failure.
+    """
+    failed, exists, safe = str(last).strip(), "", ""
+    if isinstance(last, StreamPipelineError):
+        failed, exists, safe = last.failed, last.exists, last.safe
+    return RestartsExhaustedError(
+        f"{decision.reason} The last failure was {type(last).__name__}: {failed}",
+        exists=exists,
+        safe=safe or "Completed checkpoints, and what was published, stay.",
+        remedy="Mend the cause and start the pipeline again, in Airflow by clearing the task: restarts are counted anew.",
+        last=type(last).__name__,
+    )
 
 
 def after_failure(

@@ -276,7 +276,7 @@ class Application:
             started_at=datetime.now(UTC),
             versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
             checkpointing=self.graph.checkpointing,
-            restart=self.graph.restart,
+            restart=self.graph.restart if self.graph.unbounded else None,
         )
         attempts = Attempts(self.home)
         attempts.create(attempt)

@@ -3,8 +3,7 @@
 import logging
 import threading
 
-from spark_jobs.protocol.errors import FencedError, Retry, RunCancelledError, StreamPipelineError
-from spark_jobs.protocol.restarts import Exhausted, Restarts
+from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_heal
 from spark_jobs.runtime.session import application_has_ended
 from spark_jobs.runtime.stage import StageRun
 
@@ -27,21 +26,20 @@ class StageRestarts:
         """Waits as long as the strategy says after a failure; not at all where no stage is to go on, whose ends fail as they like.
 
         Raises:
-            Exception: ``error``, where no restart can heal it or the strategy allows no more.
+            RestartsExhaustedError: The strategy allows no more.
+            Exception: ``error``, where no restart can heal it.
         """
         if self._stopping.is_set():
             return
         name = stage.stage.name
-        if isinstance(error, FencedError | RunCancelledError) or (
-            isinstance(error, StreamPipelineError) and error.retry is Retry.NEVER
-        ):
+        if not may_heal(error):
             raise error
         if application_has_ended(stage.frame.sparkSession):  # a new one needs a new attempt
             raise error
         decision = self._restarts.failed()
         if isinstance(decision, Exhausted):
             _LOG.error("stage %s failed for the last time: %s", name, decision.reason, extra={"stage": name})
-            raise error
+            raise exhausted(decision, error) from error
         _LOG.warning("stage %s failed and starts again in %.1f s: %s", name, decision.delay_s, error, extra={"stage": name})
         stage.heartbeat.restarting(name, error)
         self._stopping.wait(decision.delay_s)

@@ -15,6 +15,7 @@ from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.runtime import plan
 from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog, NoBound
 from spark_jobs.runtime.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
+from spark_jobs.runtime.following import FollowingSession, check_follows, pinned_table
 from spark_jobs.runtime.inputs import pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.kafka import KafkaBeginning, KafkaBound
 from spark_jobs.runtime.log_folding import Consumer
@@ -63,32 +64,52 @@ def read_input(
         site.rounds.pin(site.round, pinned)
         return ReadInput(frame, {})
     if isinstance(node, Source):
-        frame = source_frame(node, session, site.params)
-        leaves = plan.streaming_leaves(frame)
-        if ended:
-            return _ended(frame, node.event_time, position)
-        if node.bounded and stage.unbounded:
-            check_replaceable(node.name, frame)
-        if not node.bounded:
-            endless = {leaf.identity: FoundPin(None) for leaf in leaves}
-            return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
-        pinned_source = site.rounds.pinned(site.round, node.name)
-        if pinned_source is None:
-            pinned_source = site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
-        before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
-        adopted = site.adopted.get(node.name)
-        found = {
-            leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
-            for leaf, pin, rows in zip(leaves, pinned_source.pins, before, strict=True)
-        }
-        event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
-        return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
+        return _read_source(node, position, stage, session, site, ended)
     output = outputs[node.name]
     frame = _channel(stage, session, output)
     if ended:
         return _ended(frame, output.event_time, position)
     channel = {leaf.identity: FoundPin(output) for leaf in plan.streaming_leaves(frame)}
     return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
+
+
+def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
+    frame = _source_frame(node, session, site)
+    leaves = plan.streaming_leaves(frame)
+    if ended:
+        return _ended(frame, node.event_time, position)
+    if node.bounded and stage.unbounded:
+        check_replaceable(node.name, frame)
+    if not node.bounded:
+        endless = {leaf.identity: FoundPin(None) for leaf in leaves}
+        return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
+    pinned = _pinned(node, frame, leaves, site)
+    before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
+    adopted = site.adopted.get(node.name)
+    found = {
+        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
+        for leaf, pin, rows in zip(leaves, pinned.pins, before, strict=True)
+    }
+    event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
+    return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
+
+
+def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
+    """What a source's function returns; one that follows another begins behind that one's end, which is pinned first."""
+    before = node.follows
+    if before is None:
+        return source_frame(node, session, site.params)
+    earlier = source_frame(before, session, site.params)
+    pin = pinned_table(node.name, before.name, _pinned(before, earlier, plan.streaming_leaves(earlier), site))
+    frame = source_frame(node, FollowingSession.of(session, pin), site.params)
+    check_follows(node.name, before.name, frame, pin)
+    return frame
+
+
+def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
+    """Where a bounded source ends in this round; recorded the first time."""
+    pinned = site.rounds.pinned(site.round, node.name)
+    return pinned or site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
 
 
 def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput:

@@ -53,6 +53,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.cancellation import Cancellation
@@ -71,7 +72,13 @@ ERRORS = {
 }
 
 
-def claim(channel: Channel, request: StartRequest) -> None:
+LIVE = "live_"
+"""Begins the name of a pipeline with an input that has no end."""
+STRATEGY = FixedDelay(attempts=2, delay_ms=300)
+"""Of such a pipeline."""
+
+
+def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | None) -> None:
     host = socket.gethostname()
     channel.attempts.create(
         AttemptDocument(
@@ -86,6 +93,7 @@ def claim(channel: Channel, request: StartRequest) -> None:
             process=os.getpid(),
             started_at=datetime.now(UTC),
             versions={},
+            restart=strategy,
         )
     )
 
@@ -182,7 +190,7 @@ def main() -> int:
         return 2
     lock = local_path(channel.files, DRIVER_LOCK)
     try:
-        if behaviour == "slow":
+        if behaviour.removeprefix(LIVE) == "slow":
             with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
                 wait_for_file(local_path(channel.files, "begin"), cancellation)
         with holding(lock, request.request):
@@ -196,10 +204,13 @@ def main() -> int:
 def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
     """What is done by one driver at a time."""
     try:
-        claim(channel, request)
+        claim(channel, request, STRATEGY if behaviour.startswith(LIVE) else None)
     except FencedError:
         return 0
     local_path(channel.files, "attempts/1.log").write_text('{"time": "noon", "level": "error", "message": "out of disk"}\n')
+    if behaviour == f"{LIVE}failed_at_once":
+        respond(channel, request, ERRORS["failed"])
+        return 3
     stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
     write_status(
         channel.files,
@@ -211,10 +222,12 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
             stages={StageName("hourly"): stage},
         ),
     )
-    return finish(behaviour, channel, request)
+    return finish(behaviour.removeprefix(LIVE), channel, request)
 
 
 def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
+    if behaviour == "flaky":  # lost twice, then as any other
+        behaviour = "killed" if request.attempt <= 2 else "waits"
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "hangs":

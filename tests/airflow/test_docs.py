@@ -77,6 +77,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "report_on_sales": ["read"],
         "sales": ["run"],
         "save_sensors": ["save"],
+        "sensors": ["run"],
         "sessions": ["run"],
         "shop": ["run", "tell"],
         "sized": ["run"],

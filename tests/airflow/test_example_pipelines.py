@@ -27,8 +27,11 @@ print(sorted(dag_id for dag_id, dag in bag.dags.items() if not dag.doc_md or dag
 
 EXAMPLES = [
     "asset_consumer",
+    "backfill_then_live",
     "bounded_flights",
     "daily_increment",
+    "live_arrivals",
+    "live_stream",
     "watching_consumer",
     "write_audit",
     "write_audit_approve_publish",
@@ -52,7 +55,7 @@ def test_the_dags_parse_without_spark_and_explain_themselves() -> None:
     assert done.stdout.splitlines()[-2:] == [f"{EXAMPLES} []", "[]"]
 
 
-@pytest.mark.parametrize("name", ["flights", "increments"])
+@pytest.mark.parametrize("name", ["flights", "increments", "live", "backfill"])
 def test_the_schema_that_a_dag_reads_is_its_pipelines(name: str) -> None:
     pipeline = load_pipeline(str(DAGS / f"pipelines/{name}.py"))
     assert json.loads((DAGS / f"pipelines/{name}.schema.json").read_text()) == pipeline.schema()
@@ -67,6 +70,13 @@ def test_the_stages_are_in_a_row_and_each_has_a_table(name: str, stages: list[st
     assert [str(name) for name in graph.stages] == [str(name) for name in graph.sinks] == stages
     for before, after in zip(graph.stages, list(graph.stages)[1:], strict=False):
         assert before in graph.stages[after].inputs
+
+
+@pytest.mark.parametrize("name", ["live", "backfill"])
+def test_the_pipelines_that_live_on_have_the_same_tables_and_none_waits_for_an_end(name: str) -> None:
+    graph = load_pipeline(str(DAGS / f"pipelines/{name}.py")).graph()
+    assert [str(sink) for sink in graph.sinks] == ["departed", "hourly_delays"]
+    assert all(stage.unbounded for stage in graph.stages.values())
 
 
 def test_the_year_is_loaded_once_and_whole(tmp_path: Path) -> None:

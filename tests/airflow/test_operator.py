@@ -11,6 +11,7 @@ import psutil
 import pytest
 from airflow.sdk import DAG, Context
 
+from airflow_provider.charge import Charge
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -204,8 +205,7 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
 
 
 def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
-    task = operator()
-    task._log_driver(AttemptNumber(7))
+    Charge(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7))
     assert f"{os.uname().nodename} has nothing that the driver has said" in task_log.text
     assert f"{homes.path()}/attempts/7.log" in task_log.text
 
@@ -367,7 +367,7 @@ def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
     assert carry_out(operator(on_end="", publish=""), context())["checkpoint"] == 1
 
 
-@pytest.mark.parametrize("arguments", [{"wait_for": "running"}, {"poll_interval_s": 0}, {"timeout_s": -1}])
+@pytest.mark.parametrize("arguments", [{"wait_for": "never"}, {"poll_interval_s": 0}, {"timeout_s": -1}])
 def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         operator(**arguments)

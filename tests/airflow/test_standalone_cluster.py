@@ -140,7 +140,8 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
 
     def cancel() -> None:
         assert waiting._charge is not None
-        hook.cancel("home", *waiting._charge, "its task was cleared")
+        assert waiting._charge.held is not None
+        hook.cancel("home", *waiting._charge.held, "its task was cleared")
 
     cancelling = when(lambda: in_mid_run(connected) and waiting._charge, cancel)
     failure(waiting, RunCancelledError)

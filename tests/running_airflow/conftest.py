@@ -45,6 +45,12 @@ class Home:
         """How many drivers were started."""
         return len(list(self.path.glob("started-*.json")))
 
+    def kill_driver(self) -> None:
+        """As a host that loses power."""
+        live = self.channel.attempts.latest()
+        assert live is not None
+        psutil.Process(live.process).kill()
+
     def is_at_work(self) -> bool:
         return self.path.exists() and driver_at_work(open_files(str(self.path)))
 

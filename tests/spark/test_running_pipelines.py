@@ -10,9 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.errors import RestartsExhaustedError
 from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.runtime import application
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -202,7 +204,7 @@ def staged_by(running: Running, stage: str, events: Events) -> Callable[[], bool
     return all_read
 
 
-def test_an_exhausted_restart_strategy_ends_the_attempt_with_the_stage_s_own_error(
+def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_stage_s_own_error(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
     switch = tmp_path / "switch"
@@ -210,8 +212,12 @@ def test_an_exhausted_restart_strategy_ends_the_attempt_with_the_stage_s_own_err
     running = Running(site.spark, failing(site, events, switch, RestartStrategy.none()), site.home)
     with pytest.raises(AssertionError, match="ended by itself"), running:
         error = running.ends()
-    assert isinstance(error, InterruptedRunError)
+    assert isinstance(error, RestartsExhaustedError)
+    assert "The restart strategy is none. The last failure was InterruptedRunError:" in error.failed
     assert "ValueError: the switch is there" in error.failed
+    attempt = Attempts(running.files).latest()
+    assert attempt is not None
+    assert attempt.restart == NoRestart()
 
 
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:

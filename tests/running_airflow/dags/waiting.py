@@ -1,5 +1,6 @@
 """DAGs with one pipeline or sensor each. What a driver does is said by the name; the run says where its home is."""
 
+import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -82,6 +83,47 @@ WATCHER = AssetWatcher(name="watched", trigger=PublicationTrigger(home="watched"
 
 with DAG("watching", start_date=START, schedule=[Asset("watched_public", watchers=[WATCHER])]):
     EmptyOperator(task_id="run")
+
+
+def tell_of_a_failure(context: Any) -> None:
+    """Says in the task's log that somebody was told."""
+    logging.getLogger("airflow.task").warning("somebody is told of %s", type(context["exception"]).__name__)
+
+
+for kind in ("deferred", "in_the_worker"):
+    with DAG(f"live_{kind}", start_date=START, schedule=None, max_active_runs=4):
+        StreamPipelineOperator(
+            task_id="run",
+            entry="/pipelines/live_waits.py",
+            home="{{ dag_run.conf['home'] }}",
+            deferrable=kind == "deferred",
+            poll_interval_s=0.5,
+            max_poll_interval_s=1.0,
+            retries=2,
+            retry_delay=timedelta(seconds=1),
+            on_failure_callback=tell_of_a_failure,
+        )
+
+with DAG("left_at_work", start_date=START, schedule=None, max_active_runs=4):
+    StreamPipelineOperator(
+        task_id="run",
+        entry="/pipelines/live_waits.py",
+        home="{{ dag_run.conf['home'] }}",
+        wait_for="running",
+        poll_interval_s=0.5,
+    )
+
+with DAG("real_stream", start_date=START, schedule=None):
+    StreamPipelineOperator(
+        task_id="run",
+        entry=str(Path(__file__).parents[2] / "support/live_pipeline.py"),
+        home="{{ dag_run.conf['home'] }}",
+        parameters={"events": "{{ dag_run.conf['events'] }}", "warehouse": "{{ dag_run.conf['warehouse'] }}"},
+        poll_interval_s=0.5,
+        max_poll_interval_s=1.0,
+        retries=2,
+        retry_delay=timedelta(seconds=1),
+    )
 
 for behaviour in ("answers", "waits", "failed", "refused"):
     for kind, own in KINDS.items():

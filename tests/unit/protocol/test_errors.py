@@ -32,6 +32,7 @@ DECISIONS = {
     "DeadlineExceededError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "InterruptedRunError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RunCancelledError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }
 """What a caller does after each error; a new leaf is a decision that belongs here."""

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.protocol.errors import (
+    FencedError,
+    InterruptedRunError,
+    OutcomeUnknownError,
+    RejectedError,
+    RestartsExhaustedError,
+    RunCancelledError,
+    StorageFullError,
+)
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
-from spark_jobs.protocol.restarts import Exhausted, RestartHistory, RestartIn, Restarts, after_failure
+from spark_jobs.protocol.restarts import Exhausted, RestartHistory, RestartIn, Restarts, after_failure, exhausted, may_heal
 
 HOUR_MS = 3_600_000
 
@@ -247,3 +256,28 @@ def test_another_process_goes_on_where_one_ended() -> None:
     clock: Callable[[], float] = lambda: 102.0  # noqa: E731  # a clock that stands still
     earlier = RestartHistory(restarts=1, failures_ms=(100_000,), restart_at_ms=101_000)
     assert Restarts(exponential(), clock, Highest(), earlier).failed() == RestartIn(1.5, merged=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "heals"),
+    [
+        (InterruptedRunError("A stage failed."), True),
+        (StorageFullError("The disk is full."), True),
+        (OutcomeUnknownError("It may have happened."), True),
+        (ValueError("a user's own"), True),
+        (RejectedError("The table does not fit."), False),
+        (RestartsExhaustedError("A stage failed too often."), False),
+        (RunCancelledError("A person has ended it."), False),
+        (FencedError("A higher attempt is live."), False),
+    ],
+)
+def test_a_restart_follows_what_it_may_heal(error: Exception, heals: bool) -> None:
+    assert may_heal(error) is heals
+
+
+def test_the_error_of_an_exhausted_strategy_carries_the_last_failure() -> None:
+    last = InterruptedRunError("A stage failed.", exists="Checkpoint 4.", safe="Its tables.", remedy="Look at it.")
+    error = exhausted(Exhausted("It allows 2 restarts."), last)
+    assert error.failed == "It allows 2 restarts. The last failure was InterruptedRunError: A stage failed."
+    assert (error.exists, error.safe, error.evidence) == ("Checkpoint 4.", "Its tables.", {"last": "InterruptedRunError"})
+    assert exhausted(Exhausted("Enough."), ValueError("no such airport")).failed.endswith("ValueError: no such airport")

@@ -1,0 +1,63 @@
+"""A source that goes on where another one of the same table ends, as far as it can be checked without Spark."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
+
+HISTORY, TAIL = InputName("history"), InputName("tail")
+
+
+def seam(*, history: dict[str, Any] | None = None, tail: dict[str, Any] | None = None) -> Pipeline:
+    """A table's rows until now, and those that come."""
+    pipeline = Pipeline("seam")
+    first: dict[str, Any] = {"bounded": True, "name": "history"} | (history or {})
+    second: dict[str, Any] = {"bounded": False, "after": "history", "name": "tail"} | (tail or {})
+    pipeline.source(**first)(lambda spark: spark)
+    pipeline.source(**second)(lambda spark: spark)
+
+    @pipeline.stage(sink=DeltaSink("/tables/all"))
+    def everything(history: Any, tail: Any) -> Any:
+        return history.union(tail)
+
+    return pipeline
+
+
+def test_a_source_knows_the_one_after_which_it_begins() -> None:
+    sources = seam().graph().sources
+    assert sources[TAIL].follows is sources[HISTORY]
+    assert sources[HISTORY].follows is None
+
+
+def test_state_depends_on_where_a_source_begins() -> None:
+    changes = seam(tail={"after": None}).graph().changes_since(seam().graph().describe())
+    assert changes == ('sources.tail.after was "history" and is gone.',)
+
+
+def test_a_description_without_such_a_source_is_as_it_was() -> None:
+    described = seam(tail={"after": None}).graph().describe()["sources"]
+    assert {key for source in described.values() for key in source} == {"bounded", "event_time", "delay_ms", "held"}
+
+
+@pytest.mark.parametrize(
+    ("history", "tail", "problem"),
+    [
+        ({}, {"bounded": True}, "is for an unbounded source"),
+        ({}, {"after": 7}, "after=7 is for an unbounded source"),
+        ({}, {"after": "histories"}, "begins after 'histories', which is not declared. Did you mean 'history'"),
+        ({"bounded": False}, {}, "begins after 'history', which has no end"),
+        ({}, {"after": "tail"}, "begins after 'tail', which has no end"),
+        ({}, {"after": "everything"}, "begins after 'everything', which is not declared"),
+    ],
+)
+def test_a_source_begins_after_a_bounded_one(history: dict[str, Any], tail: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem):
+        seam(history=history, tail=tail).graph()
+
+
+def test_a_tail_that_a_test_reads_from_its_own_rows_follows_nothing() -> None:
+    rewired = seam().rewired({"history": lambda spark: spark, "tail": lambda spark: spark}, "/tables")
+    assert rewired.graph().sources[TAIL].follows is None
