@@ -212,7 +212,18 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[
             savepoint=request.restore.savepoint if request.restore else None,
             request=savepoint.request,
         )
-    _check_graph(savepoint, graph)
+    _check_graph(savepoint.model_copy(update={"graph": _without_tables(savepoint.graph)}), _without_tables(graph))
+
+
+def _without_tables(graph: Mapping[str, Any]) -> dict[str, Any]:
+    """The graph, wherever its sinks' tables are: a savepoint may be gone on from into others."""
+    stages = {
+        name: stage | {"sink": {key: value for key, value in sink.items() if key not in ("path", "table")}}
+        if (sink := stage.get("sink"))
+        else stage
+        for name, stage in graph.get("stages", {}).items()
+    }
+    return {**graph, "stages": stages}
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:

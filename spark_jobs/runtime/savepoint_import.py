@@ -38,6 +38,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.pinning import place_of
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staging import file_prefix
 from spark_jobs.storage.files import Digest, Files, by_directory, local_path
 from spark_jobs.storage.open import open_files
 
@@ -241,17 +242,32 @@ class _Stage:
             log.leave_watermark(self.cut.batch, before_ms)
 
     def _bring_channel(self) -> ChannelCut:
+        """The channel, whose files are copies of its own.
+
+        Lines of batches that every consumer has consumed name no files any more: those may be public, and what only a private log names is
+        deleted once it is forgotten.
+        """
         lines = CheckpointStore(self.opened.files).read_channel(self.channel)
-        target = open_files(self.begins.staged_in[self.name])
-        flying = {staged_path(self.name, add): unquote(add["path"]) for add in in_flight(self.channel, lines)}
+        flying = {add["path"] for add in in_flight(self.channel, lines)}
+        target, copies = open_files(self.begins.staged_in[self.name]), dict[str, str]()
+        for line in lines:
+            adds = [add for add in line["adds"] if add["path"] in flying]
+            line["adds"] = [add | {"path": self._own_name(line["batch"], add["path"])} for add in adds]
+            copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
         log = f"{STAGED}/{self.name}/_delta_log/"
-        own = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
-        self._copy(target, flying | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own})
+        own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
+        self._copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
         known = self.channel.facts if self.name in self.begins.kept else {}
         return self.channel.model_copy(
             update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
         )
+
+    def _own_name(self, batch: int, path: str) -> str:
+        """The path of a staged file as one of this incarnation's own."""
+        directory, _, name = path.rpartition("/")
+        own = f"{file_prefix(self.begins.attempt.incarnation, self.name)}{batch}-{name}"
+        return f"{directory}/{own}" if directory else own
 
     def _copy(self, target: Files, paths: Mapping[str, str]) -> None:
         """Copies files of the savepoint, durably. One that is there with the right bytes is left."""

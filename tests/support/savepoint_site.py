@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.runtime.private_log import line_of
 from spark_jobs.storage.files import Files
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, staged
@@ -26,6 +26,7 @@ class SavepointSite:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = Site(root)
+        self.state.batches(1)
         self.home: Files = self.state.home
         self.pipeline = StagedPipeline(self.home, root / "tables")
         self.table = self.pipeline.make_table(HOURLY)
@@ -49,12 +50,26 @@ class SavepointSite:
             "stages": {
                 STAGE: self._with_channel(hourly, STAGE, number, self.table, [staged(batch)], []),
                 COPIED: self._with_channel(
-                    cut(batch, ()), COPIED, number, self.channel.as_uri(), [staged(0, "old"), *flying], flying
+                    cut(batch, self._logs(number, batch)),
+                    COPIED,
+                    number,
+                    self.channel.as_uri(),
+                    [staged(batch - 1, "old"), *(flying or [staged(batch)])],
+                    flying,
                 ),
             },
         }
         self._head = self.pipeline.checkpoint({HOURLY: rows}, **(fields | changes))
         return self._head
+
+    def _logs(self, number: int, batch: int) -> tuple[StateFile, ...]:
+        """What a query without state leaves: here the same as the other one's."""
+        found = []
+        for path in ("metadata", f"offsets/{batch}", f"commits/{batch}"):
+            stored = f"state/copied/{number}-1-1/{path}"
+            self.home.create(stored, (self.state.checkpoint.root / path).read_bytes())
+            found.append(StateFile(path=path, stored=stored, **self.home.digest(stored)._asdict()))
+        return tuple(found)
 
     def _fly(self, names: Iterable[str], batch: int) -> list[Any]:
         for name in (found := list(names)):
