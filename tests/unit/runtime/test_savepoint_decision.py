@@ -51,6 +51,18 @@ def test_one_of_other_stages_is_refused() -> None:
         decide(asked(), facts(savepoint=taken(graph={"stages": {"hourly": {}}})), PARAMETERS, GRAPH)
 
 
+def test_but_their_tables_may_be_others() -> None:
+    def graph(where: dict[str, Any]) -> dict[str, Any]:
+        sink = {"name": "hourly", "mode": "append"} | where
+        return {"stages": {"hourly": {"inputs": {"departures": "departures"}, "sink": sink}, "copied": {"sink": None}}}
+
+    home = facts(savepoint=taken(graph=graph({"path": "/old"})))
+    for where in ({"path": "/new"}, {"table": "new.hourly"}):
+        assert isinstance(decide(asked(), home, PARAMETERS, graph(where)), BeginFromSavepoint)
+    with pytest.raises(RejectedError, match=r"stages\.hourly differ"):
+        decide(asked(), home, PARAMETERS, graph({"path": "/old", "mode": "complete"}))
+
+
 def test_one_that_was_taken_after_a_drain_is_refused_unless_that_is_allowed() -> None:
     home = facts(savepoint=taken(drained=True))
     with pytest.raises(RejectedError, match="taken after a drain"):

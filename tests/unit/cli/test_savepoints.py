@@ -1,0 +1,83 @@
+"""Savepoints on the command line: looked at, begun with, disposed of."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.cli.options import restore_from
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import RestoreFrom
+from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.ids import PipelineName, RunId
+from tests.support.command_line import document, spark_jobs
+from tests.support.savepoint_site import SavepointSite
+from tests.support.savepoint_start import saved
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SavepointSite:
+    site = SavepointSite(tmp_path)
+    Channel(site.home).claim(PipelineName("flights"))
+    saved(site, site.complete([(1, "a")], in_flight=["x.parquet"]))
+    return site
+
+
+def test_a_savepoint_is_shown_once_every_file_was_compared(site: SavepointSite) -> None:
+    shown = spark_jobs("inspect", site.root / "savepoint")
+    assert shown.exit_code == 0
+    for text in ("flights", "savepoint-a", "hourly", "copied", "Every file is there"):
+        assert text in shown.stdout
+
+
+def test_a_program_reads_its_facts(site: SavepointSite) -> None:
+    found = document(spark_jobs("inspect", site.root / "savepoint", "--output", "json"))
+    assert (found["pipeline"], found["checkpoint"], found["request"], found["drained"]) == ("flights", 1, "savepoint-a", False)
+    files = [path for path in (site.root / "savepoint").rglob("*") if path.is_file()]
+    assert found["files"] == len(files) - 1
+    assert found["stages"]["copied"]["in_flight_rows"] == 2
+    assert found["stages"]["hourly"]["state_bytes"] > 0
+    assert found["tables"] == {"hourly": site.table}
+
+
+def test_a_file_that_was_altered_is_named(site: SavepointSite) -> None:
+    path = next((site.root / "savepoint/state").rglob("metadata"))
+    path.write_bytes(b"{}")
+    refused = spark_jobs("inspect", site.root / "savepoint", "--output", "json")
+    assert refused.exit_code == 2
+    assert document(refused)["error"]["evidence"]["path"] == f"file://{path}"
+
+
+@pytest.mark.parametrize("arguments", [[], ["savepoint", "--home", "home"], ["savepoint", "--checkpoint", 1]])
+def test_inspect_shows_one_thing(arguments: list[object]) -> None:
+    refused = spark_jobs("inspect", *arguments)
+    assert refused.exit_code == 2
+    assert "either a savepoint or a checkpoint" in refused.stderr
+
+
+def test_it_is_disposed_of(site: SavepointSite) -> None:
+    done = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
+    assert (done.exit_code, (site.root / "savepoint").exists()) == (0, False)
+    assert spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home").exit_code == 0
+
+
+def test_not_while_somebody_needs_it(site: SavepointSite) -> None:
+    savepoint = RestoreFrom(savepoint=(site.root / "savepoint").as_uri())
+    Channel(site.home).request_start(RunId("tuesday"), parameters={}, restore=savepoint)
+    refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
+    assert refused.exit_code == 2
+    assert "needed by start-1" in refused.stderr
+    assert (site.root / "savepoint/savepoint.json").exists()
+
+
+def test_what_is_no_home_protects_nothing(site: SavepointSite) -> None:
+    refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "tables")
+    assert refused.exit_code == 2
+    assert "not the home of a pipeline" in refused.stderr
+
+
+def test_a_start_names_the_directory_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert restore_from("savepoint", True) == RestoreFrom(savepoint=f"file://{tmp_path}/savepoint", allow_drained=True)
+    assert restore_from(None, False) is None
+    with pytest.raises(InvalidParameterError, match="none is given"):
+        restore_from(None, True)

@@ -1,0 +1,74 @@
+"""Who needs a savepoint."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.savepoint_use import needed_by
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.documents import RestoreFrom, StartRequest
+from spark_jobs.protocol.ids import IncarnationId, RequestId, RunId
+from spark_jobs.storage.files import Files, create_document
+from tests.support.staged_pipeline import NOW, a_manifest
+from tests.support.systems import quick
+from tests.unit.runtime.test_decision import attempt
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Files:
+    return quick(tmp_path / "home")
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Files:
+    return quick(tmp_path / "savepoint")
+
+
+def starts_from(home: Files, savepoint: Files) -> StartRequest:
+    return Channel(home).request_start(RunId("tuesday"), parameters={}, restore=RestoreFrom(savepoint=savepoint.url))
+
+
+def asks(home: Files, target: str | None) -> None:
+    request = CheckpointRequest(request=RequestId("stop-a"), requested_at=NOW, wanted=Wanted.STOP, target=target)
+    create_document(home, "requests/stop-a.json", request)
+
+
+def test_nobody_in_a_home_that_knows_nothing_of_it(home: Files, savepoint: Files) -> None:
+    assert needed_by(home, savepoint) == []
+
+
+def test_a_request_that_is_made_for_it_and_open(home: Files, savepoint: Files) -> None:
+    asks(home, savepoint.url)
+    assert needed_by(home, savepoint) == ["stop-a, which is not answered yet"]
+    assert needed_by(home, quick(Path("/elsewhere"))) == []
+    home.create("responses/stop-a.json", b"")
+    assert needed_by(home, savepoint) == []
+
+
+def test_and_by_default_that_is_below_the_home(home: Files) -> None:
+    asks(home, None)
+    assert len(needed_by(home, home.below("savepoints/stop-a"))) == 1
+    assert needed_by(home, home.below("savepoints/stop-b")) == []
+
+
+def test_a_start_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Files) -> None:
+    request = starts_from(home, savepoint)
+    assert needed_by(home, savepoint) == ["start-1, which no driver has begun to answer"]
+    Attempts(home).create(attempt(1, "tuesday", 1, "new"))
+    CheckpointStore(home).complete(a_manifest(1, incarnation=IncarnationId("old")))
+    assert needed_by(home, savepoint) == ["attempt 1, which goes on from it and has no checkpoint of its own yet"]
+    assert needed_by(home, quick(Path("/elsewhere"))) == []
+    CheckpointStore(home).complete(a_manifest(2, incarnation=IncarnationId("new"), parent=None))
+    assert needed_by(home, savepoint) == []
+    assert request.restore
+
+
+def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> None:
+    starts_from(home, savepoint)
+    Attempts(home).create(attempt(1, "tuesday", 1, "new"))
+    Channel(home).request_start(RunId("wednesday"), parameters={})
+    Attempts(home).create(attempt(2, "wednesday", 1, "new"))
+    assert needed_by(home, savepoint) == ["attempt 2, which goes on from it and has no checkpoint of its own yet"]

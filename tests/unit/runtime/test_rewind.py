@@ -1,0 +1,148 @@
+"""Whether a pipeline may go on from a savepoint into the table that it was taken with."""
+
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.errors import ConflictError, RejectedError
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
+from spark_jobs.runtime.rewind import close_origin, decide_on, kept_sinks
+from spark_jobs.runtime.savepoint_import import OpenedSavepoint
+from spark_jobs.runtime.table_places import TablePlace
+from spark_jobs.storage.files import Files
+from tests.support.savepoint_site import SavepointSite
+from tests.support.savepoint_start import saved
+from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
+from tests.support.systems import quick
+
+OTHER = PipelineUuid("another")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SavepointSite:
+    return SavepointSite(tmp_path / "origin")
+
+
+class Start:
+    """A start from a savepoint: in its own home, or in another one."""
+
+    def __init__(self, site: SavepointSite, opened: OpenedSavepoint, *, elsewhere: bool = False) -> None:
+        self.opened = opened
+        self.home: Files = quick(site.root / "other") if elsewhere else site.home
+        self.pipeline = OTHER if elsewhere else PIPELINE
+        self.kept = kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))})
+
+    def decided(self, *, keep: bool = False, again: bool = False) -> CheckpointId | None:
+        (found,) = decide_on(self.home, self.pipeline, self.opened, self.kept, keep=keep, again=again).values()
+        return found
+
+
+def rows(number: int) -> list[tuple[int, str | None]]:
+    return [(number, "a")]
+
+
+everywhere = pytest.mark.parametrize("elsewhere", [False, True], ids=["its own home", "another home"])
+
+
+@everywhere
+def test_a_table_that_is_where_the_savepoint_was_taken_is_gone_on_with(site: SavepointSite, elsewhere: bool) -> None:
+    site.complete(rows(1))
+    manifest = site.complete(rows(2))
+    publish(site.home)
+    assert Start(site, saved(site, manifest), elsewhere=elsewhere).decided() == manifest.checkpoint
+
+
+@everywhere
+def test_rows_that_were_published_later_are_refused_unless_they_may_stay(site: SavepointSite, elsewhere: bool) -> None:
+    start = Start(site, saved(site, site.complete(rows(1))), elsewhere=elsewhere)
+    site.complete(rows(2))
+    publish(site.home)
+    with pytest.raises(RejectedError, match="checkpoint 2 of the same incarnation"):
+        start.decided()
+    assert start.decided(keep=True) == 2
+
+
+def test_rows_of_a_later_incarnation_are_refused_too(site: SavepointSite) -> None:
+    manifest = site.complete(rows(1))
+    opened = saved(site, manifest)
+    publish(site.home)
+    site.pipeline.close(HOURLY, manifest.sinks[HOURLY].app, CheckpointId(1))
+    assert Start(site, opened).decided() == CLOSED
+    site.pipeline.checkpoint({HOURLY: rows(2)}, incarnation=IncarnationId("second"))
+    publish(site.home)
+    with pytest.raises(RejectedError, match="checkpoint 2 of this home"):
+        Start(site, opened).decided()
+
+
+@everywhere
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_that_would_never_become_public_are_refused(site: SavepointSite, elsewhere: bool, keep: bool) -> None:
+    site.complete(rows(1))
+    publish(site.home)
+    site.complete(rows(2), publish=Publish.EXTERNAL, known_published=1)
+    manifest = site.complete([(3, "a"), (4, "a")], publish=Publish.EXTERNAL, known_published=1)
+    start = Start(site, saved(site, manifest), elsewhere=elsewhere)
+    with pytest.raises(RejectedError, match="3 rows up to checkpoint 3 are staged and not public"):
+        start.decided(keep=keep)
+    publish(site.home)
+    assert start.decided() == 3
+
+
+def test_checkpoints_without_rows_need_not_be_public(site: SavepointSite) -> None:
+    assert Start(site, saved(site, site.complete())).decided() is None
+
+
+def test_a_line_that_another_start_has_closed_is_refused_elsewhere_unless_it_was_this_one(site: SavepointSite) -> None:
+    manifest = site.complete(rows(1))
+    publish(site.home)
+    start = Start(site, saved(site, manifest), elsewhere=True)
+    close_origin(start.home, start.kept, {manifest.sinks[HOURLY].app: start.decided()}, WITHOUT_SPARK)
+    with pytest.raises(RejectedError, match="whoever has closed its incarnation"):
+        start.decided()
+    assert start.decided(again=True) == CLOSED
+
+
+def test_the_old_line_can_publish_nothing_more_once_it_is_closed(site: SavepointSite) -> None:
+    manifest = site.complete(rows(1))
+    publish(site.home)
+    start = Start(site, saved(site, manifest), elsewhere=True)
+    decided = {manifest.sinks[HOURLY].app: start.decided()}
+    for _ in range(2):
+        close_origin(start.home, start.kept, decided, WITHOUT_SPARK)
+    site.complete(rows(2))
+    with pytest.raises(RejectedError, match="was closed"):
+        publish(site.home)
+    assert site.pipeline.rows(HOURLY) == [(1, "a")]
+
+
+def test_what_is_published_between_the_decision_and_the_closing_is_a_conflict(site: SavepointSite) -> None:
+    manifest = site.complete(rows(1))
+    publish(site.home)
+    start = Start(site, saved(site, manifest), elsewhere=True)
+    decided = {manifest.sinks[HOURLY].app: start.decided()}
+    site.complete(rows(2))
+    publish(site.home)
+    with pytest.raises(ConflictError, match="published meanwhile"):
+        close_origin(start.home, start.kept, decided, WITHOUT_SPARK)
+
+
+class TestForks:
+    """Other tables: nothing of the old ones matters."""
+
+    def test_a_table_elsewhere(self, site: SavepointSite) -> None:
+        opened = saved(site, site.complete(rows(1)))
+        assert kept_sinks(opened, {HOURLY: TablePlace(site.root / "elsewhere")}) == {}
+
+    def test_a_table_that_was_made_anew_in_the_same_place(self, site: SavepointSite) -> None:
+        opened = saved(site, site.complete(rows(1)))
+        rmtree(path_of(site.table))
+        assert kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+        site.pipeline.make_table(HOURLY)
+        assert kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+
+    def test_a_sink_that_the_pipeline_does_not_have_any_more(self, site: SavepointSite) -> None:
+        assert kept_sinks(saved(site, site.complete(rows(1))), {}) == {}
