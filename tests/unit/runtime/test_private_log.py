@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.private_log import LogIdentity, PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
@@ -53,6 +53,20 @@ def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> Non
     before = (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes()
     log.begin(METADATA | {"schemaString": "{}"}, PROTOCOL, FACTS)
     assert (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes() == before
+
+
+def test_a_log_that_knows_no_table_yet_takes_the_one_that_it_is_begun_for(tmp_path: Path) -> None:
+    """It is a savepoint's, which was taken with another table."""
+    log = PrivateLog(quick(tmp_path), "log", TABLE)
+    log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, {}), [staged(3), staged(4, "4.parquet")])
+    named = METADATA | {"configuration": {"delta.columnMapping.mode": "name"}}
+    assert log.begin(named, PROTOCOL, FACTS)
+    found = log.identity()
+    assert (found.facts, found.metadata["configuration"]) == (FACTS, named["configuration"])
+    assert (log.table_id, log.latest(), DeltaTable(str(tmp_path / "log")).version()) == ("as consumers call it", 5, 5)
+    assert not log.begin(named, PROTOCOL, FACTS)
+    with pytest.raises(UnsupportedTableError, match="its id"):
+        log.begin(named, PROTOCOL, FACTS | {"table_id": "another"})
 
 
 def test_a_log_is_not_gone_on_with_for_a_table_that_was_changed(log: PrivateLog) -> None:

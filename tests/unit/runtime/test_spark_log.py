@@ -125,6 +125,17 @@ def test_the_watermark_after_a_batch_never_goes_back(tmp_path: Path, log: SparkL
     assert log.next_watermark_ms(BatchId(0)) == HEADER["batchWatermarkMs"]
 
 
+def test_a_query_that_becomes_another_one_keeps_its_batches_and_what_else_is_said_of_it(tmp_path: Path, log: SparkLog) -> None:
+    offsets(tmp_path, 0, "-")
+    commits(tmp_path, 0, 5_000)
+    (tmp_path / "checkpoint/metadata").write_text('{"id": "old", "unknown": 1}')
+    log.rename("new")
+    log.leave_watermark(BatchId(0), 3_000)
+    assert (log.query_id(), log.next_watermark_ms(BatchId(0)), log.last_commit()) == ("new", 3_000, 0)
+    assert json.loads((tmp_path / "checkpoint/metadata").read_text()) == {"id": "new", "unknown": 1}
+    assert (tmp_path / "checkpoint/commits/0").read_text().startswith("v1\n")
+
+
 def test_batches_that_an_old_query_has_read_are_committed_without_being_run(tmp_path: Path, log: SparkLog) -> None:
     for _ in range(2):  # as after a crash
         log.begin("q")

@@ -138,6 +138,15 @@ def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadabl
         named(2)
 
 
+def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    pipeline.checkpoint({}, **cut_at(2))
+    manifest = pipeline.checkpoint({HOURLY: [(1, "monday")]}, **cut_at(4))
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+    assert len(named_by_checkpoints(pipeline.store, manifest, hourly, BatchId(0))) == 1
+
+
 def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues_it(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
