@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
-from spark_jobs.checkpoint.savepoint_files import STAGED, altered, in_flight, staged_path
+from spark_jobs.checkpoint.savepoint_files import STAGED, TOMBSTONES, altered, in_flight, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
@@ -31,7 +31,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, StageName
+from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
@@ -75,6 +75,7 @@ class Beginning:
         round: Its round.
         staged_in: By stage the URI of the directory that its rows are staged in.
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
+        remembering: The sinks whose deleted keys come from the savepoint.
     """
 
     home: Files
@@ -83,6 +84,7 @@ class Beginning:
     round: RoundDocument
     staged_in: Mapping[StageName, str]
     kept: frozenset[StageName]
+    remembering: frozenset[SinkName] = frozenset()
 
 
 def open_savepoint(url: str) -> OpenedSavepoint:
@@ -129,6 +131,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
+        _copy(opened, begins.home, _deleted_keys(opened, begins))
     manifest = Manifest(
         checkpoint=number,
         parent=None,
@@ -209,7 +212,7 @@ class _Stage:
     def bring(self) -> StageCut:
         """Copies what the stage needs; durable on return."""
         home = self.begins.home
-        self._copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
+        _copy(self.opened, home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
         self._rewrite(SparkLog(home, self.place))
         digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
         channel = self._bring_channel()
@@ -256,7 +259,7 @@ class _Stage:
             copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
         log = f"{STAGED}/{self.name}/_delta_log/"
         own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
-        self._copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
+        _copy(self.opened, target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
         known = self.channel.facts if self.name in self.begins.kept else {}
         return self.channel.model_copy(
@@ -269,24 +272,36 @@ class _Stage:
         own = f"{file_prefix(self.begins.attempt.incarnation, self.name)}{batch}-{name}"
         return f"{directory}/{own}" if directory else own
 
-    def _copy(self, target: Files, paths: Mapping[str, str]) -> None:
-        """Copies files of the savepoint, durably. One that is there with the right bytes is left."""
-        expected = {file.path: Digest(file.size_bytes, file.sha256) for file in self.opened.savepoint.files}
 
-        def copy(path: str) -> None:
-            if _is_there(target, paths[path], expected[path]):
-                return
-            try:
-                found: Digest | None = target.copy(local_path(self.opened.files, path), paths[path])
-            except NotFoundError:
-                found = None
-            if found != expected[path]:
-                raise altered(self.opened.files.url, path, expected[path], found)
+def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
+    """The tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
+    found = {}
+    for sink in begins.remembering:
+        place = f"{TOMBSTONES}/{sink}/"
+        for file in opened.savepoint.files:
+            if file.path.startswith(place):
+                found[file.path] = f"{TOMBSTONES}/{begins.attempt.incarnation}/{sink}/{file.path.removeprefix(place)}"
+    return found
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(copy, paths))
-            for synced in [pool.submit(target.sync, *group) for group in by_directory(paths.values())]:
-                synced.result()
+
+def _copy(opened: OpenedSavepoint, target: Files, paths: Mapping[str, str]) -> None:
+    """Copies files of a savepoint, durably. One that is there with the right bytes is left."""
+    expected = {file.path: Digest(file.size_bytes, file.sha256) for file in opened.savepoint.files}
+
+    def copy(path: str) -> None:
+        if _is_there(target, paths[path], expected[path]):
+            return
+        try:
+            found: Digest | None = target.copy(local_path(opened.files, path), paths[path])
+        except NotFoundError:
+            found = None
+        if found != expected[path]:
+            raise altered(opened.files.url, path, expected[path], found)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(copy, paths))
+        for synced in [pool.submit(target.sync, *group) for group in by_directory(paths.values())]:
+            synced.result()
 
 
 def _is_there(target: Files, path: str, expected: Digest) -> bool:

@@ -66,8 +66,14 @@ class SavepointStart:
         }
         kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
         staged_in = {name: path.as_uri() for name, path in own.items()}
-        manifest = bring_in(self._opened, Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept))
+        begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering())
+        manifest = bring_in(self._opened, begins)
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})
+
+    def _remembering(self) -> frozenset[SinkName]:
+        """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
+        inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
+        return frozenset(self._opened.manifest.sinks.keys() - inherited.keys())
 
 
 def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:

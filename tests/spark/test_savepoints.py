@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, RestoreFrom
-from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import RejectedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, StageName
+from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
@@ -162,3 +165,78 @@ def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path
     found = sorted((int(minute.timestamp()), count) for minute, count in public(site.tables / "minutes").elements())
     assert found == [(0, 60), (60, 60), (120, 29), (120, 31), (180, 60)]
     assert late == 0
+
+
+@pytest.mark.parametrize("dies_at", [Step.INCARNATION_CLOSE, Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, Step.RESTORE_END])
+def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_savepoint_all_the_same(
+    site: Site, events: Events, tmp_path: Path, dies_at: Step
+) -> None:
+    pipeline = windows(site, events)
+    stopped(site, pipeline, events, tmp_path / "savepoint")
+
+    class Dies:
+        def before(self, step: Step) -> None:
+            pass
+
+        def after(self, step: Step) -> None:
+            if step is dies_at:
+                raise StorageError("The disk is away.")
+
+    with observed_by(Dies()):
+        assert isinstance(refused(site, pipeline, tmp_path / "other", restored(tmp_path / "savepoint")), StorageError)
+    events.add(100)
+    with Running(site.spark, pipeline, tmp_path / "other") as running:  # the home remembers what it is to begin with
+        running.until(lambda: len(ids(site, "copied")) == 251)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 251).count())
+    assert ids(site, "copied") == list(range(251))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 251)))
+
+
+class Changes:
+    """A Delta table of changes of one key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, sequence: int, operation: str) -> None:
+        row = pa.table({"id": pa.array([1], pa.int64()), "seq": pa.array([sequence], pa.int64()), "op": [operation]})
+        write_deltalake(str(self.path), row, mode="append")
+
+    def latest(self, site: Site) -> Pipeline:
+        pipeline = Pipeline("changes", checkpoint=CheckpointSettings(interval="1 second"))
+        path = str(self.path)
+
+        @pipeline.source(bounded=False)
+        def changes(spark: SparkSession) -> DataFrame:
+            return spark.readStream.format("delta").load(path)
+
+        @pipeline.stage(
+            sink=DeltaSink(
+                str(site.tables / "latest"), mode="upsert", keys=["id"], sequence_by="seq", apply_as_deletes="op = 'delete'"
+            )
+        )
+        def latest(changes: DataFrame) -> DataFrame:
+            return changes
+
+        return pipeline
+
+
+def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_path: Path) -> None:
+    changes = Changes(tmp_path / "changes")
+    pipeline = changes.latest(site)
+    changes.add(1, "insert")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "latest") == 1)
+        changes.add(3, "delete")
+        running.until(lambda: public_count(site.tables / "latest") == 0)
+        spark_jobs("stop", "--home", site.home, "--target", tmp_path / "savepoint")
+        running.stopped()
+    lose(site.home)
+    changes.add(2, "late")
+    with Running(site.spark, pipeline, tmp_path / "other", options=restored(tmp_path / "savepoint")) as running:
+        running.until(has_staged(running, "latest", 1))
+        before = running.head().checkpoint
+        running.until(lambda: running.head().checkpoint > before or public_count(site.tables / "latest") == 1)
+        changes.add(9, "insert")
+        running.until(lambda: public_count(site.tables / "latest") == 1)
+    assert public(site.tables / "latest", ["id", "seq"]) == {(1, 9): 1}

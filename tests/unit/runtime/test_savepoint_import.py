@@ -1,6 +1,7 @@
 """A savepoint becomes the first checkpoint of an incarnation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, Reject
 from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.restore import restore
 from spark_jobs.runtime.savepoint_import import bring_in, open_savepoint
@@ -26,7 +28,7 @@ from tests.support.crashes import Watched
 from tests.support.private_logs import FACTS
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import HOURLY, a_manifest
 from tests.support.systems import Crashed, quick
 
 
@@ -123,6 +125,22 @@ def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
     assert channel
     assert channel.facts == (FACTS if kept else {})
     assert channel.staged_in == (home_root(home) / "tables/hourly").as_uri()
+
+
+@pytest.mark.parametrize("remembering", [True, False])
+def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite, home: LocalFiles, remembering: bool) -> None:
+    keys = site.root / "home/tombstones/first/hourly/_delta_log/00000000000000000000.json"
+    keys.parent.mkdir(parents=True)
+    keys.write_text("{}")
+    upsert = UpsertCut(
+        keys=("id",), sequence_by="id", apply_as_deletes="x", staged_in=site.table, tombstones=keys.parent.parent.as_uri()
+    )
+    begins = beginning(home, home_root(home))
+    opened = saved(site, site.complete(cut={"upsert": upsert}))
+    bring_in(opened, replace(begins, remembering=frozenset({HOURLY} if remembering else ())))
+    found = contents(home_root(home) / "home/tombstones") if remembering else {}
+    assert found == ({"new/hourly/_delta_log/00000000000000000000.json": b"{}"} if remembering else {})
+    assert home.names("tombstones") == (["new"] if remembering else [])
 
 
 def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
