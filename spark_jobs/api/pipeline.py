@@ -17,6 +17,7 @@ from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
 from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.restarts import RestartStrategy, declare_restart
+from spark_jobs.api.restore import restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
@@ -286,6 +287,8 @@ class Pipeline:
         fresh: bool = False,
         on_rewind: OnRewind | Literal["refuse", "keep", "replace"] = "refuse",
         adopt_offsets: Mapping[str, str | os.PathLike[str]] = NO_SETTINGS,
+        restore: str | os.PathLike[str] | None = None,
+        allow_drained: bool = False,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
 
@@ -303,6 +306,8 @@ class Pipeline:
             on_rewind: What becomes of rows that are public when a run begins anew.
             adopt_offsets: By source the checkpoint directory of a plain Spark query; the source goes on after that query's last
                 batch. Only where the home is empty, or with ``fresh``.
+            restore: The directory of the savepoint to begin with, instead of going on.
+            allow_drained: Whether that may be one that was taken after a drain.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
@@ -316,6 +321,7 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
+            restore=restore_from(restore, allow_drained),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
         return response

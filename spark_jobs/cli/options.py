@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
-from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.storage.open import open_files
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
 Home = Annotated[
@@ -141,17 +139,6 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
             raise _refused(f"{option} {name.strip()} is given twice.", "Give it once.", option=option, name=name.strip())
         found[name.strip()] = value
     return found
-
-
-def restore_from(directory: str | None, allow_drained: bool) -> RestoreFrom | None:
-    """The savepoint to begin with.
-
-    Raises:
-        InvalidParameterError: It is no directory, or ``--allow-drained`` is given without one.
-    """
-    if directory is None and allow_drained:
-        raise _refused("--allow-drained says something about a savepoint, and none is given.", "Add --restore, or leave it out.")
-    return None if directory is None else RestoreFrom(savepoint=open_files(directory).url, allow_drained=allow_drained)
 
 
 def words(texts: Sequence[str] | None) -> list[str]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
+from spark_jobs.api.restore import restore_from
 from spark_jobs.api.settings import check_settings
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
@@ -38,7 +39,6 @@ from spark_jobs.cli.options import (
     checkpoint_overrides,
     pairs,
     parameters,
-    restore_from,
 )
 from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress

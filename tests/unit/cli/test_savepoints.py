@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.cli.options import restore_from
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import RestoreFrom
-from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import PipelineName, RunId
 from tests.support.command_line import document, spark_jobs
 from tests.support.savepoint_site import SavepointSite
@@ -73,11 +71,3 @@ def test_what_is_no_home_protects_nothing(site: SavepointSite) -> None:
     refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "tables")
     assert refused.exit_code == 2
     assert "not the home of a pipeline" in refused.stderr
-
-
-def test_a_start_names_the_directory_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert restore_from("savepoint", True) == RestoreFrom(savepoint=f"file://{tmp_path}/savepoint", allow_drained=True)
-    assert restore_from(None, False) is None
-    with pytest.raises(InvalidParameterError, match="none is given"):
-        restore_from(None, True)

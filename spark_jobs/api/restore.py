@@ -1,0 +1,22 @@
+"""The savepoint that a run begins with, as people name it."""
+
+import os
+
+from spark_jobs.protocol.documents import RestoreFrom
+from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.storage.open import open_files
+
+
+def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool) -> RestoreFrom | None:
+    """The savepoint in a directory, wherever it is read from; None where none is named.
+
+    Raises:
+        InvalidParameterError: It is no directory that can be opened, or a drained one is allowed where none is named.
+    """
+    if directory is None and allow_drained:
+        raise InvalidParameterError(
+            "allow_drained says something about a savepoint, and none is given.",
+            safe="Nothing was started.",
+            remedy="Name the savepoint (restore), or leave it out.",
+        )
+    return None if directory is None else RestoreFrom(savepoint=open_files(os.fspath(directory)).url, allow_drained=allow_drained)
