@@ -20,7 +20,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import DAGS, ROOT, connection
 from tests.airflow.test_example_pipelines import flights_data
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.short_jvm import FEW_ROWS, SHORT_RUN
 
 pytestmark = [
     pytest.mark.airflow,
@@ -52,9 +52,25 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    defaults = SHORT_RUN | {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
+    spark_defaults(tmp_path / "spark", defaults, monkeypatch)
     monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)  # no scheduler is there to be late
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def spark_defaults(directory: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives these to every Spark that a task starts, as who looks after a host does."""
+    directory.mkdir(exist_ok=True)
+    (directory / "spark-defaults.conf").write_text("\n".join(f"{key} {value}" for key, value in settings.items()))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(directory))
+
+
+@pytest.fixture
+def few_rows(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For days of flights, which are too few to compile anything for."""
+    defaults = FEW_ROWS | {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
+    spark_defaults(homes / "spark", defaults, monkeypatch)
 
 
 def run(bag: DagBag, dag_id: str, day: date, **conf: Any) -> dict[str, Any]:
@@ -129,6 +145,7 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
     assert [each for each in compared if not each.same] == []
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag) -> None:
     facts = run(bag, "write_audit_publish", DAYS[0])
     assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {
@@ -150,6 +167,7 @@ def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBa
     }
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dag: Any = bag.dags["write_audit_publish"]
     conf = {"most_cancelled": 0.0, "arrivals": f"{homes}/arrivals", "warehouse": f"{homes}/warehouse"}

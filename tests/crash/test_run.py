@@ -87,7 +87,7 @@ def without_housekeeping(points: list[Point]) -> list[Point]:
 
 def test_a_run_that_dies_once_is_finished_by_the_next(site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path) -> None:
     kinds = {point.name: point for point in clean_run if point.step in (Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT)}
-    for number, point in enumerate([*kinds.values(), *Random(seed).sample(without_housekeeping(clean_run), 3)]):
+    for number, point in enumerate([*kinds.values(), *Random(seed).sample(without_housekeeping(clean_run), 1)]):
         crash_once(replace(site, directory=tmp_path / str(number)), point)
 
 
@@ -134,9 +134,16 @@ def test_three_suspended_days_survive_crashes_at_every_point(daily_site: RunSite
     daily_site.assert_answered(range(DAYS), checkpoints=DAYS)
 
 
-def test_a_fresh_start_that_dies_at_every_point_leaves_no_way_to_publish_what_it_abandoned(site: RunSite) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param({Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.RESPONSE_CREATE}, id="some points"),
+        pytest.param(set(Step), id="every point", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_fresh_start_that_dies_leaves_no_way_to_publish_what_it_abandoned(site: RunSite, steps: set[Step]) -> None:
     site.run("abandoned", publish=Publish.EXTERNAL)
-    chain, closed = InTurn(), 0
+    chain, closed = InTurn(steps), 0
     while not chain.answered:
         run_into(site, chain.choose, "fresh", fresh=True)
         closed += chain.last is not None and chain.last.name == (Step.INCARNATION_CLOSE, False)

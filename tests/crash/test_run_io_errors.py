@@ -62,8 +62,8 @@ def error_of(site: RunSite, system: FaultSystem) -> StreamPipelineError | None:
 def test_a_run_whose_storage_fails_once_says_so_and_the_next_ends_well(
     site: RunSite, operations: int, code: int, seed: int, tmp_path: Path
 ) -> None:
-    for index in Random(f"{seed} {code}").sample(range(operations), 2):
-        fail_once(replace(site, directory=tmp_path / str(index)), index, code)
+    index = Random(f"{seed} {code}").randrange(operations)
+    fail_once(replace(site, directory=tmp_path / str(index)), index, code)
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""The rows that the tests run on: shuffled, with late, duplicate and null-time rows. Imports nothing of ours."""
+"""The rows that the tests run on: shuffled, with late, duplicate and null-time rows. Imports nothing of the product."""
 
 from pathlib import Path
 
@@ -8,6 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+from tests.support.short_jvm import COMPILED
+
+ROWS = 100_000 if COMPILED else 20_000
+"""Of a large input. An interpreted row costs several times a compiled one."""
 BEGIN = pd.Timestamp("2024-03-01", tz="UTC")
 KEYS = [f"k{number:04d}" for number in range(2000)]
 TEAMS = [f"team {number}" for number in range(50)]
@@ -15,7 +19,7 @@ REGIONS = ["north west", "süd%20/100%", "east=1"]
 DAY_MS = 86_400_000
 
 
-def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
+def events(rows: int = ROWS, days: int = 10, seed: int = 1) -> pd.DataFrame:
     """``id``, ``ts``, ``key``, ``value``, ``team``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's
     id within five minutes of it, 1% no time."""
     random = np.random.default_rng(seed)
@@ -36,7 +40,7 @@ def events(rows: int = 100_000, days: int = 10, seed: int = 1) -> pd.DataFrame:
     return pd.concat([table, again, moved]).sample(frac=1, random_state=seed).reset_index(drop=True)
 
 
-def payments(rows: int = 100_000, days: int = 10, seed: int = 2) -> pd.DataFrame:
+def payments(rows: int = ROWS, days: int = 10, seed: int = 2) -> pd.DataFrame:
     """``payment``, ``paid_at``, ``payer``, ``amount``: in no order; 1% have no time."""
     random = np.random.default_rng(seed)
     table = pd.DataFrame(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pandas as pd
@@ -38,7 +39,8 @@ class OldQuery:
         for _ in range(batches or 0):
             query = stream.trigger(processingTime="1 hour").start(str(self.table))
             while query.status["message"] != "Waiting for next trigger":
-                query.awaitTermination(1)
+                assert query.isActive, query.exception()
+                Event().wait(0.05)
             query.stop()
 
 

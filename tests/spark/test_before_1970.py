@@ -22,7 +22,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The newest events come first, the oldest are from 1899, and those of 1969 come twice. In one version no row has a time."""
     path = tmp_path_factory.mktemp("before-1970") / "events"
     for number, year in enumerate([2024, 1969, None, 1975, 1899, 1969]):
-        table = inputs.events(20_000, seed=number)[["id", "ts", "key", "value"]]
+        table = inputs.events(inputs.ROWS // 5, seed=number)[["id", "ts", "key", "value"]]
         table["ts"] -= inputs.BEGIN - pd.Timestamp(f"{year or 2024}-11-20", tz="UTC").as_unit("us")
         if year is None:
             table["ts"] = table["ts"].where(table["ts"].isna())

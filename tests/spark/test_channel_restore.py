@@ -86,8 +86,15 @@ class Channel:
         return [each for batch in sorted(self.consumed) for each in self.consumed[batch]]
 
 
-@pytest.mark.parametrize("folded", [True, False])
-@pytest.mark.parametrize("behind", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("behind", "folded"),
+    [
+        (0, True),
+        (3, True),
+        (1, False),
+        *(pytest.param(behind, folded, marks=pytest.mark.nightly) for behind, folded in ((0, False), (1, True), (3, False))),
+    ],
+)
 def test_a_consumer_sees_every_row_once_wherever_it_was_when_the_checkpoint_was_taken(
     spark: SparkSession, tmp_path: Path, behind: int, folded: bool
 ) -> None:

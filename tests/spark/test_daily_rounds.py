@@ -23,7 +23,7 @@ SINKS = ("hourly", "six_hourly", "distinct", "followed")
 
 def _days() -> list[pd.DataFrame]:
     """Events of three days, each in any order; up to an hour of a day's last events come on the next day."""
-    events = inputs.events(100_000, days=DAYS)[["id", "ts", "team", "value"]]
+    events = inputs.events(days=DAYS)[["id", "ts", "team", "value"]]
     day = (events["ts"] - inputs.BEGIN) // pd.Timedelta("1 day")
     into_day = (events["ts"] - inputs.BEGIN) % pd.Timedelta("1 day")
     random = np.random.default_rng(5)
@@ -149,7 +149,7 @@ def test_no_row_of_any_day_was_late(ran: Ran) -> None:
 
 def test_a_day_without_new_rows_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     site = Site(spark, tmp_path)
-    inputs.append(tmp_path / "events", _days()[0].head(5_000))
+    inputs.append(tmp_path / "events", _days()[0].head(500))
     site.run(_pipeline(site), run_id="first")
     before = {name: public(site.tables / name) for name in SINKS}
     site.run(_pipeline(site), run_id="second")

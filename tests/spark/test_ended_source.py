@@ -151,6 +151,8 @@ def _stream_of(session: SparkSession, columns: StructType | str, root: Path) -> 
 
 KINDS = ["delta-delta", "files-python", "kafka-kafka"]
 """Of the finished source, and of the live one."""
+ONE_HERE = [pytest.param(kinds, marks=pytest.mark.nightly if kinds != "kafka-kafka" else ()) for kinds in KINDS]
+"""The others are in the tests of a join and of restarts, every time."""
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def _expected_windows(history: range, live: range, before: int) -> Rows:
     return Counter((name, start, count) for (name, start), count in found.items() if start + 10 <= before)
 
 
-@pytest.mark.parametrize("setting", KINDS, indirect=True)
+@pytest.mark.parametrize("setting", ONE_HERE, indirect=True)
 def test_the_watermark_of_a_union_follows_the_live_source_once_the_finished_one_is_replaced(
     setting: Callable[..., Setting],
 ) -> None:

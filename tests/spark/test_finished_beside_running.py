@@ -92,6 +92,7 @@ def is_public(site: Site, rows: int) -> bool:
     return public_count(site.tables / "minutes") == (rows - 1 - 10) // 60
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("build", [in_one_stage, in_a_stage_of_its_own])
 def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Events, live: Events, build) -> None:  # type: ignore[no-untyped-def]
     with Running(site.spark, build(site, history, live), site.home) as running:
@@ -103,6 +104,7 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
 
 @pytest.mark.parametrize("build", [in_one_stage, in_a_stage_of_its_own])
 def test_what_has_ended_is_not_read_again_by_the_next_attempt(site: Site, history: Events, live: Events, build) -> None:  # type: ignore[no-untyped-def]
+    """Also that the watermark moves on in each of them, as the test above has it of one attempt."""
     pipeline = build(site, history, live)
     with Running(site.spark, pipeline, site.home) as running:
         live.add(150)

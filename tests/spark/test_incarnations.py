@@ -50,14 +50,24 @@ def _reading(site: Site) -> Pipeline:
     return pipeline
 
 
-@pytest.fixture
-def drained(spark: SparkSession, tmp_path: Path) -> Site:
+def _drained(site: Site) -> Site:
     """A pipeline that has run to its end, under the run id "first"; one more version of its input came afterwards."""
-    site = Site(spark, tmp_path)
-    inputs.append(tmp_path / "events", inputs.events(5_000))
+    inputs.append(site.home.parent / "events", inputs.events(5_000))
     site.run(_pipeline(site), run_id="first")
-    inputs.append(tmp_path / "events", inputs.events(5_000, seed=9))
+    inputs.append(site.home.parent / "events", inputs.events(5_000, seed=9))
     return site
+
+
+@pytest.fixture
+def drained(site: Site) -> Site:
+    """For a test that changes it."""
+    return _drained(site)
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """For tests after which it is as before."""
+    return _drained(Site(spark, tmp_path_factory.mktemp("kept")))
 
 
 def _daily(*tables: pd.DataFrame) -> Rows:
@@ -73,22 +83,22 @@ FIRST, SECOND = (5_000, 10, 1), (5_000, 10, 9)
 
 
 @pytest.mark.parametrize("run_id", ["first", "second"])
-def test_a_drained_pipeline_that_is_run_again_does_nothing_and_shows_what_there_is(drained: Site, run_id: str) -> None:
-    before, version = public(drained.tables / "daily"), DeltaTable(str(drained.tables / "daily")).version()
-    response = drained.run(_pipeline(drained), run_id=run_id)
+def test_a_drained_pipeline_that_is_run_again_does_nothing_and_shows_what_there_is(kept: Site, run_id: str) -> None:
+    before, version = public(kept.tables / "daily"), DeltaTable(str(kept.tables / "daily")).version()
+    response = kept.run(_pipeline(kept), run_id=run_id)
     assert response.checkpoint == 1
     assert response.sinks["daily"].version == version  # type: ignore[index]  # a name is a text
     assert response.sinks["daily"].rows == before.total()  # type: ignore[index]  # a name is a text
-    assert public(drained.tables / "daily") == before
-    assert DeltaTable(str(drained.tables / "daily")).version() == version
-    assert drained.checkpoints() == [1]
+    assert public(kept.tables / "daily") == before
+    assert DeltaTable(str(kept.tables / "daily")).version() == version
+    assert kept.checkpoints() == [1]
 
 
-def test_a_fresh_start_behind_published_rows_is_refused(drained: Site) -> None:
-    before = public(drained.tables / "daily")
+def test_a_fresh_start_behind_published_rows_is_refused(kept: Site) -> None:
+    before = public(kept.tables / "daily")
     with pytest.raises(RejectedError, match="--on-rewind keep"):
-        drained.run(_pipeline(drained), fresh=True)
-    assert public(drained.tables / "daily") == before
+        kept.run(_pipeline(kept), fresh=True)
+    assert public(kept.tables / "daily") == before
 
 
 def test_a_fresh_start_that_keeps_adds_to_the_rows_that_are_there(drained: Site) -> None:

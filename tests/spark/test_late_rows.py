@@ -36,7 +36,7 @@ class Bare:
 @pytest.fixture(scope="module")
 def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
     site = Site(spark, tmp_path_factory.mktemp("with-a-delay"))
-    for table in inputs.in_order(100_000, batches=6, late_fraction=0.02):
+    for table in inputs.in_order(inputs.ROWS, batches=6, late_fraction=2_000 / inputs.ROWS):
         inputs.append(site.home.parent / "events", table)
     pipeline = Pipeline("delayed")
 

@@ -16,7 +16,7 @@ from tests.spark.rows import answer, assert_same, public, public_count
 
 pytestmark = pytest.mark.spark
 
-BATCHES = 6
+BATCHES = 3
 MAPPED = {"delta.columnMapping.mode": "name"}
 
 

@@ -91,7 +91,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+AT_NIGHT = {"delta, in the first batch", "delta, in the last batch", "files, one at a time, before the log is compacted"}
+"""Others have the same source, and fail elsewhere in the round."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly if name in AT_NIGHT else ()) for name in CASES])
 def test_rows_that_arrive_while_a_round_is_interrupted_join_the_next_one(spark: SparkSession, tmp_path: Path, name: str) -> None:
     case, site, flag = CASES[name], Site(spark, tmp_path), tmp_path / "fail"
     pipeline = Pipeline("pinned", on_end="suspend")

@@ -225,7 +225,7 @@ def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "boot_id", lambda: "another boot")
 
 
-@pytest.mark.parametrize("unaligned", [False, True])
+@pytest.mark.parametrize("unaligned", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, unaligned: bool
 ) -> None:

@@ -38,9 +38,9 @@ def _pipeline(site: Site, *columns: str, evolution: str = "add_columns", **sink:
 
 
 def _arrive(site: Site, seed: int) -> None:
-    inputs.write_versions(
-        site.home.parent / "events", inputs.events(300, seed=seed)[["id", "key", "value"]].drop_duplicates(["id", "key"]), 2
-    )
+    rows = inputs.events(300, seed=seed)[["id", "key", "value"]]
+    rows["key"] = rows["key"].str[-1]  # a partition each
+    inputs.write_versions(site.home.parent / "events", rows.drop_duplicates(["id", "key"]), 2)
 
 
 def _table(site: Site) -> DataFrame:

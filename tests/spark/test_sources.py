@@ -120,7 +120,7 @@ def test_an_input_without_rows_ends_with_an_empty_table(site: Site, sink: str) -
 
 
 def test_an_input_without_rows_does_not_hold_back_another(site: Site) -> None:
-    assert public_count(site.tables / "with_nothing") == 100_000
+    assert public_count(site.tables / "with_nothing") == inputs.ROWS
 
 
 def test_an_old_file_that_arrives_in_a_later_round_is_read(site: Site, tmp_path: Path) -> None:

@@ -221,7 +221,11 @@ CASES: dict[str, tuple[Build, Build, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if "table" in case else ()) for case in CASES])
+AT_NIGHT = {"windows of a table", "without duplicates"}
+"""Their state is kept as that of the windows of files is: one store, with one kind of rows."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])
 def test_a_query_goes_on_elsewhere_as_if_nothing_had_happened(session: SparkSession, tmp_path: Path, case: str) -> None:
     streamed, batch, format_ = CASES[case]
     life = Life(quick(tmp_path / "home"), Input(session, tmp_path / "in put" / "rows", format_), streamed, tmp_path)

@@ -65,19 +65,19 @@ def pipeline_of(site: Site, **sink: object) -> Pipeline:
     return pipeline
 
 
-def _in_rounds(site: Site, parts: Sequence[pd.DataFrame], **sink: object) -> None:
+def _in_rounds(site: Site, parts: Sequence[pd.DataFrame], batches: int = 1) -> None:
     for part in parts:
-        inputs.write_versions(site.home.parent / "changes", part, 3)
-        site.run(pipeline_of(site, **sink))
+        inputs.write_versions(site.home.parent / "changes", part, batches)
+        site.run(pipeline_of(site))
 
 
 def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
     return [table.iloc[part] for part in np.array_split(np.arange(len(table)), rounds)]
 
 
-@pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.parametrize("rounds", [2, *(pytest.param(rounds, marks=pytest.mark.nightly) for rounds in (1, 4))])
 def test_the_table_is_that_of_all_changes_however_they_come(site: Site, rounds: int, temporary: Path) -> None:
-    _in_rounds(site, _split(changes(), rounds))
+    _in_rounds(site, _split(changes(), rounds), batches=3)
     assert list(temporary.iterdir()) == []
     assert_same(public(site.tables / "customers", COLUMNS), expected(site.spark, str(site.home.parent / "changes")))
 
@@ -121,7 +121,7 @@ def test_without_sequence_by_two_rows_of_a_key_in_a_batch_are_refused(site: Site
 
 
 def test_a_running_total_in_update_mode_is_upserted(site: Site) -> None:
-    inputs.write_versions(site.home.parent / "events", inputs.events(20_000)[["id", "team", "value"]], 5)
+    inputs.write_versions(site.home.parent / "events", inputs.events(inputs.ROWS // 5)[["id", "team", "value"]], 5)
     pipeline = Pipeline("totals")
 
     @pipeline.source(bounded=True)
@@ -151,7 +151,7 @@ def test_a_stage_after_an_upsert_stage_reads_its_changes(site: Site) -> None:
 
 
 def test_a_fresh_start_that_replaces_leaves_nothing_of_the_earlier_rows_and_deletes(site: Site) -> None:
-    _in_rounds(site, _split(changes(seed=8), 2))
+    _in_rounds(site, _split(changes(1_000, seed=8), 2))
     inputs.write_versions(site.home.parent / "after", changes(500, seed=9), 1)
     (site.home.parent / "changes").rename(site.home.parent / "before")
     (site.home.parent / "after").rename(site.home.parent / "changes")

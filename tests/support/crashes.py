@@ -5,7 +5,7 @@ The steps are not listed anywhere: a clean run is watched, and every step that i
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import inf
@@ -149,9 +149,13 @@ class InTurn:
 
     Each attempt gets one point further: before a step, then after it, then before the next. So one chain dies before and after every
     occurrence of every step that comes before the answer, and costs little more than one run.
+
+    Args:
+        steps: At which steps; the answer is to be among them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Collection[Step] = tuple(Step)) -> None:
+        self._steps = steps
         self.chosen: list[Point] = []
 
     @property
@@ -164,7 +168,7 @@ class InTurn:
 
     def choose(self, point: Point) -> bool:
         """Whether the attempt that passes ``point`` crashes there; for :func:`run_into`."""
-        if point.occurrence <= self._repeated(point.step):
+        if point.step not in self._steps or point.occurrence <= self._repeated(point.step):
             return False
         undone = self.last.step if self.last is not None and self.last.before else None
         wanted = not point.before and point.step is undone if undone else point.before

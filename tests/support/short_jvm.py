@@ -5,8 +5,9 @@ import os
 SHORT_RUN = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m"}
 """With the first compiler alone a JVM has room for 48 MB of code, which Spark fills: it would go on sweeping and compiling anew."""
 
-_COMPILE = "SPARK_TESTS_COMPILE"
+COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
+"""Whether these are the night's tests."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-FEW_ROWS = SHORT_RUN | ({} if os.environ.get(_COMPILE) else _INTERPRETED)
+FEW_ROWS = SHORT_RUN | ({} if COMPILED else _INTERPRETED)
 """For a query over a few rows Spark's compiler of expressions costs more than the query. The night's tests compile, and those that
 do what a user does: the quickstart and the DAGs."""

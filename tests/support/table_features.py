@@ -11,6 +11,8 @@ SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
 COLUMNS = "id LONG, seq LONG, value INT, name STRING"
 STAGED = ("id", "seq", "value", "name")
 ALL_MODES = frozenset(SinkMode)
+AT_NIGHT: frozenset[SinkMode] = frozenset()
+"""For another version of a kind of table that every run of the tests tries."""
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
 READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
 """Besides Spark, which reads everything."""
@@ -128,6 +130,7 @@ FEATURES = (
         "column mapping by id",
         frozenset({"columnMapping"}),
         properties={"delta.columnMapping.mode": "id"},
+        everyday=AT_NIGHT,
     ),
     Feature(
         "deletion vectors",
@@ -222,6 +225,7 @@ FEATURES = (
         frozenset({"icebergCompatV1", "columnMapping"}),
         properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV1": "true"},
         publisher=SPARK,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "Iceberg compatibility, version 2",
@@ -238,6 +242,7 @@ FEATURES = (
             "delta.enableIcebergCompatV3": "true",
         },
         publisher=SPARK,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "`VARIANT`, shredded",
@@ -250,6 +255,7 @@ FEATURES = (
         elsewhere=STAGED,
         publisher=SPARK,
         readers=frozenset(),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "features for the log's keeping (vacuum protocol check, checkpoint protection, materialized partition columns)",
@@ -266,6 +272,7 @@ FEATURES = (
         "`VARIANT` as it was called before it was final",
         frozenset({"variantType-preview"}),
         properties={"delta.feature.variantType-preview": "supported"},
+        everyday=AT_NIGHT,
     ),
     Feature(
         "other features as they were called before they were final",
@@ -276,6 +283,7 @@ FEATURES = (
         },
         publisher=SPARK,
         readers=frozenset({DUCKDB_READER}),
+        everyday=AT_NIGHT,
     ),
 )
 

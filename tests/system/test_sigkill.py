@@ -16,6 +16,20 @@ pytestmark = pytest.mark.spark
 IN_A_FRESH_START = [Step.INCARNATION_CLOSE, Step.SWEEP]
 IN_ORDER = [step for step in Step if step not in {*HOUSEKEEPING, *NOT_IN_A_SMALL_RUN, *IN_A_FRESH_START}]
 """As they are declared: each attempt comes to the step at which the one before it died, and to the next."""
+BEFORE, AFTER = True, False
+Moments = dict[Step, list[bool]]
+A_FEW: Moments = {
+    Step.ROUND_CREATE: [AFTER],
+    Step.STAGE_VERSION: [BEFORE],
+    Step.PLAN_BATCH: [AFTER],
+    Step.MANIFEST_CREATE: [BEFORE],
+    Step.PUBLISH_SINK: [AFTER],
+    Step.INCARNATION_CLOSE: [AFTER],
+}
+"""Before there is anything, in the middle of a batch, in a drain, before the manifest, among the sinks, among a fresh start's."""
+ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
+BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
+SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after it, an attempt has its manifest already
 
 
 def assert_killed(drivers: Drivers, doom: Doomed, *options: str, run: str) -> None:
@@ -28,25 +42,31 @@ def assert_done(drivers: Drivers, *options: str, run: str) -> None:
     assert found.code == 0, found
 
 
-def kill_in_turn(drivers: Drivers, befores: dict[Step, list[bool]]) -> None:
+def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
     """Kills driver after driver, each at the next step, then does the same to a fresh start that replaces what is public."""
     for step in IN_ORDER:
-        for before in befores[step]:
+        for before in moments.get(step, []):
             assert_killed(drivers, Doomed("killed", step, before), run="first")
     assert_done(drivers, run="first")
     drivers.site.assert_answered()
     fresh = ("--fresh", "--on-rewind=replace")
     for step in IN_A_FRESH_START:
-        for before in befores[step]:
+        for before in moments.get(step, []):
             assert_killed(drivers, Doomed("killed", step, before), *fresh, run="second")
     assert_done(drivers, *fresh, run="second")
     drivers.wait_gone()
 
 
-@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["alternately", "both"])
-def test_drivers_killed_before_and_after_each_step_lose_and_double_nothing(drivers: Drivers, both: bool) -> None:
-    befores = {step: [True, False] if both else [number % 2 == 0] for number, step in enumerate(Step)}
-    kill_in_turn(drivers, befores | {Step.SWEEP: [True]})  # after it, an attempt has its manifest already
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param(A_FEW, id="at a few"),
+        pytest.param(ALTERNATELY | SWEPT, id="before or after each", marks=pytest.mark.nightly),
+        pytest.param(BOTH | SWEPT, id="before and after each", marks=pytest.mark.nightly),
+    ],
+)
+def test_drivers_killed_at_steps_lose_and_double_nothing(drivers: Drivers, moments: Moments) -> None:
+    kill_in_turn(drivers, moments)
     assert_replaced(drivers.site)
 
 

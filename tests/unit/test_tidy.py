@@ -25,6 +25,16 @@ MAY_TOUCH_THE_JVM = {
 }
 
 
+ONLY_AT_NIGHT = {
+    "tests/airflow/test_yarn.py": "needs Maven, for a YARN",
+    "tests/running_airflow/test_outages.py": "takes Airflow's database away from everybody",
+    "tests/running_airflow/test_real_drivers.py": "a running Airflow and real drivers: each has tests without the other",
+    "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py has the DAG at every change",
+    "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
+}
+"""Files whose tests all wait for the night, and why."""
+
+
 def files_in(*directories: str, pattern: str) -> Iterator[Path]:
     for directory in directories:
         yield from sorted((ROOT / directory).rglob(pattern))
@@ -66,6 +76,22 @@ def test_few_modules_touch_the_jvm() -> None:
 def test_nothing_is_left_for_later() -> None:
     texts = [*files_in(*SOURCE, "tests", pattern="*.py"), *files_in("docs", pattern="*.md"), *ROOT.glob("*.md")]
     assert [named(path) for path in texts if UNFINISHED.search(path.read_text())] == []
+
+
+def waits_for_the_night(tests: ast.Module) -> bool:
+    """Whether a module's mark, or that of each of its tests by itself, is ``nightly``."""
+    marks = [ast.unparse(node.value) for node in tests.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)]
+    decorators = [
+        [ast.unparse(each) for each in node.decorator_list]
+        for node in tests.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    return any("mark.nightly" in mark for mark in marks) or all("pytest.mark.nightly" in each for each in decorators)
+
+
+def test_every_file_of_tests_has_some_for_every_change() -> None:
+    waiting = {named(path) for path in files_in("tests", pattern="test_*.py") if waits_for_the_night(ast.parse(path.read_text()))}
+    assert waiting == set(ONLY_AT_NIGHT)
 
 
 @pytest.mark.parametrize("page", [*files_in("docs", pattern="*.md"), *sorted(ROOT.glob("*.md"))], ids=named)
