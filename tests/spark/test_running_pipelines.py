@@ -95,7 +95,9 @@ def version_at(site: Site, manifest: Manifest, table: str) -> int:
     raise AssertionError(f"{table} has no version of checkpoint {manifest.checkpoint}")
 
 
+@pytest.mark.nightly
 def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: Site, events: Events) -> None:
+    """In one attempt; a test below comes to the same answer in two."""
     with Running(site.spark, three_stages(site, events), site.home) as running:
         for rows in (200, 300):
             events.add(rows)
@@ -251,7 +253,9 @@ def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
     assert sum(path.is_dir() for path in site.home.glob("work/*")) == 1, "the work directory that was left is deleted"
 
 
+@pytest.mark.nightly
 def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, events: Events) -> None:
+    """From its first; the next test does it after many."""
     pipeline = three_stages(site, events)
     events.add(150)
     with Running(site.spark, pipeline, site.home) as running:
