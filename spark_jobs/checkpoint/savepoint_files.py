@@ -174,8 +174,9 @@ def _own_table(manifest: Manifest, stage: StageName, channel: ChannelCut) -> Ite
 def _all_below(source: Files, place: str) -> Iterator[tuple[str, NeededFile]]:
     """A Delta table, its log first: what is there when the log was read names files that are there afterwards."""
     for path in sorted(paths_below(source), key=lambda path: not path.startswith(_LOG)):
-        if not path.rpartition("/")[2].startswith("."):
-            yield f"{place}/{path}", NeededFile(local_path(source, path))
+        here = local_path(source, path)
+        if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
+            yield f"{place}/{path}", NeededFile(here)
 
 
 def altered(root: str, path: str, expected: object, found: object) -> CorruptDocumentError:

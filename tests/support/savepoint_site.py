@@ -31,7 +31,7 @@ class SavepointSite:
         self.pipeline = StagedPipeline(self.home, root / "tables")
         self.table = self.pipeline.make_table(HOURLY)
         self.channel = root / "home/channels/first/copied"
-        (self.channel / "_delta_log").mkdir(parents=True)
+        (self.channel / "_delta_log/_staged_commits").mkdir(parents=True)
         (self.channel / "_delta_log/00000000000000000000.json").write_text('{"metaData": {}}')
         (self.channel / "_delta_log/.00000000000000000000.json.crc").write_text("of Hadoop's")
         self._head: Manifest | None = None
