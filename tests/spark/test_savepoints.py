@@ -192,6 +192,27 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 251)))
 
 
+def test_a_channel_goes_on_whatever_its_columns_are_called(site: Site, events: Events, tmp_path: Path) -> None:
+    """Names with spaces are written under others, which only the channel's own table knows."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    events.source(pipeline)
+
+    @pipeline.stage
+    def renamed(events: DataFrame) -> DataFrame:
+        return events.select(F.col("id").alias("the id"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    def copied(renamed: DataFrame) -> DataFrame:
+        return renamed.select(F.col("the id").alias("id"))
+
+    stopped(site, pipeline, events, tmp_path / "savepoint")
+    lose(site.home)
+    events.add(100)
+    with Running(site.spark, pipeline, tmp_path / "other", options=restored(tmp_path / "savepoint")) as running:
+        running.until(lambda: len(ids(site, "copied")) == 251)
+    assert ids(site, "copied") == list(range(251))
+
+
 class Changes:
     """A Delta table of changes of one key."""
 
