@@ -85,7 +85,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "views": ["run"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 16
+    assert len(shown) == 17
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger])
