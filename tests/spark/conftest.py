@@ -26,6 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM takes 10,000 tasks to list files
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -41,6 +41,9 @@ pytestmark = pytest.mark.spark
 SPARK_AMONG_SPARK = [*cases(Publisher.SPARK, Kind, by_spark=True)]
 SPARK_AMONG_DELTA_RS = [*cases(Publisher.SPARK, Kind, by_spark=False)]
 DELTA_RS_AMONG_SPARK = [*cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=True)]
+EVERY_CASE = [*SPARK_AMONG_SPARK, *SPARK_AMONG_DELTA_RS, *DELTA_RS_AMONG_SPARK]
+STRIDE = 91
+"""Each so many-th case is for every change: see the test that says what is among them."""
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +54,19 @@ def others(spark: SparkSession) -> SparkSession:
     return session
 
 
-@pytest.mark.parametrize("case", sampled([*SPARK_AMONG_SPARK, *SPARK_AMONG_DELTA_RS, *DELTA_RS_AMONG_SPARK], stride=79))
+@pytest.mark.parametrize("case", sampled(EVERY_CASE, STRIDE))
 def test_a_foreign_writer_at_any_moment(tmp_path: Path, others: SparkSession, case: Case) -> None:
     assert_right_or_refused(case, tmp_path, others)
+
+
+def classes(case: Case) -> set[object]:
+    """Who writes what among whom, when, and to what end."""
+    return {(case.publisher, case.kind, case.by_spark), case.moment, case.error}
+
+
+def test_every_change_tries_each_class_of_cases() -> None:
+    tried, there = (set[object]().union(*map(classes, some)) for some in (EVERY_CASE[::STRIDE], EVERY_CASE))
+    assert tried == there
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Kind.APPEND, marks=pytest.mark.nightly), Kind.SEQUENCED])
