@@ -94,11 +94,11 @@ def test_a_drained_pipeline_that_is_run_again_does_nothing_and_shows_what_there_
     assert kept.checkpoints() == [1]
 
 
-def test_a_fresh_start_behind_published_rows_is_refused(kept: Site) -> None:
-    before = public(kept.tables / "daily")
+def test_a_fresh_start_behind_published_rows_is_refused(drained: Site) -> None:
+    before = public(drained.tables / "daily")
     with pytest.raises(RejectedError, match="--on-rewind keep"):
-        kept.run(_pipeline(kept), fresh=True)
-    assert public(kept.tables / "daily") == before
+        drained.run(_pipeline(drained), fresh=True)
+    assert public(drained.tables / "daily") == before
 
 
 def test_a_fresh_start_that_keeps_adds_to_the_rows_that_are_there(drained: Site) -> None:

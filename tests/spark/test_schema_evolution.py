@@ -38,8 +38,8 @@ def _pipeline(site: Site, *columns: str, evolution: str = "add_columns", **sink:
 
 
 def _arrive(site: Site, seed: int) -> None:
-    rows = inputs.events(300, seed=seed)[["id", "key", "value"]]
-    rows["key"] = rows["key"].str[-1]  # a partition each
+    events = inputs.events(300, seed=seed)
+    rows = events.assign(key=events["key"].str[-1])[["id", "key", "value"]]  # ten keys: each is a partition somewhere
     inputs.write_versions(site.home.parent / "events", rows.drop_duplicates(["id", "key"]), 2)
 
 
