@@ -30,6 +30,8 @@ class Kept:
     replaces: bool
     named: frozenset[str]
     """What a restore from it needs, below the home."""
+    in_flight: frozenset[str]
+    """The staged files that its channels name."""
     tables: dict[str, str]
     rows: dict[str, tuple[int, ...]]
 
@@ -49,6 +51,8 @@ class Promises(Watcher):
         """Every one there ever was, by incarnation and number."""
         self.broken: list[str] = []
         self.attempts: list[int] = []
+        self.incarnations: list[str] = []
+        """In the order in which attempts have named them."""
         self.counts: Counter[str] = Counter()
         self._late: Counter[int] = Counter()
         site.disk.watcher = self
@@ -67,6 +71,9 @@ class Promises(Watcher):
         parts = path.removeprefix(f"{HOME}/").split("/")
         if parts[0] == "attempts" and parts[1].endswith(".json") and len(parts) == 2:
             self.attempts.append(int(parts[1].removesuffix(".json")))
+            incarnation = json.loads(data)["body"]["incarnation"]
+            if incarnation not in self.incarnations:
+                self.incarnations.append(incarnation)
         if parts[0] == "checkpoints" and parts[-1] == "manifest.json":
             self._completed(json.loads(data)["body"])
 
@@ -87,7 +94,7 @@ class Promises(Watcher):
             if below in manifest.named and self._is_needed(manifest):
                 self._break(f"{below} was deleted, which checkpoint {manifest.number} names")
             if path in self._files(manifest) and self._is_needed(manifest):
-                self._break(f"{path} was deleted, which checkpoint {manifest.number} has not published")
+                self._break(f"{path} was deleted, which checkpoint {manifest.number} needs")
         for table in self._site.tables.by_path.values():
             if path.startswith(f"{table.path}/") and path.removeprefix(f"{table.path}/") in table.versions[-1].files:
                 self._break(f"{path} was deleted, which is public")
@@ -115,6 +122,11 @@ class Promises(Watcher):
     def rows(self, table: MemoryTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""
         return self._read(f"{table.path}/{name}" for name in (version or table.versions[-1]).files)
+
+    def shows(self, table: MemoryTable, incarnation: str) -> bool:
+        """Whether an incarnation has published into a table last."""
+        commits = [version for version in table.versions if version.app and version.apps[version.app] != CLOSED]
+        return bool(commits) and f"/{incarnation}/" in str(commits[-1].app)
 
     def held(self, kept: Kept, sink: str) -> list[int]:
         """The rows that a checkpoint and those before it hold for a sink."""
@@ -144,6 +156,8 @@ class Promises(Watcher):
         named = {file["stored"] for cut in cuts for file in cut["files"]}
         named |= {cut["channel"]["path"] for cut in cuts if cut["channel"]}
         named |= {cut["actions"]["path"] for cut in body["sinks"].values()}
+        channels = [cut["channel"] for cut in cuts if cut["channel"]]
+        in_flight = {path for channel in channels for path in self._channel(channel)}
         kept = Kept(
             number=body["checkpoint"],
             parent=body["parent"],
@@ -153,6 +167,7 @@ class Promises(Watcher):
             added=added,
             replaces=any(cut["replace"] for cut in body["sinks"].values()),
             named=frozenset(named),
+            in_flight=frozenset(in_flight),
             tables=tables,
             rows={sink: tuple(self._read(files)) for sink, files in added.items()},
         )
@@ -188,22 +203,24 @@ class Promises(Watcher):
         if counts[0] < counts[1] or (kept.aligned and counts[0] != counts[1]):
             self._break(f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second")
 
+    def _channel(self, channel: dict[str, Any]) -> Iterable[str]:
+        lines = (self._site.disk.get(f"{HOME}/{channel['path']}") or b"").splitlines()
+        staged_in = channel["staged_in"].removeprefix("file://")
+        return (f"{staged_in}/{add['path']}" for line in map(json.loads, lines) for add in line["adds"])
+
     def _files(self, kept: Kept) -> Iterable[str]:
-        return (path for files in kept.added.values() for path in files)
+        return (*(path for files in kept.added.values() for path in files), *kept.in_flight)
 
     def _is_needed(self, kept: Kept) -> bool:
-        """Whether it is the way back, or not public yet and not abandoned."""
-        if kept.number == max(self.manifests, default=0):
-            return True
-        if kept.number not in self.manifests and self.manifests and kept.number > max(self.manifests):
-            return True
-        for sink, path in kept.tables.items():
-            table = self._site.tables.by_path[path]
-            newest = table.versions[-1].apps
-            reached = next((version for app, version in newest.items() if app.endswith(f"{kept.incarnation}/{sink}")), 0)
-            if reached < kept.number:
-                return True
-        return False
+        """Whether it is the way back, or not public yet; not once its incarnation was closed."""
+        reached = [self._reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()]
+        if all(version == CLOSED for version in reached):
+            return False
+        return kept.number >= max(self.manifests, default=0) or min(reached) < kept.number
+
+    def _reached(self, table: str, app: str) -> int:
+        apps = self._site.tables.by_path[table].versions[-1].apps
+        return next((version for name, version in apps.items() if name.endswith(app)), 0)
 
     def _read(self, paths: Iterable[str]) -> list[int]:
         found: list[int] = []

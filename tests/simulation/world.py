@@ -78,18 +78,24 @@ class Chaos:
     Args:
         kills: So many are killed.
         freezes: So many are stopped, and woken late.
+        stalls: So many times one of their threads alone is held up.
         faults: So many storage operations fail, or do not say whether they have happened.
         reboots: So many hosts go down, and lose what was not made durable.
+        at: Where they are struck more often than elsewhere: what an operation there says of itself begins like this.
+        odds: How often there.
+        elsewhere: How often at any other operation.
+        frozen_steps: The shortest and the longest time that one is stopped.
     """
 
     kills: int = 4
     freezes: int = 4
+    stalls: int = 6
     faults: int = 4
     reboots: int = 1
-
-
-DELICATE = ("create checkpoints/", "commit ", "create attempts/", "delete ")
-"""Where a process is more often struck than elsewhere."""
+    at: tuple[str, ...] = ("create checkpoints/", "commit ", "create attempts/", "delete ")
+    odds: float = 0.08
+    elsewhere: float = 0.002
+    frozen_steps: tuple[int, int] = (20, 1_500)
 
 
 class World:
@@ -113,7 +119,6 @@ class World:
         self._by_greenlet: dict[greenlet, Actor] = {}
         self._last: Actor | None = None
         self._stickiness = self.random.choice((0.0, 0.5, 0.9))
-        self._patience = self.random.choice((300, 1_500))
         self._calm = False
 
     @property
@@ -260,24 +265,26 @@ class World:
         """Whether something befalls the process of the actor whose turn it is."""
         if self._calm or not actor.process.mortal or actor.pending in ("begin", "wake"):
             return False
-        if self.random.random() > (0.08 if actor.pending.startswith(DELICATE) else 0.002):
-            return False
         chaos, process = self.chaos, actor.process
-        what = self.random.choice(("freeze", "freeze", "kill", "reboot"))
-        if what == "freeze" and chaos.freezes > 0:
-            chaos.freezes -= 1
-            process.frozen_until = self.steps + self.random.randint(20, 2 * self._patience)
-            self.trace.append(f"{process.name} is stopped until {process.frozen_until} before {actor.pending}")
-            return True
-        if what == "kill" and chaos.kills > 0:
-            chaos.kills -= 1
+        if self.random.random() > (chaos.odds if actor.pending.startswith(chaos.at) else chaos.elsewhere):
+            return False
+        left = {"freezes": chaos.freezes, "stalls": chaos.stalls, "kills": chaos.kills, "reboots": chaos.reboots}
+        possible = [what for what, count in left.items() if count > 0]
+        if not possible:
+            return False
+        what = self.random.choice(possible)
+        setattr(chaos, what, left[what] - 1)
+        self.trace.append(f"{actor.name}: {what} before {actor.pending}")
+        if what == "freezes":
+            shortest, longest = chaos.frozen_steps
+            process.frozen_until = self.steps + int(shortest * (longest / shortest) ** self.random.random())
+        elif what == "stalls":
+            actor.wakes_at_s = self.clock_s + self.random.uniform(0.2, 5.0)
+        elif what == "kills":
             self.kill(process)
-            return True
-        if what == "reboot" and chaos.reboots > 0:
-            chaos.reboots -= 1
+        else:
             self.reboot(process.host)
-            return True
-        return False
+        return True
 
     def reboot(self, host: Host) -> None:
         """A host goes down and comes back."""

@@ -1,0 +1,242 @@
+"""The guards of the product, each with a way to switch it off: without it, some schedule breaks a promise.
+
+Those that model the design's rules have the model's name in brackets. Three of the model's are not here. *adopt* is the storage's
+promise (a create that finds its own bytes has succeeded), *sweepcut* is part of *sweepafter*, and without *relist* no schedule was
+found that breaks a promise: an attempt that takes a number which was deleted meets the next guard, its deleted work directory, or a
+file of actions that is gone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint import retention
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.ids import BatchId, CheckpointId
+from spark_jobs.publication import delta_rs, pending
+from spark_jobs.publication.publisher import close_incarnation
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime import application, cut, incarnations, subsume, way_back
+from spark_jobs.runtime.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.sweep import named_by_checkpoints, sweep
+from tests.simulation.schedules import Plan
+from tests.simulation.stages import Site
+from tests.simulation.world import Chaos
+
+_RUNS_ON, _LONG = Plan(), Plan(rows=30)
+_NONE = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
+
+
+def _stopped_at(*at: str) -> Callable[[], Chaos]:
+    return lambda: replace(_NONE, freezes=4, at=at, frozen_steps=(1_000, 4_000))
+
+
+def _held_up_at(*at: str) -> Callable[[], Chaos]:
+    return lambda: replace(_NONE, stalls=20, at=at)
+
+
+def _quiet() -> Chaos:
+    return replace(_NONE)
+
+
+_AT_STATE, _AT_COMMIT = _stopped_at("list state"), _stopped_at("commit ")
+_AT_ATTEMPTS = _stopped_at("list attempts", "read attempts/")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Something that the product does so that a promise holds.
+
+    Args:
+        name: What it does, in a few words.
+        switch_off: Puts something in its place that does not.
+        plan: The schedules in which it matters.
+        chaos: What befalls, where it matters.
+        hint: A seed that has found it missing: tried first, because it is quick.
+    """
+
+    name: str
+    switch_off: Callable[[Site, pytest.MonkeyPatch], None]
+    plan: Plan = _RUNS_ON
+    chaos: Callable[[], Chaos] = Chaos
+    hint: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _only_the_newest(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = pending.pending_manifests
+
+    def newest(store: CheckpointStore, manifest: Manifest, *rest: Any) -> list[Manifest]:
+        return real(store, manifest, *rest)[-1:]
+
+    patch.setattr(pending, "pending_manifests", newest)
+
+
+def _skip_taken_numbers(site: Site, patch: pytest.MonkeyPatch) -> None:
+    def following(store: CheckpointStore, parent: CheckpointId) -> CheckpointId:
+        return CheckpointId(max(store.taken(), default=0) + 1)
+
+    patch.setattr(CheckpointStore, "next_id", following)
+
+
+def _always_a_new_first_number(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointStore, "first_id", lambda store, incarnation: CheckpointId(max(store.taken(), default=0) + 1))
+
+
+def _sweep_before_the_manifest(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real_take, real_complete = CheckpointTry.take, CheckpointTry._complete
+    running: dict[int, Sequence[Any]] = {}
+
+    def take(effort: CheckpointTry, stages: Sequence[Any], find_cut: Any) -> Manifest:
+        running[id(effort)] = stages
+        return real_take(effort, stages, find_cut)
+
+    def complete(effort: CheckpointTry, store: CheckpointStore, manifest: Manifest) -> None:
+        stages = running[id(effort)]
+        known = effort.parent or manifest
+        named = {stage.stage.name: named_by_checkpoints(store, known, stage.stage, stage.log.oldest()) for stage in stages}
+        sweep(stages, {name: found.batch for name, found in manifest.stages.items()}, named)
+        real_complete(effort, store, manifest)
+
+    patch.setattr(CheckpointTry, "take", take)
+    patch.setattr(CheckpointTry, "_complete", complete)
+
+
+def _forget_who_else_names_it(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = retention.discard
+
+    def discard(home: Any, checkpoints: Any) -> list[str]:
+        gone = list(checkpoints)
+        for stage in home.names("state") if gone else ():
+            for place in home.names(f"state/{stage}"):
+                if int(place.split("-")[0]) in gone:
+                    home.delete(f"state/{stage}/{place}")
+        return real(home, gone)
+
+    patch.setattr(subsume, "discard", discard)
+
+
+def _unsettled_tries_go(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = retention._settled
+    patch.setattr(retention, "_settled", lambda home, head, corrupt: real(home, CheckpointId(head + 1_000), ()))
+
+
+def _what_is_not_public_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_is_public", lambda manifest, published: True)
+
+
+def _any_work_directory(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = way_back.why_not_in_place
+    patch.setattr(application, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
+
+
+def _any_host(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = way_back.why_not_in_place
+    patch.setattr(application, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
+
+
+def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
+    for module in (application, way_back):
+        patch.setattr(module, "is_half_built", lambda work: False)
+    patch.setattr(way_back, "is_whole", lambda work, head: True)
+
+
+def _nothing_is_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(application, "close_abandoned", lambda *_: None)
+
+
+def _closed_whatever_was_published(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = close_incarnation
+
+    def close(home: Any, line: Any, decided_on: CheckpointId | None, publishers: Publishers) -> None:
+        real(home, line, delta_rs.open_table(line.table).transaction_version(line.app), publishers)
+
+    patch.setattr(incarnations, "close_incarnation", close)
+
+
+def _higher_attempts_are_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = incarnations.close_abandoned
+
+    def close(home: Any, uuid: Any, live: Any, *rest: Any) -> None:
+        real(home, uuid, live.model_copy(update={"attempt": 1_000}), *rest)
+
+    patch.setattr(application, "close_abandoned", close)
+
+
+def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attempts, "check_live", lambda attempts, number: None)
+
+
+def _unseen_attempts(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attempts, "check_all_seen", lambda attempts, number, seen: None)
+
+
+def _two_handles(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = delta_rs.DeltaRsTransaction.publish
+
+    def publish(transaction: delta_rs.DeltaRsTransaction, *arguments: Any, **options: Any) -> None:
+        transaction.table = delta_rs.open_table(transaction.table.facts.uri)
+        real(transaction, *arguments, **options)
+
+    patch.setattr(delta_rs.DeltaRsTransaction, "publish", publish)
+
+
+def _producers_first(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = cut._consistent
+    patch.setattr(cut, "_consistent", lambda stages, *rest: real(stages[::-1], *rest))
+
+
+def _consumers_are_not_waited_for(site: Site, patch: pytest.MonkeyPatch) -> None:
+    def consistent(stages: Sequence[cut.Cuttable], *_: Any) -> dict[Any, BatchId]:
+        return {stage.name: stage.committed() for stage in reversed(stages)}
+
+    patch.setattr(cut, "_consistent", consistent)
+
+
+def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(subsume, "in_flight_from", lambda manifests, stage: None)
+
+
+_PUBLISHED_BY_OTHERS = Plan(external=True)
+_REWINDS = Plan(rewinds=True)
+_UNALIGNED = Plan(unaligned=True)
+GUARDS = [
+    Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_BY_OTHERS, hint=26),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=27),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number),
+    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=1),
+    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=3),
+    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=21),
+    Guard(
+        "what is not public is not discarded",
+        _what_is_not_public_goes,
+        replace(_LONG, external=True, published_late=True),
+        _quiet,
+    ),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=27),
+    Guard("in place only on the host that has not gone down", _any_host, hint=1),
+    Guard("nothing is continued where a restore has not come to its end", _half_built, hint=33),
+    Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=26),
+    Guard("it closes only what was decided on", _closed_whatever_was_published, replace(_REWINDS, external=True), hint=42),
+    Guard("and nothing of a higher attempt", _higher_attempts_are_closed, _REWINDS, _AT_ATTEMPTS, hint=29),
+    Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=12),
+    Guard(
+        "an attempt stops where another has begun unseen", _unseen_attempts, _REWINDS, _stopped_at("create attempts/"), hint=33
+    ),
+    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=4),
+    Guard(
+        "consumers are cut before producers",
+        _producers_first,
+        _UNALIGNED,
+        _held_up_at("list stages/again/checkpoint/commits"),
+        hint=5,
+    ),
+    Guard("a cut waits until producers have committed", _consumers_are_not_waited_for, _UNALIGNED, _held_up_at("write commits/")),
+    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=13),
+]

@@ -1,0 +1,65 @@
+"""The simulated Delta tables do what delta-rs does, as far as publication rests on it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from deltalake import DeltaTable, Schema
+
+from spark_jobs.protocol.errors import ConflictError
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.delta_rs import OpenTable
+from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
+from tests.simulation.world import Chaos, World
+
+ONE, OTHER = AppId("one"), AppId("other")
+Opener = Callable[[], OpenTable]
+
+
+@pytest.fixture(params=["delta-rs", "simulated"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """Opens one table anew each time."""
+    uri = (tmp_path / "table").as_uri()
+    if request.param == "delta-rs":
+        DeltaTable.create(uri, Schema.from_json(SCHEMA_TEXT))
+        return lambda: OpenTable(uri, DeltaTable(uri))
+    tables = Tables(World(0, Chaos()))
+    tables.make(str(tmp_path / "table"))
+    return lambda: OpenTable(uri, cast(DeltaTable, tables.open(uri)))
+
+
+def add(name: str) -> dict[str, Any]:
+    stats = json.dumps({"numRecords": 1})
+    return {"path": name, "size": 1, "partitionValues": {}, "modificationTime": 0, "stats": stats}
+
+
+def commit(table: OpenTable, app: AppId, version: int, *, replace: bool = False) -> None:
+    table.commit([add(f"{app}-{version}.parquet")], app, CheckpointId(version), {}, replace=replace)
+
+
+def test_an_app_that_has_not_committed_has_no_version_and_then_its_own(opened: Opener) -> None:
+    assert (opened().facts.version, opened().transaction_version(ONE)) == (0, None)
+    commit(opened(), ONE, 7)
+    assert (opened().facts.version, opened().transaction_version(ONE), opened().transaction_version(OTHER)) == (1, 7, None)
+
+
+def test_of_two_that_opened_the_table_at_once_one_app_commits_once(opened: Opener) -> None:
+    first, second = opened(), opened()
+    commit(first, ONE, 1)
+    with pytest.raises(ConflictError):
+        commit(second, ONE, 1)
+    with pytest.raises(ConflictError):
+        commit(second, ONE, 2)
+    assert opened().facts.version == 1
+
+
+def test_what_another_app_commits_does_not_matter_except_to_a_replacement(opened: Opener) -> None:
+    first, second, third = opened(), opened(), opened()
+    commit(first, ONE, 1)
+    commit(second, OTHER, 1)
+    with pytest.raises(ConflictError):
+        commit(third, AppId("third"), 1, replace=True)
+    commit(opened(), AppId("third"), 1, replace=True)
+    assert [opened().transaction_version(app) for app in (ONE, OTHER, AppId("third"))] == [1, 1, 1]
