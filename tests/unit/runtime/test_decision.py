@@ -123,6 +123,12 @@ def test_an_interrupted_round_is_continued_by_another_run() -> None:
     assert decide(request("b"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
 
 
+def test_an_attempt_that_knew_nothing_of_the_newest_incarnation_does_not_take_the_pipeline_back() -> None:
+    attempts = [attempt(1, "a", 1), attempt(2, "b", 2, "two"), attempt(3, "a", 1)]
+    latest = round_document(2, "b", "two")
+    assert decide(request("c"), facts(attempts, latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
 WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"flights": "/mistyped"}, GRAPH, {}),
     (PARAMETERS, {"stages": {"hourly": {"inputs": {}}}}, {}),

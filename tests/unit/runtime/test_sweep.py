@@ -8,16 +8,18 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.documents import WorkDirectory
 from spark_jobs.protocol.errors import CorruptDocumentError
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, IncarnationId, StageName, WorkDirectoryId
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.stage import StageRun
-from spark_jobs.runtime.sweep import named_by_checkpoints, orphans, sweep
+from spark_jobs.runtime.sweep import named_by_checkpoints, orphans, sweep, sweep_abandoned
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
+from tests.unit.control.test_channel import attempt
 
 PREFIX = "0123456789abcdef-"
 
@@ -157,3 +159,15 @@ def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues
         named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
     passed_over = third.model_copy(update={"parent": first.checkpoint})
     assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0))) == 2
+
+
+def test_what_is_continued_stays_though_a_later_attempt_knew_nothing_of_it() -> None:
+    files = MemoryFiles()
+    attempts = []
+    for number, name in enumerate(("one", "two", "one"), 1):
+        work = WorkDirectory(id=WorkDirectoryId(name), path=f"work/{name}", host="h")
+        attempts.append(attempt(number).model_copy(update={"incarnation": IncarnationId(name), "work_directory": work}))
+        files.create(f"work/{name}/offsets", b"0")
+        files.create(f"channels/{name}/part", b"0")
+    sweep_abandoned(files, attempts)
+    assert (files.names("work"), files.names("channels")) == (["two"], ["two"])
