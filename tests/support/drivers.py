@@ -57,15 +57,18 @@ class Drivers:
     entry: str = small_pipeline.__file__
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    def start(self, *options: str, run: str | None = "first", doom: Doomed | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"
+    ) -> subprocess.Popen[str]:
         """Starts ``spark-jobs run`` on the site.
 
         Args:
             options: More of its options.
             run: The run id; None where ``options`` has a request.
             doom: What happens to it.
+            entry: The module that is run as ``spark-jobs``.
         """
-        module = ["spark_jobs"] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
+        module = [entry] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
         when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence)]
         command = [*module, *when, "run", self.entry, f"--home={self.site.home}", "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]

@@ -1,0 +1,18 @@
+"""A driver that takes itself for one on another host: ``python -m tests.support.distant_driver run …``."""
+
+import socket
+import tempfile
+from pathlib import Path
+
+from spark_jobs.cli import main
+from spark_jobs.runtime import way_back
+
+HOST = "another-host"
+
+if __name__ == "__main__":
+    socket.gethostname = lambda: HOST
+    with tempfile.NamedTemporaryFile("w", suffix=".boot") as boot:
+        boot.write(HOST)
+        boot.flush()
+        way_back._BOOT_ID = Path(boot.name)
+        main()
