@@ -77,7 +77,7 @@ def lives(files: Files, strategy: RestartSettings) -> list[Restart | End | None]
     """What follows each time, of attempts that are lost one after the other until none follows."""
     found: list[Restart | End | None] = []
     restarts = None
-    while not found or isinstance(found[-1], Restart):
+    while len(found) < 10 and (not found or isinstance(found[-1], Restart)):
         request = an_attempt(files, strategy, restarts)
         following = after_end(files, request.attempt, OwnerNumber(1), LOST)
         restarts = following.history if isinstance(following, Restart) else None
