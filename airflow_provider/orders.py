@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from airflow_provider.goals import WaitFor
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.protocol.restarts import RestartHistory
@@ -31,6 +31,8 @@ class StartOrder:
     on_end: OnEnd | None = None
     publish: Publish | None = None
     fresh: bool = False
+    restore: RestoreFrom | None = None
+    """The savepoint to begin with, inside the home roots."""
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +54,11 @@ def choice(name: str, value: str | None, kind: type[E]) -> E | None:
         return kind(value)
     except ValueError:
         raise _invalid(name, value, f"one of {', '.join(kind)}") from None
+
+
+def is_true(value: bool | str) -> bool:
+    """The value of an argument that a template may have turned into a text: one is true if it is ``true``, whatever its case."""
+    return str(value).strip().lower() == "true"
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

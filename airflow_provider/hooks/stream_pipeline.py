@@ -182,6 +182,7 @@ class StreamPipelineHook(BaseHook):
             publish=order.publish,
             fresh=order.fresh,
             on_rewind=order.on_rewind,
+            restore=order.restore,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )

@@ -77,7 +77,7 @@ class PublishCheckpointOperator(BaseOperator):
         super().__init__(retries=retries, **kwargs)
         self.pipelines = pipelines
         self.deferrable = deferrable
-        self.conf = self._written_conf = conf
+        self.conf = self.written_conf = conf
         self.conn_id = conn_id
         self._spark: LocalDriver | None = None
         self._killed = False
@@ -91,7 +91,7 @@ class PublishCheckpointOperator(BaseOperator):
         self._limits = time_limits(self)
         with raising_airflow_errors():
             refuse_hidden(pipelines=self.pipelines, conf=self.conf)
-            checked_conf(self, self._written_conf, self.conf)
+            checked_conf(self, self.written_conf, self.conf)
             planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
             checkpoints = {plan.files.url: plan.manifest.checkpoint for plan in planned}
             record_homes(context, self.conn_id, checkpoints)
@@ -141,7 +141,7 @@ class PublishCheckpointOperator(BaseOperator):
         """Lets Spark publish one of them: here, or somebody else who is at it already."""
         checkpoint = checkpoints[home]
         output = self.hook.publication_output(home, checkpoint)
-        self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self._written_conf, self.conf))
+        self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self.written_conf, self.conf))
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
         ends_with_us = started and container_of_one_task() is not None

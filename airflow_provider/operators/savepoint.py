@@ -13,6 +13,7 @@ from airflow_provider.facts import savepoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
+from airflow_provider.orders import is_true
 from airflow_provider.requests import LookForAnswer, RequestWait, ask_once
 from airflow_provider.retry import RETRIES
 from airflow_provider.time_limits import time_limits
@@ -172,4 +173,4 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
         self.drain = drain
 
     def _drains(self) -> bool:
-        return str(self.drain).strip().lower() == "true"
+        return is_true(self.drain)

@@ -15,25 +15,24 @@ from airflow_provider.clocks import monotonic_at
 from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
 from airflow_provider.facts import live_facts, log_result
 from airflow_provider.goals import Goal, WaitFor
-from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import check_host_lasts
 from airflow_provider.looking import start_limit
-from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, mapping
+from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.retry import RETRIES
-from airflow_provider.spark_conf import checked_conf
 from airflow_provider.supervision import End, Restart, next_start, not_due
+from airflow_provider.task_orders import order_of
 from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.patience import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
 from airflow_provider.worker_wait import WorkerWait
-from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
 from spark_jobs.protocol.reports import reported_error
 
 if TYPE_CHECKING:
@@ -69,7 +68,10 @@ class StreamPipelineOperator(BaseOperator):
         on_end: ``"drain"`` or ``"suspend"``, instead of the pipeline's own. Templated; empty: the pipeline's.
         publish: ``"final"``, ``"every_checkpoint"`` or ``"external"``, instead of the sinks' own. Templated; empty: the sinks'.
         fresh: Begin a new incarnation.
-        on_rewind: What a fresh start does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
+        restore: Directory of the savepoint to begin with, inside the home roots, too. Every DAG run begins with it anew; all tries of one
+            go on with what they have begun. Templated; empty: the home goes on where it is.
+        allow_drained: The savepoint may be one that was taken after a drain. Templated.
+        on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
         wait_for: What ends the task: ``"final_checkpoint"``; ``"running"``, once the pipeline is at work, or ``"submitted"``, once its
@@ -94,7 +96,9 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", "checkpoint", "conf")
+    template_fields: Sequence[str] = (
+        *("home", "parameters", "on_end", "publish", "restore", "allow_drained", "checkpoint", "conf"),
+    )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"
@@ -109,6 +113,8 @@ class StreamPipelineOperator(BaseOperator):
         on_end: str | None = None,
         publish: str | None = None,
         fresh: bool = False,
+        restore: str | None = None,
+        allow_drained: bool | str = False,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
@@ -133,11 +139,13 @@ class StreamPipelineOperator(BaseOperator):
         self.on_end = on_end
         self.publish = publish
         self.fresh = fresh
+        self.restore = restore
+        self.allow_drained = allow_drained
         self.on_rewind = on_rewind
         self.checkpoint = checkpoint
         self.wait_for = wait_for
         self.deferrable = deferrable
-        self.conf = self._written_conf = conf
+        self.conf = self.written_conf = conf
         self.poll_interval_s = poll_interval_s
         self.max_poll_interval_s = max_poll_interval_s
         self.timeout_s = timeout_s
@@ -200,7 +208,7 @@ class StreamPipelineOperator(BaseOperator):
     def _carry_on(self, context: "Context") -> dict[str, Any]:
         try:
             with raising_airflow_errors():
-                order, token = self._order(run_id_of(context["ti"])), str(context["ti"].id)
+                order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
                 record_homes(context, self.conn_id, {self.hook.files(self.home).url: None})
                 while True:
                     begun = self._begin(order, token)
@@ -301,22 +309,6 @@ class StreamPipelineOperator(BaseOperator):
         if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
             return None
         return _UNTIL_SEEN_S if driver is None else self.start_timeout_s
-
-    def _order(self, run: RunId) -> StartOrder:
-        """What this task wants, checked as far as the Airflow side can."""
-        refuse_hidden(**{name: getattr(self, name) for name in self.template_fields})
-        return StartOrder(
-            entry=self.entry,
-            run=run,
-            parameters=mapping("parameters", self.parameters),
-            on_end=choice("on_end", self.on_end, OnEnd),
-            publish=choice("publish", self.publish, Publish),
-            fresh=self.fresh,
-            on_rewind=choice("on_rewind", self.on_rewind, OnRewind) or OnRewind.REFUSE,
-            checkpoint=checkpoint_overrides("checkpoint= of the task", self.checkpoint),
-            conf=checked_conf(self, self._written_conf, self.conf),
-            secrets=self.secrets or {},
-        )
 
     def _begin(self, order: StartOrder, token: str) -> StartResponse | AttemptNumber:
         """The answer that is there, or the attempt that will give it, with this task in charge."""

@@ -135,16 +135,17 @@ def expanded(dag: DAG, **resolved: Any) -> StreamPipelineOperator:
 
 def test_what_a_mapped_task_gives_to_all_its_instances_stands_in_the_dag_file() -> None:
     task = expanded(declared(conf=JARS, parameters=[{"a": 1}]), parameters={"a": 1})
-    assert checked_conf(task, task._written_conf, task.conf) == JARS
+    assert checked_conf(task, task.written_conf, task.conf) == JARS
 
 
 def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
     task = expanded(declared(conf=[JARS]), conf=JARS)
     with pytest.raises(InvalidParameterError) as caught:
-        checked_conf(task, task._written_conf, task.conf)
+        checked_conf(task, task.written_conf, task.conf)
     assert caught.value.evidence == {"settings": ["spark.jars"]}
 
 
 def test_a_run_reaches_no_other_argument() -> None:
-    assert set(StreamPipelineOperator.template_fields) == {"home", "parameters", "on_end", "publish", "checkpoint", "conf"}
+    chosen = {"home", "parameters", "on_end", "publish", "restore", "allow_drained", "checkpoint", "conf"}
+    assert set(StreamPipelineOperator.template_fields) == chosen
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

@@ -1,0 +1,48 @@
+"""The order that a task's arguments come to, once templates were rendered."""
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, is_true, mapping
+from airflow_provider.spark_conf import checked_conf
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
+from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.ids import RunId
+
+if TYPE_CHECKING:
+    from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+
+
+def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
+    """What a task wants, checked as far as the Airflow side can. Reads and writes nothing.
+
+    Raises:
+        RejectedError: Or one of its leaves: an argument is none of its values, would show a secret, or names a place outside the roots.
+    """
+    refuse_hidden(**{name: getattr(task, name) for name in task.template_fields})
+    return StartOrder(
+        entry=task.entry,
+        run=run,
+        parameters=mapping("parameters", task.parameters),
+        on_end=choice("on_end", task.on_end, OnEnd),
+        publish=choice("publish", task.publish, Publish),
+        fresh=task.fresh,
+        restore=_restore_from(task),
+        on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
+        checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
+        conf=checked_conf(task, task.written_conf, task.conf),
+        secrets=task.secrets or {},
+    )
+
+
+def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
+    allow_drained = is_true(task.allow_drained)
+    if task.restore:
+        return RestoreFrom(savepoint=task.hook.files(task.restore).url, allow_drained=allow_drained)
+    if allow_drained:
+        raise InvalidParameterError(
+            "allow_drained says something about a savepoint, and restore names none.",
+            safe="Nothing was started.",
+            remedy="Name the savepoint in restore=, or leave allow_drained out.",
+        )
+    return None

@@ -1,0 +1,71 @@
+"""What a task asks for, from its arguments as templates and forms may have turned them out."""
+
+from typing import Any
+
+import pytest
+
+from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.task_orders import order_of
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.documents import RestoreFrom
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
+from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
+from spark_jobs.storage.open import open_files
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import context
+
+RUN = RunId("airflow/flights/now/run")
+
+
+def a_task(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
+    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.05, "timeout_s": 60.0, "deferrable": False}
+    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **(given | arguments))
+
+
+def restores(**arguments: Any) -> RestoreFrom | None:
+    return order_of(a_task(**arguments), RUN).restore
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_task_that_names_no_savepoint_goes_on_where_its_home_is(homes: Homes, nothing: str | None) -> None:
+    assert restores(restore=nothing, allow_drained="False") is None
+
+
+@pytest.mark.parametrize("form", ["saved/monday", "{root}/saved/monday", "file://{root}/saved/monday"])
+def test_a_savepoint_is_named_as_a_home_is(homes: Homes, form: str) -> None:
+    found = restores(restore=form.format(root=homes.root))
+    assert found == RestoreFrom(savepoint=f"file://{homes.root}/saved/monday")
+
+
+@pytest.mark.parametrize(("given", "allowed"), [(True, True), ("True", True), ("true", True), ("false", False), ("", False)])
+def test_a_form_may_say_whether_a_drained_one_will_do(homes: Homes, given: bool | str, *, allowed: bool) -> None:
+    found = restores(restore="saved", allow_drained=given)
+    assert found is not None
+    assert found.allow_drained is allowed
+
+
+def test_a_drained_savepoint_is_allowed_only_where_one_is_named(homes: Homes) -> None:
+    with pytest.raises(InvalidParameterError, match="restore names none"):
+        restores(allow_drained=True)
+
+
+@pytest.mark.parametrize("outside", ["/elsewhere", "../elsewhere", "s3://bucket/saved"])
+def test_a_savepoint_outside_the_roots_is_refused_before_anything_is_asked(homes: Homes, outside: str) -> None:
+    with pytest.raises((AccessDeniedError, InvalidParameterError)):
+        restores(restore=outside)
+    with pytest.raises(PipelineRunRefusedError):
+        carry_out(a_task(restore=outside), context())
+    assert list(homes.root.iterdir()) == []
+
+
+def test_every_try_asks_for_the_same_start_from_the_savepoint(homes: Homes) -> None:
+    """So that a next try goes on with what the one before has begun, and does not begin with the savepoint once more."""
+    for _ in range(2):
+        with pytest.raises(PipelineRunRefusedError):
+            carry_out(a_task("refused", restore="saved/monday", on_rewind="keep"), context())
+    channel = Channel(open_files(str(homes.path())))
+    asked = [channel.request(start_request_id(AttemptNumber(number))) for number in (1, 2)]
+    assert asked[0].restore == asked[1].restore == RestoreFrom(savepoint=f"file://{homes.root}/saved/monday")
+    assert asked[0].run == asked[1].run
