@@ -82,6 +82,25 @@ class Charge:
             self._log.info("Attempt %s was cancelled by who had charge of it before; the next one begins.", attempt)
         return before
 
+    def cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+        """That somebody else has taken charge of the attempt and has cancelled it, whatever its driver has ended with; None: nobody has."""
+        if self.held is None or isinstance(error, DeadlineExceededError | StorageError):
+            return None
+        attempt, owner = self.held
+        newest, asked = self._hook.owner_and_cancel(self._home, attempt)
+        if newest is None or asked is None or newest.owner <= owner:
+            return None
+        if isinstance(error, RunCancelledError):
+            return error
+        return RunCancelledError(
+            f"Attempt {attempt} was cancelled: {asked.reason}.",
+            exists=f"It has ended with {type(error).__name__}: {error.failed}",
+            safe="Completed checkpoints, and what was published, stay.",
+            remedy="Run it again, or clear the task, to go on from there.",
+            attempt=attempt,
+            owner=newest.owner,
+        )
+
     def after_end(self, error: StreamPipelineError) -> Restart | End | None:
         """What follows from the end of the attempt; see :func:`airflow_provider.supervision.after_end`."""
         if self.held is None:

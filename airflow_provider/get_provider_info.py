@@ -64,6 +64,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": name,
                 "python-modules": [
+                    "airflow_provider.operators.cancel",
                     "airflow_provider.operators.publish_checkpoint",
                     "airflow_provider.operators.savepoint",
                     "airflow_provider.operators.stream_pipeline",
@@ -75,17 +76,23 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": name,
                 "python-modules": [
                     "airflow_provider.triggers.checkpoint",
+                    "airflow_provider.triggers.end",
                     "airflow_provider.triggers.publication",
                     "airflow_provider.triggers.request",
                     "airflow_provider.triggers.run",
                     "airflow_provider.triggers.spark_publication",
+                    "airflow_provider.triggers.state",
                 ],
             }
         ],
         "sensors": [
             {
                 "integration-name": name,
-                "python-modules": ["airflow_provider.sensors.checkpoint", "airflow_provider.sensors.final_checkpoint"],
+                "python-modules": [
+                    "airflow_provider.sensors.checkpoint",
+                    "airflow_provider.sensors.final_checkpoint",
+                    "airflow_provider.sensors.pipeline_state",
+                ],
             }
         ],
         "extra-links": [f"airflow_provider.links.{name}" for name in ("ManifestLink", "DriverLogLink", "TablesLink")],

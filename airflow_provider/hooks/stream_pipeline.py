@@ -37,6 +37,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.files import Files, local_path
@@ -147,6 +148,11 @@ class StreamPipelineHook(BaseHook):
     def cancel(self, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> None:
         """Asks the driver of an attempt to end; it does unless somebody else has taken charge since."""
         Owners(self.files(home), attempt).cancel(owner, reason)
+
+    def owner_and_cancel(self, home: str, attempt: AttemptNumber) -> tuple[OwnerDocument | None, CancelRequest | None]:
+        """Who has charge of an attempt, and what they have asked for; None: nobody has, or nothing."""
+        owners = Owners(self.files(home), attempt)
+        return owners.newest(), owners.cancelled()
 
     def ended_by_another(self, home: str, attempt: AttemptNumber, owner: OwnerNumber) -> bool:
         """Whether an attempt has ended without an answer, and who had charge of it before ``owner`` has asked for that."""

@@ -1,4 +1,4 @@
-"""The operators that ask a running pipeline for a savepoint, or for its stop."""
+"""The operators that ask a running pipeline for a savepoint, or for its stop, and that delete one."""
 
 import time
 from collections.abc import Sequence
@@ -18,11 +18,16 @@ from airflow_provider.requests import LookForAnswer, RequestWait, ask_once
 from airflow_provider.retry import RETRIES
 from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.request import RequestTrigger
+from spark_jobs.checkpoint.savepoint import dispose
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import Files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -174,3 +179,68 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
 
     def _drains(self) -> bool:
         return is_true(self.drain)
+
+
+class DisposeSavepointOperator(BaseOperator):
+    """Deletes a savepoint, unless a request or a start in one of the homes needs it.
+
+    Idempotent: a try after one that was cut short deletes what is left, and one that is gone is no error. Files that somebody has put
+    into the directory stay.
+
+    Returns as XCom ``savepoint``: its URL.
+
+    Args:
+        savepoint: URL of its directory, inside the connection's home roots. Templated.
+        home: The home that may need it, or several. Templated.
+        conn_id: The connection, of type ``stream_pipeline``.
+        retries: As for every operator, but for the default.
+        kwargs: As for every operator.
+
+    Raises:
+        PipelineRunRefusedError: It is no savepoint, somebody needs it, or a place is not allowed. Nothing was deleted; Airflow does not
+            retry.
+        PipelineRunError: The storage fails; a retry deletes the rest.
+    """
+
+    template_fields: Sequence[str] = ("savepoint", "home")
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        savepoint: str,
+        home: str | Sequence[str],
+        conn_id: str = StreamPipelineHook.default_conn_name,
+        retries: int | None = RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.savepoint = savepoint
+        self.home = home
+        self.conn_id = conn_id
+
+    @cached_property
+    def hook(self) -> StreamPipelineHook:
+        return StreamPipelineHook(self.conn_id)
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        """Looks who needs it, and deletes it."""
+        with raising_airflow_errors():
+            savepoint = self.hook.files(self.savepoint)
+            homes = [self.hook.files(home) for home in ([self.home] if isinstance(self.home, str) else self.home)]
+            for home in homes:
+                _check_is_home(home)
+            dispose(savepoint, [user for home in homes for user in needed_by(home, savepoint)])
+            self.log.info("The savepoint %s is deleted.", savepoint.url)
+            return {"savepoint": savepoint.url}
+
+
+def _check_is_home(home: Files) -> None:
+    """A home that is mistyped needs nothing, and the one that was meant might."""
+    if Channel(home).pipeline() is None:
+        raise RejectedError(
+            f"{home.url} is not the home of a pipeline: it has no pipeline.json.",
+            safe="Nothing was deleted.",
+            remedy="Correct home= of the task.",
+            home=home.url,
+        )

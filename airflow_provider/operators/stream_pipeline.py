@@ -252,6 +252,8 @@ class StreamPipelineOperator(BaseOperator):
         Raises:
             PipelineRunRefusedError: The strategy, or somebody, has ended the pipeline: Airflow's retries are not to begin it again.
         """
+        if not self._killed and (cancelled := self._in_charge.cancelled_since(error)) is not None:
+            raise PipelineRunRefusedError(cancelled) from error
         if not self._supervises or self._killed:
             return None
         following = self._in_charge.after_end(error)
@@ -359,7 +361,9 @@ class StreamPipelineOperator(BaseOperator):
                 return Waited.ENDED_BY_ANOTHER
             charge.log_driver(attempt)
             if (restart := self._restart_after(attempt, error)) is not None:
-                return self._until_due(restart, until_seen_s)
+                waited = self._until_due(restart, until_seen_s)
+                self._restart_after(attempt, error)  # somebody may have cancelled it meanwhile
+                return waited
             if not self._killed:
                 charge.give_up(attempt, error)
             raise

@@ -5,19 +5,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowTaskTimeout
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
 from airflow_provider.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.sensors.time_up import seen_error
 from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.checkpoint import CheckpointTrigger
-from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
-from spark_jobs.protocol.reports import reported_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -108,12 +105,7 @@ class CheckpointSensor(BaseSensorOperator):
         """What the trigger has seen."""
         with raising_airflow_errors():
             if "error" in event:
-                error = reported_error(ErrorReport.model_validate(event["error"]))
-                if isinstance(error, DeadlineExceededError) and time_limits(self, self.timeout).airflows_is_first:
-                    raise AirflowTaskTimeout(str(error))  # as in a worker: it is retried
-                if isinstance(error, DeadlineExceededError):  # as every sensor: it may be soft, and is not retried
-                    raise AirflowSensorTimeout(str(error))
-                raise error
+                raise seen_error(self, event["error"])
             home = event["home"]  # the DAG file may say another one by now
             return checkpoint_facts(self.hook.files(home).url, self.hook.manifest(home, CheckpointId(event["checkpoint"])))
 

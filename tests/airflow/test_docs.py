@@ -13,11 +13,13 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
+from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
-from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
+from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
 from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
@@ -43,7 +45,10 @@ OPERATORS: list[type[BaseOperator]] = [
     PublishCheckpointOperator,
     TriggerSavepointOperator,
     StopWithSavepointOperator,
+    DisposeSavepointOperator,
+    CancelPipelineOperator,
     CheckpointSensor,
+    PipelineStateSensor,
 ]
 
 
@@ -64,6 +69,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "after_orders": ["read"],
         "after_sessions": ["wait"],
         "audited_orders": ["run", "audit", "publish"],
+        "cancel_sensors": ["cancel"],
         "drain_sensors": ["drain"],
         "elsewhere": ["orders_are_done"],
         "in_a_pool": ["run"],

@@ -1,4 +1,4 @@
-"""Tasks that ask a running pipeline for a savepoint, or for its stop."""
+"""Tasks that ask a running pipeline for a savepoint, or for its stop, and that delete one."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
-from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.requests import RequestLook, RequestWait
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -149,3 +149,45 @@ def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
     assert waits("savepoint-a").is_over(ANSWERED, 0.0, -1.0)
     with pytest.raises(DeadlineExceededError):
         waits().is_over(OPEN, 0.0, 0.0)
+
+
+def a_savepoint(home: UsedHome, place: str) -> Path:
+    """A directory that was begun, with what is somebody else's."""
+    directory = home.directory / place
+    (directory / "state").mkdir(parents=True)
+    (directory / "exporting.json").write_text("{}")
+    (directory / "state/1.zip").write_text("x")
+    return directory
+
+
+def dispose(savepoint: str, home: Any = "home") -> dict[str, Any]:
+    return dict(carry_out(DisposeSavepointOperator(task_id="dispose", savepoint=savepoint, home=home), context()))
+
+
+def test_a_savepoint_is_deleted_and_again_is_no_error(used: UsedHome) -> None:
+    directory = a_savepoint(used, "monday")
+    for _ in range(2):
+        assert dispose("monday") == {"savepoint": f"file://{directory}"}
+        assert not directory.exists()
+
+
+def test_a_savepoint_that_one_of_the_homes_needs_is_kept(running: UsedHome) -> None:
+    directory = a_savepoint(running, "monday")
+    with pytest.raises(PipelineRunError):
+        carry_out(savepoint(target="monday", deferrable=False, timeout_s=0.0), context())
+    with pytest.raises(PipelineRunRefusedError, match="which is not answered yet"):
+        dispose("monday", home=["home"])
+    assert (directory / "state/1.zip").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "home"), [("/elsewhere", "home"), ("monday", "/elsewhere"), ("monday", "mistyped"), ("home", "home")]
+)
+def test_nothing_is_deleted_that_is_outside_or_no_savepoint_or_for_a_home_that_is_none(
+    used: UsedHome, place: str, home: str
+) -> None:
+    directory = a_savepoint(used, "monday")
+    with pytest.raises(PipelineRunRefusedError):
+        dispose(place, home)
+    assert (directory / "state/1.zip").exists()
+    assert used.files.names("attempts")

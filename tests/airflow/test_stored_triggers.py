@@ -38,6 +38,32 @@ STORED: dict[str, dict[str, Any]] = {
         "deadline_at": None,
         "timeout_s": None,
     },
+    "airflow_provider.triggers.request.RequestTrigger": {
+        "home": "file:///homes/flights",
+        "request": "stop-airflow-1",
+        "restart_timeout_s": 300.0,
+        "deadline_at": None,
+        "timeout_s": None,
+        "poll_interval_s": 2.0,
+        "max_poll_interval_s": 3.0,
+    },
+    "airflow_provider.triggers.end.EndTrigger": {
+        "home": "file:///homes/flights",
+        "attempt": 3,
+        "owner": 2,
+        "deadline_at": None,
+        "timeout_s": None,
+        "poll_interval_s": 2.0,
+        "max_poll_interval_s": 3.0,
+    },
+    "airflow_provider.triggers.state.PipelineStateTrigger": {
+        "home": "file:///homes/flights",
+        "states": ["running"],
+        "deadline_at": None,
+        "timeout_s": None,
+        "poll_interval_s": 2.0,
+        "max_poll_interval_s": 3.0,
+    },
     "airflow_provider.triggers.publication.PublicationTrigger": {"home": "flights"},
 }
 

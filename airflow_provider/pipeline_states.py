@@ -1,0 +1,70 @@
+"""Where a pipeline is: what its newest attempt says of itself, checked by whether a driver is at work."""
+
+from typing import Any, NamedTuple
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import claimed_by_another, driver_at_work
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import RunState
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.storage.files import Files
+
+ENDED = frozenset({RunState.DONE, RunState.FAILED})
+"""In these no driver is at work."""
+
+
+class StateLook(NamedTuple):
+    """What a home shows of its pipeline."""
+
+    state: RunState | None
+    """None: nothing has run there."""
+    at_work: bool
+    attempt: AttemptNumber | None
+    run: RunId | None
+
+    def is_one_of(self, states: frozenset[RunState]) -> bool:
+        """Whether the pipeline is in one of these states. A heartbeat outlives its driver, and comes before its driver's end."""
+        return self.state in states and self.at_work is not (self.state in ENDED)
+
+
+class LookForState:
+    """Looks once at a home; writes nothing.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __call__(self) -> StateLook:
+        channel = Channel(self._files)
+        at_work = driver_at_work(self._files)  # first: a driver answers before it ends
+        live = channel.attempts.latest()
+        if live is None or claimed_by_another(self._files, live.request):
+            return StateLook(RunState.STARTING if at_work else None, at_work, None, None)
+        if not at_work:
+            answer = channel.response(live.request)
+            ended_well = answer is not None and answer.error is None
+            return StateLook(RunState.DONE if ended_well else RunState.FAILED, at_work, live.attempt, live.run)
+        status = read_status(self._files)
+        ours = status is not None and status.attempt == live.attempt
+        return StateLook(status.state if status and ours else RunState.STARTING, at_work, live.attempt, live.run)
+
+
+def state_facts(files: Files, look: StateLook) -> dict[str, Any]:
+    """What a task hands on of a pipeline's state: ``home``, ``state``, ``run``, ``attempt``, and the newest ``checkpoint`` or None."""
+    return {
+        "home": files.url,
+        "state": look.state and look.state.value,
+        "run": look.run,
+        "attempt": look.attempt,
+        "checkpoint": newest_checkpoint(files),
+    }
+
+
+def newest_checkpoint(files: Files) -> CheckpointId | None:
+    """The newest complete checkpoint of a home; None where there is none."""
+    head = CheckpointStore(files).head()
+    return None if head is None else head.checkpoint

@@ -1,0 +1,195 @@
+"""Tasks that cancel a pipeline, against a driver that acts on the home as the real one does."""
+
+import json
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.operators.cancel import CancelPipelineOperator
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.restarts import RestartHistory
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import GIVEN, RUN, a_driver_at_work, context, driver_has_started, once, operator, until
+
+
+def cancel(token: str = "first try", run_id: str = "now", **arguments: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout_s": 20.0}
+    task = CancelPipelineOperator(task_id="cancel", **(given | arguments))
+    return dict(carry_out(task, context(run_id, token=token)))
+
+
+def channel() -> Channel:
+    return Channel(StreamPipelineHook().files("flights"))
+
+
+def answered(number: int) -> str | None:
+    """With which error an attempt was answered."""
+    answer = channel().response(start_request_id(AttemptNumber(number)))
+    return None if answer is None or answer.error is None else answer.error.error
+
+
+def a_supervised_pipeline(homes: Homes, entry: str = "live_waits") -> Any:
+    """A task that waits for a driver at work, in another thread; what it ends with."""
+    ended: list[BaseException] = []
+
+    def supervise() -> None:
+        try:
+            carry_out(operator(entry), context())
+        except PipelineRunError as error:
+            ended.append(error)
+
+    return once(lambda: True, supervise), ended
+
+
+@pytest.fixture(params=[True, False], ids=["deferred", "in the worker"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the task that supervises waits."""
+    monkeypatch.setitem(GIVEN, "deferrable", request.param)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is gone is soon taken for lost."""
+    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
+    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("entry", ["live_waits", "waits"], ids=["unbounded", "bounded"])
+def test_a_driver_that_is_cancelled_ends_and_its_task_starts_no_other_nor_retries(homes: Homes, entry: str) -> None:
+    supervising, ended = a_supervised_pipeline(homes, entry)
+    until(driver_has_started)
+    facts = cancel(deferrable=False)
+    supervising.join()
+    assert facts == {"home": f"file://{homes.path()}", "attempt": 1, "run": RUN, "cancelled": True, "checkpoint": None}
+    assert not StreamPipelineHook().is_at_work("flights")
+    (error,) = ended
+    assert isinstance(error, PipelineRunRefusedError)
+    assert isinstance(error.error, RunCancelledError)
+    assert "airflow/flights/now/run has cancelled it" in str(error)
+    assert len(homes.starts()) == 1
+
+
+def test_it_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_waits")
+    assert cancel()["cancelled"]
+    assert not StreamPipelineHook().is_at_work("flights")
+
+
+def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_waits")
+    first = cancel()
+    a_driver_at_work(homes, entry="live_waits")
+    until(lambda: channel().attempts.numbers() == [1, 2])
+    assert cancel("second try") == first
+    assert StreamPipelineHook().is_at_work("flights")
+    assert cancel(run_id="another")["attempt"] == 2
+
+
+def test_where_nothing_is_at_work_there_is_nothing_to_do(homes: Homes) -> None:
+    nothing = {"home": f"file://{homes.path()}", "attempt": None, "run": None, "cancelled": False, "checkpoint": None}
+    assert cancel() == nothing
+    carry_out(operator("answers"), context())
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+    assert cancel() == nothing | {"checkpoint": 1}
+    assert [name for name in channel().files.names("requests") if name.startswith("cancel")] == []
+
+
+def test_a_driver_that_dies_of_its_cancel_is_not_taken_for_lost(homes: Homes) -> None:
+    process = a_driver_at_work(homes, entry="live_stubborn")
+    killer = once(lambda: Owners(channel().files, AttemptNumber(1)).cancelled(), process.kill)
+    assert cancel()["cancelled"]
+    killer.join()
+    assert answered(1) == "RunCancelledError"
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_a_task_that_meets_the_loss_first_starts_no_other_either(homes: Homes) -> None:
+    supervising, ended = a_supervised_pipeline(homes, "live_stubborn")
+    until(driver_has_started)
+    until(lambda: Owners(channel().files, AttemptNumber(1)).newest())
+    with pytest.raises(PipelineRunError, match="has not ended"):
+        cancel(timeout_s=0.0, deferrable=False)
+    live = channel().attempts.latest()
+    assert live is not None
+    psutil.Process(live.process).kill()
+    supervising.join()
+    (error,) = ended
+    assert isinstance(error, PipelineRunRefusedError)
+    assert len(homes.starts()) == 1
+
+
+def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
+    asked = channel().request_start(RUN, parameters={})
+    facts = cancel()
+    assert (facts["attempt"], facts["cancelled"], answered(asked.attempt)) == (1, True, "RunCancelledError")
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    soon = FixedDelay(attempts=2, delay_ms=1_500)
+    monkeypatch.setattr("airflow_provider.supervision._strategy", lambda channel, request: soon)
+    supervising, ended = a_supervised_pipeline(homes, "live_failed")
+    until(lambda: answered(1))
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+    assert cancel(deferrable=False)["cancelled"]
+    supervising.join()
+    (error,) = ended
+    assert isinstance(error, PipelineRunRefusedError)
+    assert "has cancelled it" in str(error)
+    assert "A stage failed." in str(error)
+    assert len(homes.starts()) == 1
+
+
+def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_stubborn")
+    with pytest.raises(TaskDeferred):
+        CancelPipelineOperator(task_id="cancel", home="flights").execute(context("now"))
+    channel().respond_failure(
+        channel().request(start_request_id(AttemptNumber(1))), RunCancelledError("Attempt 1 was cancelled.")
+    )
+    channel().request_start(RUN, parameters={}, restarts=RestartHistory(restarts=1))
+    (homes.path() / "go").touch()
+    assert cancel()["attempt"] == 2
+    assert answered(2) == "RunCancelledError"
+
+
+def test_a_driver_that_somebody_has_taken_charge_of_since_is_cancelled_by_the_next_try(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_stubborn")
+    owners = Owners(channel().files, AttemptNumber(1))
+    taking = once(owners.cancelled, lambda: owners.take_charge("the task was cleared"))
+    with pytest.raises(PipelineRunError) as caught:
+        cancel()
+    taking.join()
+    assert isinstance(caught.value.error, ConflictError)
+    with pytest.raises(PipelineRunError, match="has not ended"):
+        cancel("second try", timeout_s=0.1)
+    assert owners.cancelled() is not None
+
+
+def test_a_driver_that_does_not_end_is_told_of(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_stubborn")
+    with pytest.raises(PipelineRunError) as caught:
+        cancel(timeout_s=0.1)
+    assert isinstance(caught.value.error, DeadlineExceededError)
+    assert not isinstance(caught.value, PipelineRunRefusedError)
+
+
+def test_a_home_outside_the_roots_is_refused(homes: Homes) -> None:
+    with pytest.raises(PipelineRunRefusedError):
+        cancel(home="/elsewhere")
+
+
+def test_its_result_is_one_that_airflow_keeps(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_waits")
+    facts = cancel()
+    assert json.loads(json.dumps(facts)) == facts
