@@ -255,7 +255,7 @@ def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:
 def _refused(target: Files, reason: str) -> RejectedError:
     return RejectedError(
         f"{target.url} cannot be the savepoint's directory: {reason}.",
-        safe="Nothing was written.",
+        safe="Nothing was written there. The checkpoint that it was to hold is complete and stays.",
         remedy="Name a directory that is not there yet.",
         path=target.url,
     )

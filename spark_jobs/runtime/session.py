@@ -120,7 +120,8 @@ def start_session(
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
-            remedy="The lines above say why. Delta's jars are fetched once; that needs a package registry or --jars.",
+            remedy="The lines above say why. Delta's jars, of the version of the package delta-spark, are fetched once; that needs "
+            "a Maven repository that has them, or --jars.",
         ) from error
     delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
     return session
