@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.heartbeat import Heartbeat
 
 LINE_INTERVAL_S = 5.0
-"""Where there is no terminal: the longest silence."""
+"""Where there is no terminal: the longest silence while there is something new to say."""
+LONGEST_LINE_INTERVAL_S = 60.0
+"""The longest silence where nothing changes, as in a pipeline without an end whose inputs are quiet."""
 _TICK_S = 0.5
 _BAR_WIDTH = 24
 _STYLES = {
@@ -115,20 +117,35 @@ class ProgressLines:
         self._headline = ""
         self._states: dict[str, StageState] = {}
         self._printed_s: float | None = None
+        self._sign_of_life: list[str] = []
+        self._interval_s = LINE_INTERVAL_S
 
     def tick(self, now_s: float, headline: str, status: Status | None) -> list[str]:
-        """The lines to print at ``now_s``."""
+        """The lines to print at ``now_s``. What says the same again comes twice as late each time, up to a minute."""
         stages = status.stages if status else {}
         changed = [name for name, stage in stages.items() if self._states.get(name, StageState.WAITING) is not stage.state]
         self._states = {name: stage.state for name, stage in stages.items()}
         lines = [headline] if headline != self._headline else []
         self._headline = headline
         lines += [stage_line(name, stages[name]) for name in changed]
-        if not lines and (self._printed_s is None or now_s - self._printed_s >= LINE_INTERVAL_S):
-            active = [n for n, stage in stages.items() if stage.state in (StageState.RUNNING, StageState.DRAINING)]
-            lines = [stage_line(name, stages[name]) for name in active] or [headline]
+        if lines:
+            self._sign_of_life, self._interval_s = [], LINE_INTERVAL_S
+        elif self._printed_s is None or now_s - self._printed_s >= LINE_INTERVAL_S:
+            lines = self._signs_of_life(now_s, headline, status)
         if lines:
             self._printed_s = now_s
+        return lines
+
+    def _signs_of_life(self, now_s: float, headline: str, status: Status | None) -> list[str]:
+        stages = status.stages if status else {}
+        active = [n for n, stage in stages.items() if stage.state in (StageState.RUNNING, StageState.DRAINING)]
+        lines = [stage_line(name, stages[name]) for name in active] or [headline]
+        if lines != self._sign_of_life:
+            self._sign_of_life, self._interval_s = lines, LINE_INTERVAL_S
+        elif self._printed_s is not None and now_s - self._printed_s < 2 * self._interval_s:
+            return []
+        else:
+            self._interval_s = min(2 * self._interval_s, LONGEST_LINE_INTERVAL_S / 2)
         return lines
 
 

@@ -29,9 +29,20 @@ def test_a_change_of_a_stage_is_told_at_once() -> None:
 
 
 def test_between_two_changes_there_is_a_line_now_and_then() -> None:
-    lines, status = ProgressLines(), a_status(hourly=StageState.RUNNING)
-    printed = [bool(lines.tick(tenth / 10, "running", status)) for tenth in range(200)]
+    lines = ProgressLines()
+    printed = []
+    for tenth in range(200):
+        status = a_status(hourly=StageState.RUNNING)
+        stages = {StageName("hourly"): a_stage(batch=BatchId(0), rows_in=tenth)}
+        printed.append(bool(lines.tick(tenth / 10, "running", status.model_copy(update={"stages": stages}))))
     assert printed.count(True) == 20 / LINE_INTERVAL_S
+
+
+def test_what_says_the_same_again_comes_ever_later_up_to_a_minute() -> None:
+    lines, status = ProgressLines(), a_status(hourly=StageState.RUNNING)
+    printed = [second for second in range(300) if lines.tick(float(second), "running", status)]
+    assert printed == [0, 5, 15, 35, 75, 135, 195, 255]
+    assert lines.tick(300.0, "running", a_status(hourly=StageState.ENDED)) == ["stage hourly: ended"]
 
 
 def test_where_no_stage_is_running_it_tells_what_is_going_on() -> None:
