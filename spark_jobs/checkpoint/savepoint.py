@@ -163,6 +163,38 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
         savepoint.delete(_BEGUN)
 
 
+def check_target(home: Files, target: Files, tables: Iterable[str], request: RequestId) -> None:
+    """Refuses a directory in which a savepoint of a checkpoint that is still to be taken could not be; writes nothing.
+
+    Args:
+        home: The home.
+        target: The directory.
+        tables: URLs of the sinks' tables.
+        request: Who asks for it: what it has begun there may be ended.
+
+    Raises:
+        RejectedError: It is inside the home or a table, or has other things.
+        StorageError: It cannot be looked at.
+    """
+    _check_place(home, target, tables)
+    names = target.names("")
+    if SAVEPOINT in names:
+        found = read_document(target, SAVEPOINT, Savepoint)
+        if found.request != request:
+            raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
+    elif names and _BEGUN not in names:
+        raise _refused(target, f"it is not empty: it has {names[0]}")
+
+
+def _check_place(home: Files, target: Files, tables: Iterable[str]) -> None:
+    if target.url.startswith(f"{home.url}/") and not target.url.startswith(f"{home.url}/{SAVEPOINTS}/"):
+        raise _refused(target, f"it is inside the home, and not below {SAVEPOINTS}/")
+    for url in tables:
+        table = open_files(url).url
+        if f"{target.url}/".startswith(f"{table}/"):
+            raise _refused(target, f"it is inside the table {table}, whose VACUUM would delete it")
+
+
 def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
     try:
         return CheckpointStore(home).manifest(checkpoint)
@@ -177,12 +209,7 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
 
 def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
     """The savepoint that is there already; None where it is to be made, and may be."""
-    if target.url.startswith(f"{home.url}/") and not target.url.startswith(f"{home.url}/{SAVEPOINTS}/"):
-        raise _refused(target, f"it is inside the home, and not below {SAVEPOINTS}/")
-    for cut in manifest.sinks.values():
-        table = open_files(cut.table).url
-        if f"{target.url}/".startswith(f"{table}/"):
-            raise _refused(target, f"it is inside the table {table}, whose VACUUM would delete it")
+    _check_place(home, target, (cut.table for cut in manifest.sinks.values()))
     names = target.names("")
     if SAVEPOINT in names:
         found = read_document(target, SAVEPOINT, Savepoint)

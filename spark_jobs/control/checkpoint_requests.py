@@ -155,6 +155,15 @@ class CheckpointRequests:
 
     def _refuse_unanswerable(self, request: RequestId) -> None:
         attempt = Attempts(self._files).latest()
+        found = Rounds(self._files).read(attempt.round) if attempt else None
+        if found and all(source["bounded"] for source in found.graph["sources"].values()):
+            raise RejectedError(
+                "The pipeline has only bounded inputs: its one checkpoint comes at their end.",
+                safe="Nothing was written, and no run is disturbed.",
+                remedy="Wait for the run, or see how the last one ended: spark-jobs status.",
+                home=self._files.url,
+                request=request,
+            )
         if attempt is None or not driver_at_work(self._files):
             raise RejectedError(
                 f"No attempt is at work in {self._files.url}: nobody would take a {_wanted(request).value}.",
@@ -163,17 +172,6 @@ class CheckpointRequests:
                 remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
                 home=self._files.url,
                 request=request,
-            )
-        found = Rounds(self._files).read(attempt.round)
-        sources = found.graph["sources"].values() if found else ()
-        if found and all(source["bounded"] for source in sources):
-            raise RejectedError(
-                "The pipeline has only bounded inputs: its one checkpoint comes at their end.",
-                safe="Nothing was written; the run goes on.",
-                remedy="Wait for the run; spark-jobs status --watch shows how far it is.",
-                home=self._files.url,
-                request=request,
-                attempt=attempt.attempt,
             )
 
     def _stopped_by(self, attempt: AttemptDocument | None) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.checkpoint.savepoint import check_target, export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest, SinkCut
-from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError, Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
@@ -32,6 +32,7 @@ class RequestedCheckpoints:
         home: The home.
         attempt: The live attempt.
         mask: Takes secrets out of what is written.
+        tables: URLs of the sinks' tables, in which no savepoint may be.
         interval_s: Between two looks at the home.
         now_s: A clock.
     """
@@ -42,12 +43,14 @@ class RequestedCheckpoints:
         attempt: AttemptNumber,
         mask: Mask,
         *,
+        tables: Sequence[str] = (),
         interval_s: float = _INTERVAL_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
         self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
         self._attempt, self._mask = attempt, mask
+        self._tables = tables
         self._interval_s, self._now_s = interval_s, now_s
         self._look_at_s = now_s()
 
@@ -65,7 +68,7 @@ class RequestedCheckpoints:
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
-        return self._open()
+        return [request for request in self._open() if self._is_possible(request)]
 
     def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         """Answers all of ``requests``, which were there when the checkpoint was triggered, and makes their savepoints."""
@@ -92,22 +95,13 @@ class RequestedCheckpoints:
             self._answer(self._failure(request, error) for request in requests)
 
     def check(self, request: CheckpointRequest) -> None:
-        """Refuses a savepoint in a directory that has other things.
+        """Refuses a savepoint that could not be made once its checkpoint is complete.
 
         Raises:
-            RejectedError: It has.
+            RejectedError: Its directory has other things, or is inside the home or a table.
             StorageError: It cannot be looked at.
         """
-        target = self._target(request)
-        names = target.names("")
-        if names and request.target is not None:
-            raise RejectedError(
-                f"{target.url} is not empty: it has {', '.join(names[:3])}{'…' if len(names) > 3 else ''}.",
-                safe="Nothing was written, and the pipeline runs on.",
-                remedy="Name a directory that does not exist yet, and ask with a new id.",
-                request=request.request,
-                path=target.url,
-            )
+        check_target(self._home, self._target(request), self._tables, request.request)
 
     def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
         """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated."""
@@ -133,6 +127,17 @@ class RequestedCheckpoints:
         )
         self._answer(self._failure(request, late) for request in self._requests.open())
 
+    def _is_possible(self, request: CheckpointRequest) -> bool:
+        """Whether there can be a savepoint where it is wanted; who cannot be helped is told at once. A stop checks by itself."""
+        if request.wanted is Wanted.SAVEPOINT:
+            with _logged("a directory for a savepoint cannot be looked at"):
+                try:
+                    self.check(request)
+                except RejectedError as error:
+                    self.refused([request], error)
+                    return False
+        return True
+
     def _saved(
         self, request: CheckpointRequest, manifest: Manifest, sinks: dict[SinkName, CheckpointedSink]
     ) -> CheckpointResponse:
@@ -142,8 +147,8 @@ class RequestedCheckpoints:
             try:
                 savepoint = self.save(request, manifest)
             except StreamPipelineError as error:
-                if request.request == manifest.request and request.wanted is Wanted.STOP:
-                    raise
+                if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
+                    raise  # the stop waits for it
                 return self._failure(request, error)
         return CheckpointResponse(
             request=request.request,

@@ -96,7 +96,8 @@ class RunningPipeline:
         self._running = [stage for stage in self._stages if isinstance(stage, RunningStage)]
         ending = [stage for stage in self._stages if isinstance(stage, EndingStage)]
         self._ending = EndingStages(run, ending, again, self._stopping)
-        self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask)
+        tables = [stage.run.outlet.public.uri for stage in self._stages if stage.run.outlet.public]
+        self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask, tables=tables)
         self._threads_run = False
         self._told: dict[StageName, StageState] = {}
         self._timeout_s = checkpointing.timeout_ms / 1000

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Publish
-from spark_jobs.protocol.errors import DeadlineExceededError, StorageError
+from spark_jobs.protocol.errors import DeadlineExceededError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import masking
 from spark_jobs.publication.publisher import publish
@@ -72,6 +72,49 @@ def test_rows_that_are_only_staged_have_no_version_nor_have_those_of_a_table_tha
     site.driver.completed([SECOND], manifest)
     assert [answer and answer.sinks[HOURLY].version for answer in site.answers()] == [None, None]
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]
+
+
+def asks(site: Site, wanted: Wanted, target: str) -> CheckpointRequest:
+    request = CheckpointRequest(request=RequestId(f"{wanted.value}-mine"), requested_at=NOW, wanted=wanted, target=target)
+    create_document(site.files, f"requests/{request.request}.json", request)
+    return request
+
+
+@pytest.mark.parametrize("place", ["taken", "warehouse/hourly/mine", "home/mine"])
+def test_a_savepoint_that_cannot_be_is_refused_before_its_checkpoint_is_taken(site: Site, tmp_path: Path, place: str) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/something").touch()
+    site.driver = RequestedCheckpoints(
+        site.files, AttemptNumber(1), masking([]), tables=[site.staged.tables[HOURLY]], interval_s=10.0, now_s=lambda: site.now_s
+    )
+    request = asks(site, Wanted.SAVEPOINT, str(tmp_path / place))
+    assert list(site.driver.open()) == [FIRST, SECOND]
+    answer = site.requests.answer_of(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "RejectedError"
+    with pytest.raises(RejectedError):
+        site.driver.check(asks(site, Wanted.STOP, str(tmp_path / place)))
+
+
+def test_a_savepoint_that_was_begun_for_a_request_may_be_ended(site: Site, tmp_path: Path) -> None:
+    request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request)
+    site.driver.save(request, manifest)
+    site.driver.check(request)
+    with pytest.raises(RejectedError):
+        site.driver.check(asks(site, Wanted.STOP, str(tmp_path / "mine")))
+
+
+def test_a_stop_whose_savepoint_can_never_be_is_answered_and_bars_no_start(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/something").touch()
+    request = asks(site, Wanted.STOP, str(tmp_path / "taken"))
+    site.driver.stopped([request], site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request))
+    answer = site.requests.answer_of(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "RejectedError"
 
 
 def test_a_failed_try_is_the_answer_without_its_secrets(site: Site) -> None:
