@@ -53,7 +53,8 @@ with DAG(
       minutes at most. The task stays in its first try; the log has each restart with its reason.
     * **It failed for good?** What no restart can heal ends the task at once. Mend it, and clear `run`: it goes on where it was.
     * **New rows?** Trigger `live_arrivals` with another day.
-    * **To end it** mark `run` failed: that cancels the driver. What was staged is kept, and the next run of this DAG goes on there.
+    * **To end it** trigger `live_stream_control`: it stops the pipeline with a savepoint, drains or cancels it. Or mark `run` failed: that
+      cancels the driver. What was staged is kept, and the next run of this DAG goes on there.
 
     Needs the connection `stream_pipeline_default`; the home is `live_stream` in its first home root.
     """,

@@ -32,6 +32,9 @@ EXAMPLES = [
     "daily_increment",
     "live_arrivals",
     "live_stream",
+    "live_stream_control",
+    "nightly_drain",
+    "upgrade",
     "watching_consumer",
     "write_audit",
     "write_audit_approve_publish",
@@ -59,6 +62,11 @@ def test_the_dags_parse_without_spark_and_explain_themselves() -> None:
 def test_the_schema_that_a_dag_reads_is_its_pipelines(name: str) -> None:
     pipeline = load_pipeline(str(DAGS / f"pipelines/{name}.py"))
     assert json.loads((DAGS / f"pipelines/{name}.schema.json").read_text()) == pipeline.schema()
+
+
+def test_the_next_version_of_a_pipeline_may_begin_with_a_savepoint_of_the_one_before() -> None:
+    old, new = (load_pipeline(str(DAGS / f"pipelines/{name}.py")) for name in ("live", "live_next"))
+    assert (old.name, old.schema(), old.graph().describe()) == (new.name, new.schema(), new.graph().describe())
 
 
 @pytest.mark.parametrize(
