@@ -42,6 +42,30 @@ _FIELDS: dict[str, Any] = {
         "schema": _TEXTS,
     },
 }
+_MODULES = {
+    "hooks": ["airflow_provider.hooks.stream_pipeline"],
+    "operators": [
+        "airflow_provider.operators.cancel",
+        "airflow_provider.operators.publish_checkpoint",
+        "airflow_provider.operators.savepoint",
+        "airflow_provider.operators.stream_pipeline",
+    ],
+    "sensors": [
+        "airflow_provider.sensors.checkpoint",
+        "airflow_provider.sensors.final_checkpoint",
+        "airflow_provider.sensors.pipeline_state",
+    ],
+    "triggers": [
+        "airflow_provider.triggers.checkpoint",
+        "airflow_provider.triggers.end",
+        "airflow_provider.triggers.publication",
+        "airflow_provider.triggers.request",
+        "airflow_provider.triggers.run",
+        "airflow_provider.triggers.spark_publication",
+        "airflow_provider.triggers.state",
+    ],
+}
+"""By kind what Airflow may be asked for."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -59,42 +83,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "hooks": [{"integration-name": name, "python-modules": ["airflow_provider.hooks.stream_pipeline"]}],
-        "operators": [
-            {
-                "integration-name": name,
-                "python-modules": [
-                    "airflow_provider.operators.cancel",
-                    "airflow_provider.operators.publish_checkpoint",
-                    "airflow_provider.operators.savepoint",
-                    "airflow_provider.operators.stream_pipeline",
-                ],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": name,
-                "python-modules": [
-                    "airflow_provider.triggers.checkpoint",
-                    "airflow_provider.triggers.end",
-                    "airflow_provider.triggers.publication",
-                    "airflow_provider.triggers.request",
-                    "airflow_provider.triggers.run",
-                    "airflow_provider.triggers.spark_publication",
-                    "airflow_provider.triggers.state",
-                ],
-            }
-        ],
-        "sensors": [
-            {
-                "integration-name": name,
-                "python-modules": [
-                    "airflow_provider.sensors.checkpoint",
-                    "airflow_provider.sensors.final_checkpoint",
-                    "airflow_provider.sensors.pipeline_state",
-                ],
-            }
-        ],
+        **{kind: [{"integration-name": name, "python-modules": modules}] for kind, modules in _MODULES.items()},
         "extra-links": [f"airflow_provider.links.{name}" for name in ("ManifestLink", "DriverLogLink", "TablesLink")],
         "connection-types": [
             {
