@@ -21,7 +21,7 @@ with DAG(
     "nightly_drain",
     description="Departures and their delays per hour, closed every night",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    schedule="0 3 * * *",
+    schedule=None,
     catchup=False,
     max_active_runs=2,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
@@ -31,6 +31,8 @@ with DAG(
     ),
     doc_md="""
     ### A day that is closed
+
+    Trigger it once a night; in your own DAG that is `schedule="0 3 * * *"`.
 
     A live stream emits a window when the watermark has passed it: that of `pipelines/live.py` is a day late. `drain` flushes all of them
     at night, in one checkpoint, and stops the pipeline. `run` begins again with its savepoint, and lives until the next night's `drain`,
