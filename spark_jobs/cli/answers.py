@@ -260,9 +260,11 @@ class SavepointAnswer(Answer):
 
 
 class DisposeAnswer(Answer):
-    """``spark-jobs dispose``: the savepoint is deleted."""
+    """``spark-jobs dispose``: there is no savepoint any more."""
 
     savepoint: str
+    existed: bool
+    """Whether there was anything to delete."""
 
 
 class PublishAnswer(Answer):

@@ -26,5 +26,8 @@ def dispose(
     with command(output) as terminal:
         files = open_files(savepoint)
         users = [user for url in home for user in needed_by(open_home(url)[0], files)]
+        existed = bool(files.names(""))
         dispose_of(files, users)
-        terminal.answer(DisposeAnswer(savepoint=files.url), Text(f"The savepoint {files.url} is deleted.", style="bold green"))
+        done = Text(f"The savepoint {files.url} is deleted.", style="bold green")
+        nothing = Text(f"There is nothing at {files.url}: it was deleted before, or its name is another.", style="yellow")
+        terminal.answer(DisposeAnswer(savepoint=files.url, existed=existed), done if existed else nothing)

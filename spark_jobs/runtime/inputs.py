@@ -5,11 +5,12 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pydantic import BaseModel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 
-from spark_jobs.api.functions import call
+from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
@@ -169,7 +170,10 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
     try:
         return call(function, available)
     except AnalysisException as error:
-        raise _refused(name, f"cannot be read: {str(error).splitlines()[0]}", "Check the path and the columns.") from error
+        given = available.get(PARAMS)
+        parameters = f" The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
+        reason = f"cannot be read: {str(error).splitlines()[0]}"
+        raise _refused(name, reason, f"Check the path and the columns.{parameters}") from error
 
 
 def _pin(name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:

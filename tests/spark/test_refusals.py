@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pydantic import BaseModel, SecretStr
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -197,3 +198,27 @@ def test_an_error_says_which_input_of_a_pipeline_is_unknown(site: Site, events: 
     pipeline = _pipeline(site, events, lambda rows: rows)
     with pytest.raises(RejectedError, match="'events' is not one of its inputs"):
         pipeline.rewired({"events": lambda spark: None}, "/nowhere")
+
+
+def test_a_path_with_nothing_is_refused_with_the_parameters_that_it_comes_from_but_no_secret(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", "hunter-twelve")
+
+    class Params(BaseModel):
+        clicks: str
+        token: SecretStr
+
+    pipeline = Pipeline("refused", params=Params)
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession, params: Params) -> DataFrame:
+        return spark.readStream.format("delta").load(params.clicks)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "sink")))
+    def same(rows: DataFrame) -> DataFrame:
+        return rows
+
+    with pytest.raises(InvalidPipelineError, match="clickz") as caught:
+        site.run(pipeline, params={"clicks": str(tmp_path / "clickz")})
+    assert "hunter-twelve" not in str(caught.value)

@@ -55,7 +55,8 @@ def test_inspect_shows_one_thing(arguments: list[object]) -> None:
 def test_it_is_disposed_of(site: SavepointSite) -> None:
     done = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
     assert (done.exit_code, (site.root / "savepoint").exists()) == (0, False)
-    assert spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home").exit_code == 0
+    again = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
+    assert (again.exit_code, "There is nothing at" in again.stdout) == (0, True)
 
 
 def test_not_while_somebody_needs_it(site: SavepointSite) -> None:
