@@ -3,70 +3,40 @@
 import asyncio
 from collections.abc import AsyncIterator
 from operator import eq
-from typing import Any
+from typing import Unpack
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
-from airflow_provider.shared_looks import Pace
-from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.open import open_files
 
 
-class CheckpointTrigger(BaseTrigger):
+class CheckpointTrigger(WaitingTrigger):
     """Waits for a checkpoint. Only reads; can be started again at any time, in any triggerer that sees the home.
 
     The event has the ``"home"``, and the number as ``"checkpoint"`` or an error of :mod:`spark_jobs.protocol.errors` as ``"error"``.
 
     Args:
-        home: URL of the home, resolved and allowed by the task.
         final: Only a final one counts.
         run: Only one of this run counts.
         newer_than: Only one with a higher number counts.
-        deadline_at: Seconds since 1970; None: no deadline.
-        timeout_s: The wait that ``deadline_at`` ends, for its error.
-        poll_interval_s: Between two looks at the home, while it changes.
-        max_poll_interval_s: The same, once it has not changed for a while.
-        settle_s: No event is sent before.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
     """
 
     def __init__(
         self,
         *,
-        home: str,
         final: bool,
         run: str | None,
         newer_than: int,
-        deadline_at: float | None,
-        timeout_s: float | None,
-        poll_interval_s: float,
-        max_poll_interval_s: float,
-        settle_s: float = SETTLE_S,
+        **waiting: Unpack[Waiting],
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._arguments: dict[str, Any] = {
-            "home": home,
-            "final": final,
-            "run": run,
-            "newer_than": newer_than,
-            "deadline_at": deadline_at,
-            "timeout_s": timeout_s,
-            "poll_interval_s": poll_interval_s,
-            "max_poll_interval_s": max_poll_interval_s,
-            "settle_s": settle_s,
-        }
-        self.home = home
+        super().__init__({"final": final, "run": run, "newer_than": newer_than}, **waiting)
         self.wanted = WantedCheckpoint(final, None if run is None else RunId(run), CheckpointId(newer_than))
-        self.deadline_at, self.timeout_s = deadline_at, timeout_s
-        self.pace = Pace(poll_interval_s, max_poll_interval_s)
-        self.settle_s = settle_s
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything the trigger knows."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event."""

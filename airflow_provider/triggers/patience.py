@@ -3,9 +3,11 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
+
+from airflow.triggers.base import BaseTrigger
 
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.shared_looks import Pace, looks
@@ -25,6 +27,44 @@ database says that the scheduler has looked, so that only time helps. Measured o
 load 10: from the deferral to the look 1.3 s, the median of 178 deferrals, and 4.8 s at most; without settling 1 of 30 tasks failed. This
 is twice the most. Where it is not enough the task fails as a lost worker does, and a retry finds the answer.
 """
+
+
+class Waiting(TypedDict):
+    """What every wait for something in a home is told."""
+
+    home: str
+    """URL of the home, resolved and allowed by the task."""
+    deadline_at: float | None
+    """Seconds since 1970; None: no deadline."""
+    timeout_s: float | None
+    """The wait that ``deadline_at`` ends, for its error."""
+    poll_interval_s: float
+    """Between two looks at the home, while it changes."""
+    max_poll_interval_s: float
+    """The same, once it has not changed for a while."""
+    settle_s: NotRequired[float]
+    """No event is sent before; :data:`SETTLE_S` unless given."""
+
+
+class WaitingTrigger(BaseTrigger):
+    """A trigger that looks at a home until it has seen enough. Everything it knows is in its arguments, or in the home.
+
+    Args:
+        own: What else it is made of, by the names of its constructor's arguments; JSON values.
+        waiting: See :class:`Waiting`.
+    """
+
+    def __init__(self, own: Mapping[str, Any], **waiting: Unpack[Waiting]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.settle_s = waiting.get("settle_s", SETTLE_S)
+        self._arguments: dict[str, Any] = {**own, **waiting, "settle_s": self.settle_s}
+        self.home = waiting["home"]
+        self.deadline_at, self.timeout_s = waiting["deadline_at"], waiting["timeout_s"]
+        self.pace = Pace(waiting["poll_interval_s"], waiting["max_poll_interval_s"])
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything the trigger knows."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
 
 async def wait_for(

@@ -3,17 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Unpack
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.goals import Goal, WaitFor
 from airflow_provider.looking import look_for_answer, same_run, start_limit
-from airflow_provider.shared_looks import Pace
 from airflow_provider.supervision import Restart, after_end, not_due
-from airflow_provider.triggers.patience import SETTLE_S, failed, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed, settled, wait_for
 from airflow_provider.version_compat import state_of
 from airflow_provider.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.owners import Owners
@@ -24,7 +23,7 @@ from spark_jobs.storage.open import open_files
 _PROGRESS_INTERVAL_S = 10.0
 
 
-class RunTrigger(BaseTrigger):
+class RunTrigger(WaitingTrigger):
     """Waits until the driver of a run has answered, is gone, or time is up, or until the pipeline is at work, if that is waited for.
 
     A pipeline with unbounded inputs is supervised: where its restart strategy lets another attempt follow, the event that tells of the
@@ -35,69 +34,49 @@ class RunTrigger(BaseTrigger):
     that there is an answer, or, with ``"reached"``, what was waited for instead.
 
     Args:
-        home: URL of the home, resolved and allowed by the task.
         request: The start request.
         attempt: The attempt that answers it.
         owner: As whom the task has taken charge of the attempt: what it may cancel.
         token: Who that is: a home that was made anew meanwhile may have an owner of the same number. None: it is not asked.
-        deadline_at: Seconds since 1970; None: wait as long as a driver is at work.
-        timeout_s: The wait that ``deadline_at`` ends, for its error.
-        poll_interval_s: Between two looks at the home, while it changes.
-        max_poll_interval_s: The same, once it has not changed for a while.
         cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
         start_by: Until when the driver may be on its way from a cluster's queue, in seconds since 1970; None: it starts at once.
         start_timeout_s: The time that ``start_by`` ends, for its error.
         wait_for: One of :class:`airflow_provider.goals.WaitFor`.
-        settle_s: No event is sent before.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
     """
 
     def __init__(
         self,
         *,
-        home: str,
         request: str,
         attempt: int,
         owner: int,
-        deadline_at: float | None,
-        timeout_s: float | None,
-        poll_interval_s: float,
-        max_poll_interval_s: float,
         cancel_on_kill: bool,
         start_by: float | None = None,
         start_timeout_s: float = 0.0,
         token: str | None = None,
         wait_for: str = WaitFor.FINAL_CHECKPOINT.value,
-        settle_s: float = SETTLE_S,
+        **waiting: Unpack[Waiting],
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._arguments: dict[str, Any] = {
-            "home": home,
-            "request": request,
-            "attempt": attempt,
-            "owner": owner,
-            "deadline_at": deadline_at,
-            "timeout_s": timeout_s,
-            "poll_interval_s": poll_interval_s,
-            "max_poll_interval_s": max_poll_interval_s,
-            "cancel_on_kill": cancel_on_kill,
-            "start_by": start_by,
-            "start_timeout_s": start_timeout_s,
-            "token": token,
-            "wait_for": wait_for,
-            "settle_s": settle_s,
-        }
-        self.home, self.request = home, RequestId(request)
+        super().__init__(
+            {
+                "request": request,
+                "attempt": attempt,
+                "owner": owner,
+                "cancel_on_kill": cancel_on_kill,
+                "start_by": start_by,
+                "start_timeout_s": start_timeout_s,
+                "token": token,
+                "wait_for": wait_for,
+            },
+            **waiting,
+        )
+        self.request = RequestId(request)
         self.attempt, self.owner = AttemptNumber(attempt), OwnerNumber(owner)
         self.token = token
-        self.deadline_at, self.timeout_s = deadline_at, timeout_s
-        self.pace = Pace(poll_interval_s, max_poll_interval_s)
-        self.cancel_on_kill, self.settle_s = cancel_on_kill, settle_s
+        self.cancel_on_kill = cancel_on_kill
         self.wait_for = WaitFor(wait_for)
         self.start_by, self.start_timeout_s = start_by, start_timeout_s
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything the trigger knows."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, logs the progress, and sends one event."""

@@ -101,8 +101,10 @@ class Stop:
         """
         self._turn_down_others()
         state, action = following(StopState.REQUESTED, Event.FIRST, drain=self._request.drain)
-        while action is not Action.END:
+        while True:
             self._tell(StopStatus(request=self._request.request, state=state, drain=self._request.drain))
+            if action is Action.END:
+                return self._manifest
             if action is Action.RUN_ON:
                 self._fail()
                 self._pipeline.run_on()
@@ -113,8 +115,6 @@ class Stop:
             if action is Action.LEAVE:
                 raise self._incomplete() from self._error
             state, action = following(state, self._event(action), drain=self._request.drain)
-        self._tell(StopStatus(request=self._request.request, state=state, drain=self._request.drain))
-        return self._manifest
 
     def _event(self, action: Action) -> Event:
         try:
@@ -148,7 +148,7 @@ class Stop:
 
     def _turn_down_others(self) -> None:
         for other in self._others:
-            following(StopState.REQUESTED, Event.SECOND, drain=other.drain)
+            _LOG.info("%s: %s", other.request, following(StopState.REQUESTED, Event.SECOND, drain=other.drain).state.value)
             self._answers.refused([other], lost_to(self._request))
 
     def _fail(self) -> None:
