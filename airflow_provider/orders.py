@@ -33,6 +33,7 @@ class StartOrder:
     fresh: bool = False
     restore: RestoreFrom | None = None
     """The savepoint to begin with, inside the home roots."""
+    state_partitions: int | None = None
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +60,18 @@ def choice(name: str, value: str | None, kind: type[E]) -> E | None:
 def is_true(value: bool | str) -> bool:
     """The value of an argument that a template may have turned into a text: one is true if it is ``true``, whatever its case."""
     return str(value).strip().lower() == "true"
+
+
+def count(name: str, value: int | str | None) -> int | None:
+    """The value of an argument that says how many, which a template may have turned into a text; None where it is empty.
+
+    Raises:
+        InvalidParameterError: It is no whole number from 1 on.
+    """
+    found = _typed(value) if isinstance(value, str) else value
+    if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
+        raise _invalid(name, value, "a whole number from 1 on")
+    return found
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from airflow_provider.hidden_values import refuse_hidden
-from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, is_true, mapping
+from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping
 from airflow_provider.spark_conf import checked_conf
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -28,6 +28,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
         publish=choice("publish", task.publish, Publish),
         fresh=task.fresh,
         restore=_restore_from(task),
+        state_partitions=count("state_partitions", task.state_partitions),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),

@@ -189,6 +189,7 @@ class StreamPipelineHook(BaseHook):
             fresh=order.fresh,
             on_rewind=order.on_rewind,
             restore=order.restore,
+            state_partitions=order.state_partitions,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )

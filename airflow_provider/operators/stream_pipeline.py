@@ -71,6 +71,7 @@ class StreamPipelineOperator(BaseOperator):
         restore: Directory of the savepoint to begin with, inside the home roots, too. Every DAG run begins with it anew; all tries of one
             go on with what they have begun. Templated; empty: the home goes on where it is.
         allow_drained: The savepoint may be one that was taken after a drain. Templated.
+        state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
@@ -97,7 +98,7 @@ class StreamPipelineOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("home", "parameters", "on_end", "publish", "restore", "allow_drained", "checkpoint", "conf"),
+        *("home", "parameters", "on_end", "publish", "restore", "allow_drained", "state_partitions", "checkpoint", "conf"),
     )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
@@ -115,6 +116,7 @@ class StreamPipelineOperator(BaseOperator):
         fresh: bool = False,
         restore: str | None = None,
         allow_drained: bool | str = False,
+        state_partitions: int | str | None = None,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
@@ -141,6 +143,7 @@ class StreamPipelineOperator(BaseOperator):
         self.fresh = fresh
         self.restore = restore
         self.allow_drained = allow_drained
+        self.state_partitions = state_partitions
         self.on_rewind = on_rewind
         self.checkpoint = checkpoint
         self.wait_for = wait_for

@@ -17,7 +17,7 @@ from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
 from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.restarts import RestartStrategy, declare_restart
-from spark_jobs.api.restore import restore_from
+from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
@@ -289,6 +289,7 @@ class Pipeline:
         adopt_offsets: Mapping[str, str | os.PathLike[str]] = NO_SETTINGS,
         restore: str | os.PathLike[str] | None = None,
         allow_drained: bool = False,
+        state_partitions: int | None = None,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
 
@@ -308,6 +309,7 @@ class Pipeline:
                 batch. Only where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
+            state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
@@ -322,6 +324,7 @@ class Pipeline:
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
             restore=restore_from(restore, allow_drained),
+            state_partitions=checked_partitions(state_partitions),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
         return response

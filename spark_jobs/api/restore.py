@@ -1,4 +1,4 @@
-"""The savepoint that a run begins with, as people name it."""
+"""What a run begins with, as people name it: a savepoint, and the state in so many partitions."""
 
 import os
 
@@ -20,3 +20,19 @@ def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool) 
             remedy="Name the savepoint (restore), or leave it out.",
         )
     return None if directory is None else RestoreFrom(savepoint=open_files(os.fspath(directory)).url, allow_drained=allow_drained)
+
+
+def checked_partitions(number: int | None) -> int | None:
+    """In how many partitions the state is to be; None where nobody says.
+
+    Raises:
+        InvalidParameterError: It is no number of partitions.
+    """
+    if number is not None and number < 1:
+        raise InvalidParameterError(
+            f"state_partitions={number}: state is in one partition at least.",
+            safe="Nothing was started.",
+            remedy="Write how many there are to be, or leave it out.",
+            state_partitions=number,
+        )
+    return number

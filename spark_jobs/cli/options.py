@@ -49,6 +49,15 @@ SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of
 AllowDrained = Annotated[
     bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
 ]
+StatePartitions = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Keep the state in so many partitions from now on, instead of in as many as it is.",
+        show_default=False,
+    ),
+]
 
 _Interval = str | None
 _PANEL = "Checkpoints while the inputs go on, instead of the pipeline's settings"

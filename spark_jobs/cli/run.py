@@ -34,6 +34,7 @@ from spark_jobs.cli.options import (
     ParamsFile,
     Restore,
     Retained,
+    StatePartitions,
     TolerableFailures,
     Unaligned,
     checkpoint_overrides,
@@ -92,6 +93,7 @@ def run(
     adopt_offsets: AdoptOffsets = None,
     restore: Restore = None,
     allow_drained: AllowDrained = False,
+    state_partitions: StatePartitions = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -125,7 +127,11 @@ def run(
                 submitted=context.obj == SUBMITTED,
             )
             chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
-            begins = {"adopt_offsets": pairs("--adopt-offsets", adopt_offsets), "restore": restore_from(restore, allow_drained)}
+            begins = {
+                "adopt_offsets": pairs("--adopt-offsets", adopt_offsets),
+                "restore": restore_from(restore, allow_drained),
+                "state_partitions": state_partitions,
+            }
             options = _options(run_id, **begins, **chosen)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
@@ -135,6 +141,7 @@ def run(
 
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore", "allow_drained"),
+    "state_partitions",
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""

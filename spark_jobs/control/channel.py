@@ -86,6 +86,7 @@ class Channel:
         adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
         checkpoint: CheckpointOverrides | None = None,
         restore: RestoreFrom | None = None,
+        state_partitions: int | None = None,
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
@@ -100,6 +101,7 @@ class Channel:
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
+            state_partitions: In how many partitions the state is from then on; None: as it is.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
@@ -121,6 +123,7 @@ class Channel:
                 adopt_offsets=dict(adopt_offsets),
                 checkpoint=checkpoint,
                 restore=restore,
+                state_partitions=state_partitions,
                 restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)

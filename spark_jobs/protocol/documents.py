@@ -118,6 +118,8 @@ class StartRequest(Document):
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
     restore: RestoreFrom | None = None
     """What a new incarnation begins with."""
+    state_partitions: int | None = None
+    """In how many partitions the state is from this start on; None: in as many as before."""
     restarts: RestartHistory | None = None
     """What the pipeline's restart strategy remembers, where it has decided on this start; None: somebody asked, and it counts anew."""
 
@@ -145,6 +147,8 @@ class AttemptDocument(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
+    state_partitions: int | None = None
+    """In how many partitions its state is; None: as many as its incarnation began with."""
     host: str
     boot: str | None = None
     """Names the time since the host was started: after another start the files of a work directory may not be whole."""

@@ -36,6 +36,8 @@ class Step(Enum):
     """Version 0 of a stage's private log has the columns that its table has gained."""
     RESTORE_BEGIN = "restore.begin"
     """A work directory is being built from a checkpoint, and is of no use until it is whole."""
+    RESCALE = "rescale"
+    """A stage's state in a work directory that is being built is in another number of partitions."""
     RESTORE_END = "restore.end"
     """It is whole."""
     STAGE_FILES = "stage.files"

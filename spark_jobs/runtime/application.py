@@ -1,26 +1,19 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-import os
-import platform
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyspark
 from pyspark.sql import SparkSession
 
-from spark_jobs import __version__
 from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
-from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import SPARK_LOG, Attempts, forget_old_logs, log_path, output_path
+from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
@@ -34,40 +27,35 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StartRequest,
     StartResponse,
-    WorkDirectory,
 )
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     InputName,
-    RoundNumber,
     SinkName,
-    first_incarnation_id,
-    new_incarnation_id,
 )
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.adoption import check_stages, old_offsets
+from spark_jobs.runtime.attempt import begin_attempt, build_work_directory, check_first, check_partitions
 from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, HomeFacts, decide
+from spark_jobs.runtime.decision import Answer, Continue, Decision, decide
 from spark_jobs.runtime.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.incarnations import close_abandoned
 from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.runtime.restore import is_half_built, restore
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
 from spark_jobs.runtime.round_site import RoundSite
 from spark_jobs.runtime.running_pipeline import run_until_stopped
 from spark_jobs.runtime.savepoint_start import savepoint_start
-from spark_jobs.runtime.session import jvm_has_ended, session_for_run
+from spark_jobs.runtime.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.shared_storage import check_shared
 from spark_jobs.runtime.table_places import TablePlace, locate
 from spark_jobs.runtime.tombstones import TOMBSTONES, Tombstones
-from spark_jobs.runtime.way_back import boot_id, new_work_directory, why_not_in_place
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -135,15 +123,9 @@ class Application:
         facts = start.told_to(facts) if start else facts
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
-            number = decision.manifest.checkpoint
-            abandoned = decision.manifest.incarnation != facts.incarnation
-            publishers = Publishers(self.start_spark)
-            results = (
-                published(self.home, number) if abandoned else publish(self.home, number, by_policy=True, publishers=publishers)
-            )
-            _refuse_unpublishable(decision.manifest, results)
-            return _success(request, decision.manifest, results)
-        self._check_first(request)
+            return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
+        check_first(self.home, request)
+        check_partitions(request, decision, facts, self.graph)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
@@ -160,7 +142,7 @@ class Application:
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = self._begin_attempt(request, decision, facts)
+            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts)
             mask = masking(self.parameters.secrets)
             stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt)), mask))
             outputs = (SPARK_LOG, output_path(attempt.attempt))
@@ -184,10 +166,17 @@ class Application:
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
             if self.graph.unbounded:
                 self._publish_head(attempt, publishers)
-                self._restore(attempt, facts)
+                build_work_directory(self.home, attempt, facts, spark)
                 in_place = not facts.attempts or facts.newest.work_directory.id == attempt.work_directory.id
                 return _success(request, *run_until_stopped(run, in_place=in_place))
             return _success(request, *run_to_its_end(run))
+
+    def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
+        """The answer of a run that has its checkpoint, once what is open of its publication is done."""
+        number, publishers = manifest.checkpoint, Publishers(self.start_spark)
+        results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True, publishers=publishers)
+        _refuse_unpublishable(manifest, results)
+        return _success(request, manifest, results)
 
     def _finish_stop(self, head: Manifest | None) -> None:
         """Rolls a stop forward that an earlier attempt did not finish: its checkpoint becomes public, whoever has asked is answered."""
@@ -211,88 +200,12 @@ class Application:
         if attempt.restored_from is not None:
             publish(self.home, attempt.restored_from, by_policy=True, publishers=publishers)
 
-    def _restore(self, attempt: AttemptDocument, facts: HomeFacts) -> None:
-        """Builds the attempt's work directory from its checkpoint, if it is not one that is continued."""
-        work = self.home.below(attempt.work_directory.path)
-        if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
-            return
-        others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
-        local = [self.home.below(each.path) for each in dict.fromkeys(others)]
-        restore(self.home, CheckpointStore(self.home).manifest(attempt.restored_from), work, local)
-
-    def _check_first(self, request: StartRequest) -> None:
-        """Refuses to begin an attempt that has begun before."""
-        live = Attempts(self.home).latest()
-        if live is None or request.attempt > live.attempt:
-            return
-        if live.attempt == request.attempt and works_elsewhere(self.home, live):
-            raise FencedError(
-                f"Attempt {live.attempt} is at work on {live.host}.",
-                safe="This process has done nothing.",
-                remedy="None is needed: the other process does the work.",
-                attempt=live.attempt,
-                host=live.host,
-                process=live.process,
-            )
-        raise InterruptedRunError(
-            f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
-            safe="What it made durable is kept.",
-            remedy="Ask for a new start; it goes on from there.",
-            attempt=request.attempt,
-        )
-
     def _places(self, spark: SparkSession) -> dict[SinkName, TablePlace]:
         """Where the sinks' tables are; two names may be those of one table."""
         places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
         found = {self.graph.sinks[sink]: TableAddress(str(place.path.resolve()), named=False) for sink, place in places.items()}
         check_distinct(found)
         return places
-
-    def _begin_attempt(
-        self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
-    ) -> AttemptDocument:
-        host, boot = socket.gethostname(), boot_id()
-        if isinstance(decision, BeginIncarnation):
-            begins_anew = decision.follows is not None
-            incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(self.pipeline.uuid)
-            work, restored = new_work_directory(host), None
-        else:
-            previous = facts.newest
-            incarnation, restored = previous.incarnation, decision.parent
-            work = self._work_directory(previous, facts.head, host, boot)
-        attempt = AttemptDocument(
-            attempt=request.attempt,
-            request=request.request,
-            run=request.run,
-            round=decision.round.round if isinstance(decision, Continue) else _round_number(decision),
-            incarnation=incarnation,
-            follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.newest.follows,
-            on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.newest.on_rewind,
-            restored_from=restored,
-            work_directory=work,
-            host=host,
-            boot=boot,
-            process=os.getpid(),
-            started_at=datetime.now(UTC),
-            versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
-            checkpointing=self.graph.checkpointing,
-            restart=self.graph.restart if self.graph.unbounded else None,
-        )
-        attempts = Attempts(self.home)
-        attempts.create(attempt)
-        attempts.check_live(attempt.attempt)
-        attempts.check_all_seen(attempt.attempt, {each.attempt for each in facts.attempts})
-        return attempt
-
-    def _work_directory(self, previous: AttemptDocument, head: Manifest | None, host: str, boot: str | None) -> WorkDirectory:
-        """The one to go on in. A pipeline whose inputs all end has checkpoints that are continued in their work directory alone."""
-        if not self.graph.unbounded:
-            return previous.work_directory
-        why = why_not_in_place(self.home, previous, head, boot)
-        if why is None:
-            return previous.work_directory
-        _LOG.info("work directory %s is not continued: %s", previous.work_directory.id, why)
-        return new_work_directory(host)
 
     def _round(
         self, request: StartRequest, decision: Decision, attempt: AttemptDocument, adopted: dict[InputName, AdoptedOffsets]
@@ -322,8 +235,11 @@ class Application:
         heartbeat: Heartbeat,
         cancellation: Cancellation,
     ) -> RoundSite:
+        own = session_for_run(spark)
+        if attempt.state_partitions is not None:
+            own.conf.set(SHUFFLE_PARTITIONS, str(attempt.state_partitions))
         return RoundSite(
-            spark=spark,
+            spark=own,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
             round=round_document.round,
@@ -346,12 +262,6 @@ def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:
     if standing is not None and standing.error is not None:
         raise reported_error(standing.error)
     return standing
-
-
-def _round_number(decision: Decision) -> RoundNumber:
-    if isinstance(decision, Begin | BeginIncarnation):
-        return decision.round
-    raise ValueError(f"{decision} begins no round")
 
 
 def _refuse_unpublishable(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> None:

@@ -37,6 +37,7 @@ class RunOptions:
         adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
         checkpoint: Instead of some of the pipeline's checkpoint settings.
         restore: The savepoint to begin with.
+        state_partitions: In how many partitions the state is from then on.
     """
 
     run: RunId | None = None
@@ -47,6 +48,7 @@ class RunOptions:
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     checkpoint: CheckpointOverrides | None = None
     restore: RestoreFrom | None = None
+    state_partitions: int | None = None
 
 
 def launch(
@@ -86,6 +88,7 @@ def launch(
         adopt_offsets=adopt,
         checkpoint=options.checkpoint,
         restore=options.restore,
+        state_partitions=options.state_partitions,
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

@@ -13,7 +13,7 @@ Invariants:
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,13 @@ def is_half_built(work: Files) -> bool:
     return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
 
 
-def restore(home: Files, manifest: Manifest, work: Files, local: Sequence[Files] = ()) -> dict[StageName, Restored]:
+def restore(
+    home: Files,
+    manifest: Manifest,
+    work: Files,
+    local: Sequence[Files] = (),
+    rescale: Callable[[StageName, StageCut], None] | None = None,
+) -> dict[StageName, Restored]:
     """Builds a work directory from a checkpoint; whole and durable on return. Idempotent: one that is whole is left as it is.
 
     Args:
@@ -80,6 +86,7 @@ def restore(home: Files, manifest: Manifest, work: Files, local: Sequence[Files]
         manifest: The checkpoint.
         work: The new work directory, which nobody else writes.
         local: Other work directories of this host that may have the same files, the best first.
+        rescale: Brings the state of a stage, once it is restored, into another number of partitions.
 
     Returns:
         By stage where its files have come from; empty where the directory was whole.
@@ -97,6 +104,8 @@ def restore(home: Files, manifest: Manifest, work: Files, local: Sequence[Files]
     for name, cut in manifest.stages.items():
         found[name] = _restore_state(home, work, local, checkpoint_directory(name), cut)
         rebuild_log(work, name, channels[name], store.read_channel(channels[name]))
+        if rescale:
+            rescale(name, cut)
         _LOG.info(
             "stage %s is restored from checkpoint %d: %d files (%d bytes) from a local copy, %d files (%d bytes) from the home",
             name, manifest.checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,

@@ -44,6 +44,8 @@ _DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
 }
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+"""Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
 """How much a cluster's driver logs is for whoever has set up the cluster to say."""
@@ -173,7 +175,7 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
     if cores is None:
         return {}
     number = cores.group(1) or "1"
-    return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1) if number == "*" else number}
+    return {SHUFFLE_PARTITIONS: str(os.cpu_count() or 1) if number == "*" else number}
 
 
 def end_jvm(timeout_s: float) -> None:

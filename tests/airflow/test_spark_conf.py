@@ -146,6 +146,6 @@ def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
 
 
 def test_a_run_reaches_no_other_argument() -> None:
-    chosen = {"home", "parameters", "on_end", "publish", "restore", "allow_drained", "checkpoint", "conf"}
+    chosen = {"home", "parameters", "on_end", "publish", "restore", "allow_drained", "state_partitions", "checkpoint", "conf"}
     assert set(StreamPipelineOperator.template_fields) == chosen
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

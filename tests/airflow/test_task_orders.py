@@ -69,3 +69,16 @@ def test_every_try_asks_for_the_same_start_from_the_savepoint(homes: Homes) -> N
     asked = [channel.request(start_request_id(AttemptNumber(number))) for number in (1, 2)]
     assert asked[0].restore == asked[1].restore == RestoreFrom(savepoint=f"file://{homes.root}/saved/monday")
     assert asked[0].run == asked[1].run
+
+
+@pytest.mark.parametrize(("given", "partitions"), [(None, None), ("", None), ("None", None), (8, 8), (" 8 ", 8)])
+def test_a_form_may_say_in_how_many_partitions_the_state_is(
+    homes: Homes, given: int | str | None, partitions: int | None
+) -> None:
+    assert order_of(a_task(state_partitions=given), RUN).state_partitions == partitions
+
+
+@pytest.mark.parametrize("given", [0, -1, "0", "many", "8.5", True, "true"])
+def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | str) -> None:
+    with pytest.raises(InvalidParameterError, match="state_partitions"):
+        order_of(a_task(state_partitions=given), RUN)

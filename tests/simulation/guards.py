@@ -19,7 +19,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
 from spark_jobs.publication import delta_rs, pending
-from spark_jobs.runtime import application, cut, subsume, way_back
+from spark_jobs.runtime import application, attempt, cut, subsume, way_back
 from spark_jobs.runtime.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.sweep import named_by_checkpoints, sweep
 from tests.simulation.schedules import Plan
@@ -135,16 +135,16 @@ def _what_is_not_public_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 def _any_work_directory(site: Site, patch: pytest.MonkeyPatch) -> None:
     real = way_back.why_not_in_place
-    patch.setattr(application, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
+    patch.setattr(attempt, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
 
 
 def _any_host(site: Site, patch: pytest.MonkeyPatch) -> None:
     real = way_back.why_not_in_place
-    patch.setattr(application, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
+    patch.setattr(attempt, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
 
 
 def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
-    for module in (application, way_back):
+    for module in (attempt, way_back):
         patch.setattr(module, "is_half_built", lambda work: False)
     patch.setattr(way_back, "is_whole", lambda work, head: True)
 

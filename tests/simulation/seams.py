@@ -16,6 +16,7 @@ from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import (
     application,
+    attempt,
     checkpoint_try,
     coordinator,
     gate,
@@ -120,9 +121,9 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
-        (application, "boot_id", boot),
-        (application, "os", SimpleNamespace(getpid=lambda: 1)),
-        (application, "socket", SimpleNamespace(gethostname=host)),
+        (attempt, "boot_id", boot),
+        (attempt, "os", SimpleNamespace(getpid=lambda: 1)),
+        (attempt, "socket", SimpleNamespace(gethostname=host)),
         (application, "driver_lock", lambda home, request: holding(world, site.locks, "driver", _in_use)),
         (application, "jvm_lock", lambda home, spark: SimpleNamespace(release=lambda: None)),
         (application, "driver_log", lambda *_: nullcontext()),

@@ -15,7 +15,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import RestartsExhaustedError
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.restart_settings import NoRestart
-from spark_jobs.runtime import application
+from spark_jobs.runtime import attempt
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.running import Running, lose
@@ -223,7 +223,7 @@ def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_s
 
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host goes down and comes up again."""
-    monkeypatch.setattr(application, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(attempt, "boot_id", lambda: "another boot")
 
 
 @pytest.mark.parametrize("unaligned", [pytest.param(False, marks=pytest.mark.nightly), True])

@@ -110,12 +110,12 @@ SAMPLES: tuple[Document, ...] = (
         nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, requested_at=_NOON, parameters={"day": "2013-01-02"},
         on_end=OnEnd.SUSPEND, publish=Publish.EXTERNAL, fresh=True, on_rewind=OnRewind.KEEP,
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
-        restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True),
+        restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
     ),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
-        work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711,
+        work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711, state_partitions=8,
         started_at=_NOON, versions={"pyspark": "4.2.0"},
         checkpointing=Checkpointing(
             interval_ms=30_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=True,

@@ -1,0 +1,63 @@
+"""The state of a stage in another number of partitions: Flink's rescaling, with the repartitioning that Spark has of its own.
+
+Spark rewrites all of a query's state, and records it as a batch that has read nothing. It is done in a work directory that is still being
+built: one that a crash leaves half done is built again, and neither the checkpoint nor a savepoint is ever touched.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.session import SHUFFLE_PARTITIONS, session_for_run, spark_failures
+from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.storage.files import Files, local_path
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Brings the state of stages into another number of partitions.
+
+    Args:
+        spark: A session of the application.
+        work: The work directory that is being built.
+        partitions: How many.
+    """
+
+    spark: SparkSession
+    work: Files
+    partitions: int
+
+    def stage(self, name: StageName, cut: StageCut) -> None:
+        """Does it to one stage, which is restored and not running. Not done where it keeps no state, or has as many already.
+
+        Raises:
+            RejectedError: Spark cannot do it.
+        """
+        log = SparkLog(self.work, checkpoint_directory(name))
+        if cut.finished or not log.has_state() or log.pending():
+            return
+        before = int(log.offsets(log.last_commit()).header["conf"][SHUFFLE_PARTITIONS])
+        if before == self.partitions:
+            return
+        session = session_for_run(self.spark)
+        with step(Step.RESCALE):
+            try:
+                session._streamingCheckpointManager.repartition(str(local_path(self.work, log.directory)), self.partitions)
+            except spark_failures() as error:
+                raise RejectedError(
+                    f"Spark cannot bring the state of stage '{name}' from {before} into {self.partitions} partitions: "
+                    f"{str(error).splitlines()[0]}",
+                    exists="The checkpoint is as it was; the work directory that was being built is not used.",
+                    safe="Nothing else was changed.",
+                    remedy="Start it with the number it had: leave state_partitions out of a start from the savepoint.",
+                    stage=name,
+                    state_partitions=self.partitions,
+                ) from error
+        _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, self.partitions, before)

@@ -1,0 +1,154 @@
+"""A pipeline goes on with its state in another number of partitions: from a savepoint, and from its own newest checkpoint."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import StorageError
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.launch import RunOptions
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
+from tests.spark.test_savepoints import refused, restored, stopped
+from tests.support.running import Running, lose
+
+pytestmark = pytest.mark.spark
+
+STATEFUL = ("minutes", "first", "pairs", "sessions")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    made = Events(tmp_path / "events")
+    made.add(150)
+    return made
+
+
+def every_operator(site: Site, events: Events) -> Pipeline:
+    """Windows, two in a row, duplicates, a join of two streams, sessions; and a stage without state."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    events.source(pipeline)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(events: DataFrame) -> DataFrame:
+        return counted(events)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "first")))
+    def first(copied: DataFrame) -> DataFrame:
+        twice = copied.where("id > 0").withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
+        return twice.dropDuplicatesWithinWatermark(["id"]).select("id")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "pairs")))
+    def pairs(events: DataFrame, copied: DataFrame) -> DataFrame:
+        other = copied.where("id > 0").select(F.col("id").alias("other"), F.col("at").alias("then"))
+        near = F.expr("other = id - 5 AND then BETWEEN at - INTERVAL 10 SECONDS AND at")
+        return events.join(other, near).select("id", "other")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "sessions")))
+    def sessions(copied: DataFrame) -> DataFrame:
+        key = F.session_window("at", "3 seconds")
+        rows = copied.where("id % 20 < 12").groupBy(key, (F.col("id") % 2).alias("odd")).agg(F.count("*").alias("events"))
+        return rows.select("session_window.start", "odd", "events")
+
+    return pipeline
+
+
+def counted(events: DataFrame) -> DataFrame:
+    """Events per minute, and how many of those minutes each hour has."""
+    minutes = events.groupBy(F.window("at", "30 seconds")).agg(F.count("*").alias("events"))
+    both = minutes.groupBy(F.window("window", "1 minute")).agg(F.count("*").alias("halves"), F.sum("events").alias("events"))
+    return both.select(F.col("window.start").alias("minute"), "halves", "events")
+
+
+def partitions(manifest: Manifest) -> dict[str, int]:
+    """By stage how many partitions the files of its newest state are of."""
+    found = {}
+    for name, cut in manifest.stages.items():
+        numbers = {file.path.split("/")[2] for file in cut.files if file.path.startswith("state/") and "changelog" in file.path}
+        numbers |= {file.path.split("/")[2] for file in cut.files if file.path.startswith("state/") and ".zip" in file.path}
+        if numbers:
+            found[str(name)] = len(numbers)
+    return found
+
+
+@pytest.mark.parametrize("wanted", [5, 1])
+def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
+    site: Site, events: Events, tmp_path: Path, wanted: int
+) -> None:
+    pipeline = every_operator(site, events)
+    before = stopped(site, pipeline, events, tmp_path / "savepoint")
+    assert partitions(before) == dict.fromkeys(STATEFUL, 2)
+    events.add(250)
+    options = RunOptions(restore=restored(tmp_path / "savepoint").restore, state_partitions=wanted)
+    with Running(site.spark, pipeline, site.home, options=options) as running:
+        running.until(lambda: len(ids(site, "pairs")) == 395)
+        running.until(lambda: public_count(site.tables / "minutes") == 6)
+        running.until(lambda: public_count(site.tables / "sessions") == 38)
+        assert partitions(running.head()) == dict.fromkeys(STATEFUL, wanted)
+    assert ids(site, "copied") == list(range(401))
+    assert ids(site, "pairs") == list(range(6, 401))
+    assert ids(site, "first") == list(range(1, 401))
+    found = sorted(
+        (int(minute.timestamp()), halves, count) for minute, halves, count in public(site.tables / "minutes").elements()
+    )
+    assert found == [(60 * minute, 2, 60) for minute in range(6)]
+    assert [count for _, _, count in public(site.tables / "sessions").elements()] == [6] * 38
+
+
+def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 151)
+    events.add(100)
+    with Running(site.spark, pipeline, site.home, options=RunOptions(state_partitions=3)) as running:
+        running.until(lambda: len(ids(site, "again")) == 251)
+        first = running.head()
+        assert partitions(first) == {"minutes": 3}
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 351)
+        second = running.head()
+        assert partitions(second) == {"minutes": 3}
+    assert second.work_directory == first.work_directory
+    lose(site.home / "work")
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 451)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 451).count())
+        assert partitions(running.head()) == {"minutes": 3}
+    assert ids(site, "copied") == list(range(451))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 451)))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_rescale_that_dies_is_done_again_by_the_next_attempt(site: Site, events: Events, after: bool) -> None:
+    pipeline = three_stages(site, events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 151)
+
+    class Dies:
+        def before(self, step: Step) -> None:
+            if step is Step.RESCALE and not after:
+                raise StorageError("The disk is away.")
+
+        def after(self, step: Step) -> None:
+            if step is Step.RESCALE and after:
+                raise StorageError("The disk is away.")
+
+    with observed_by(Dies()):
+        assert isinstance(refused(site, pipeline, site.home, RunOptions(state_partitions=3)), StorageError)
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as running:  # nobody has to say it again
+        running.until(lambda: len(ids(site, "again")) == 251)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 251).count())
+        assert partitions(running.head()) == {"minutes": 3}
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 251)))
