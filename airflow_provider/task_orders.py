@@ -12,6 +12,9 @@ from spark_jobs.protocol.ids import RunId
 if TYPE_CHECKING:
     from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 
+RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "state_partitions")
+"""The arguments of a task that say what it begins with."""
+
 
 def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
     """What a task wants, checked as far as the Airflow side can. Reads and writes nothing.
@@ -37,13 +40,13 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
 
 
 def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
-    allow_drained = is_true(task.allow_drained)
+    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "allow_dropped")}
     if task.restore:
-        return RestoreFrom(savepoint=task.hook.files(task.restore).url, allow_drained=allow_drained)
-    if allow_drained:
+        return RestoreFrom(savepoint=task.hook.files(task.restore).url, **allowed)
+    for name in (name for name, said in allowed.items() if said):
         raise InvalidParameterError(
-            "allow_drained says something about a savepoint, and restore names none.",
+            f"{name} says something about a savepoint, and restore names none.",
             safe="Nothing was started.",
-            remedy="Name the savepoint in restore=, or leave allow_drained out.",
+            remedy=f"Name the savepoint in restore=, or leave {name} out.",
         )
     return None

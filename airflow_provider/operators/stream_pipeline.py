@@ -23,7 +23,7 @@ from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.retry import RETRIES
 from airflow_provider.supervision import End, Restart, next_start, not_due
-from airflow_provider.task_orders import order_of
+from airflow_provider.task_orders import RESTORE_FIELDS, order_of
 from airflow_provider.time_limits import time_limits
 from airflow_provider.triggers.patience import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
@@ -71,6 +71,7 @@ class StreamPipelineOperator(BaseOperator):
         restore: Directory of the savepoint to begin with, inside the home roots, too. Every DAG run begins with it anew; all tries of one
             go on with what they have begun. Templated; empty: the home goes on where it is.
         allow_drained: The savepoint may be one that was taken after a drain. Templated.
+        allow_dropped: Stages of the savepoint may be left behind that are not there any more. Templated.
         state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
@@ -97,9 +98,7 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = (
-        *("home", "parameters", "on_end", "publish", "restore", "allow_drained", "state_partitions", "checkpoint", "conf"),
-    )
+    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", *RESTORE_FIELDS, "checkpoint", "conf")
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"
@@ -116,6 +115,7 @@ class StreamPipelineOperator(BaseOperator):
         fresh: bool = False,
         restore: str | None = None,
         allow_drained: bool | str = False,
+        allow_dropped: bool | str = False,
         state_partitions: int | str | None = None,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
@@ -142,7 +142,7 @@ class StreamPipelineOperator(BaseOperator):
         self.publish = publish
         self.fresh = fresh
         self.restore = restore
-        self.allow_drained = allow_drained
+        self.allow_drained, self.allow_dropped = allow_drained, allow_dropped
         self.state_partitions = state_partitions
         self.on_rewind = on_rewind
         self.checkpoint = checkpoint

@@ -1,6 +1,7 @@
 """The user's functions: which arguments they take, and how they are called."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,3 +52,10 @@ def check_only_takes(place: Place, function: Function, allowed: Iterable[str]) -
 def call(function: Function, available: Mapping[str, Any]) -> Any:
     """Calls ``function`` with those of ``available`` that it names. Whatever it raises goes through."""
     return function(**{name: available[name] for name in inspect.signature(function).parameters if name in available})
+
+
+def is_rerun(before: Function, after: Function) -> bool:
+    """Whether a notebook's cell was run again. In a module with a file each declaration runs once: a second is a mistake."""
+    origins = [(getattr(function, "__module__", None), getattr(function, "__qualname__", None)) for function in (before, after)]
+    module = sys.modules.get(str(origins[0][0]))
+    return origins[0] == origins[1] and module is not None and not hasattr(module, "__file__")

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 
 from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.checkpoints import CheckpointSettings, Refusing, declare_checkpoints
-from spark_jobs.api.functions import Function, function_name
+from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
@@ -289,6 +288,7 @@ class Pipeline:
         adopt_offsets: Mapping[str, str | os.PathLike[str]] = NO_SETTINGS,
         restore: str | os.PathLike[str] | None = None,
         allow_drained: bool = False,
+        allow_dropped: bool = False,
         state_partitions: int | None = None,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
@@ -309,6 +309,7 @@ class Pipeline:
                 batch. Only where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
+            allow_dropped: Whether stages of it may be left behind that are not there any more.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
 
         Raises:
@@ -323,7 +324,7 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained),
+            restore=restore_from(restore, allow_drained, allow_dropped),
             state_partitions=checked_partitions(state_partitions),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
@@ -376,7 +377,7 @@ class Pipeline:
     def _add(self, place: Place, part: Declaration) -> None:
         """Takes a declaration in; the same function's again in its place."""
         same = {known.casefold(): known for known in self._declarations}.get(place.name.casefold())
-        if same is not None and not (same == place.name and _is_rerun(self._declarations[same].function, part.function)):
+        if same is not None and not (same == place.name and is_rerun(self._declarations[same].function, part.function)):
             raise place.refused(f"{same!r} is declared already.", 'Give one of them another name with name="...".', declared=same)
         self._declarations[place.name] = part
 
@@ -387,13 +388,6 @@ def _for_test(part: Declaration) -> Declaration:
         return part
     limits = dataclasses.replace(part.limits, trigger_interval_ms=None, max_channel_bytes=None)
     return dataclasses.replace(part, limits=limits)
-
-
-def _is_rerun(before: Function, after: Function) -> bool:
-    """Whether a notebook's cell was run again. In a module with a file each declaration runs once: a second is a mistake."""
-    origins = [(getattr(function, "__module__", None), getattr(function, "__qualname__", None)) for function in (before, after)]
-    module = sys.modules.get(str(origins[0][0]))
-    return origins[0] == origins[1] and module is not None and not hasattr(module, "__file__")
 
 
 def _is_model(params: object) -> bool:

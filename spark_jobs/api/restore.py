@@ -7,19 +7,24 @@ from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.storage.open import open_files
 
 
-def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool) -> RestoreFrom | None:
+def restore_from(
+    directory: str | os.PathLike[str] | None, allow_drained: bool, allow_dropped: bool = False
+) -> RestoreFrom | None:
     """The savepoint in a directory, wherever it is read from; None where none is named.
 
     Raises:
-        InvalidParameterError: It is no directory that can be opened, or a drained one is allowed where none is named.
+        InvalidParameterError: It is no directory that can be opened, or something is allowed of it where none is named.
     """
-    if directory is None and allow_drained:
+    if directory is None and (allow_drained or allow_dropped):
         raise InvalidParameterError(
-            "allow_drained says something about a savepoint, and none is given.",
+            f"{'allow_drained' if allow_drained else 'allow_dropped'} says something about a savepoint, and none is given.",
             safe="Nothing was started.",
             remedy="Name the savepoint (restore), or leave it out.",
         )
-    return None if directory is None else RestoreFrom(savepoint=open_files(os.fspath(directory)).url, allow_drained=allow_drained)
+    if directory is None:
+        return None
+    url = open_files(os.fspath(directory)).url
+    return RestoreFrom(savepoint=url, allow_drained=allow_drained, allow_dropped=allow_dropped)
 
 
 def checked_partitions(number: int | None) -> int | None:

@@ -278,6 +278,14 @@ class PublishAnswer(Answer):
     """The sinks that lacked the checkpoint before."""
 
 
+class StageOutlook(Answer):
+    """What a start would make of a stage."""
+
+    stage: StageName
+    fate: Literal["continues", "starts empty", "is dropped"]
+    """With its state; without; or it is not there any more, and its state is left behind."""
+
+
 class Outlook(Answer):
     """What a start would do."""
 
@@ -286,6 +294,8 @@ class Outlook(Answer):
     round: RoundNumber
     checkpoint: CheckpointId | None
     """The checkpoint that would be answered with, or gone on from."""
+    stages: tuple[StageOutlook, ...] = ()
+    """What would become of each; empty where nothing would run."""
 
 
 class ValidateAnswer(Answer):

@@ -49,6 +49,12 @@ SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of
 AllowDrained = Annotated[
     bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
 ]
+AllowDropped = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dropped", help="With --restore: stages of the savepoint may be left behind that are not there any more."
+    ),
+]
 StatePartitions = Annotated[
     int | None,
     typer.Option(

@@ -24,6 +24,7 @@ from spark_jobs.cli.options import (
     CHECKPOINT_OPTIONS,
     AlignedTimeout,
     AllowDrained,
+    AllowDropped,
     CheckpointInterval,
     CheckpointMinPause,
     CheckpointTimeout,
@@ -93,6 +94,7 @@ def run(
     adopt_offsets: AdoptOffsets = None,
     restore: Restore = None,
     allow_drained: AllowDrained = False,
+    allow_dropped: AllowDropped = False,
     state_partitions: StatePartitions = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
@@ -129,7 +131,7 @@ def run(
             chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
             begins = {
                 "adopt_offsets": pairs("--adopt-offsets", adopt_offsets),
-                "restore": restore_from(restore, allow_drained),
+                "restore": restore_from(restore, allow_drained, allow_dropped),
                 "state_partitions": state_partitions,
             }
             options = _options(run_id, **begins, **chosen)
@@ -140,8 +142,8 @@ def run(
 
 
 _OF_A_REQUEST = (
-    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore", "allow_drained"),
-    "state_partitions",
+    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
+    *("allow_drained", "allow_dropped", "state_partitions"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""

@@ -1,6 +1,7 @@
 """``spark-jobs validate``: everything that can be checked before Spark starts, and what a start would do."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -10,20 +11,33 @@ from rich.text import Text
 from rich.tree import Tree
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.continuation import Fate, fates
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.cli import words
-from spark_jobs.cli.answers import Outlook, ValidateAnswer
-from spark_jobs.cli.options import Entry, Params, ParamsFile, parameters
+from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
+from spark_jobs.cli.options import AllowDrained, AllowDropped, Entry, Params, ParamsFile, Restore, parameters
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import OnEnd, OnRewind, StartRequest
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, new_run_id, start_request_id
+from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.runtime.decision import Answer, Begin, BeginIncarnation, Continue, Decision, decide
+from spark_jobs.runtime.decision import (
+    Answer,
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    Decision,
+    HomeFacts,
+    decide,
+    named_savepoint,
+)
 from spark_jobs.runtime.facts import read_facts
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -38,6 +52,9 @@ def validate(
     on_end: Annotated[OnEnd | None, typer.Option(help="As for run.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="As for run.")] = False,
     on_rewind: Annotated[OnRewind, typer.Option(help="As for run.")] = OnRewind.REFUSE,
+    restore: Restore = None,
+    allow_drained: AllowDrained = False,
+    allow_dropped: AllowDropped = False,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
 ) -> None:
     """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
@@ -48,7 +65,13 @@ def validate(
         tables = graph.tables(bound)
         files = open_files(home) if home else None
         existing = _existing(graph, tables)
+        savepoint = restore_from(restore, allow_drained, allow_dropped)
+        if savepoint and files is None:
+            raise InvalidParameterError(
+                "--restore says how a home goes on, and no home is given.", safe="Nothing was changed.", remedy="Add --home URL."
+            )
         request = _request(RunId(run_id) if run_id else new_run_id(), bound.public(), on_end, fresh, on_rewind)
+        request = request.model_copy(update={"restore": savepoint})
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
             on_end=graph.on_end,
@@ -112,7 +135,23 @@ def _outlook(files: Files, graph: Graph, request: StartRequest) -> Outlook:
             expected=graph.pipeline,
             found=pipeline.name,
         )
-    return outlook(decide(request, read_facts(files), request.parameters, graph.describe()))
+    facts, described = read_facts(files), graph.describe()
+    named = named_savepoint(request, facts)
+    if named is not None:
+        facts = replace(facts, savepoint=read_savepoint(open_files(named.savepoint))[1])
+    decision = decide(request, facts, request.parameters, described)
+    return outlook(decision).model_copy(update={"stages": _stages(decision, facts, described)})
+
+
+def _stages(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageOutlook, ...]:
+    """What would become of each stage; none where nothing would run."""
+    if isinstance(decision, Answer):
+        return ()
+    if isinstance(decision, BeginFromSavepoint) and facts.savepoint is not None:
+        before: Mapping[str, Any] = facts.savepoint.graph
+    else:
+        before = {} if isinstance(decision, BeginIncarnation) else graph
+    return tuple(StageOutlook(stage=StageName(each.stage), fate=each.fate.value) for each in fates(before, graph))
 
 
 def outlook(decision: Decision) -> Outlook:
@@ -134,6 +173,8 @@ def outlook(decision: Decision) -> Outlook:
         case BeginIncarnation(number, follows, on_rewind):
             public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}
             anew = f"begin anew with round {number}{public.get(on_rewind, '')}" if follows else "begin here for the first time"
+            if isinstance(decision, BeginFromSavepoint):
+                anew = f"begin round {number} with the savepoint{public.get(on_rewind, '')}"
             return Outlook(decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=None)
 
 
@@ -143,10 +184,20 @@ def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool
         shown.append(words.facts(*((name, str(value)) for name, value in answer.parameters.items())))
     if answer.outlook:
         shown.append(Text(answer.outlook.explanation, style="cyan"))
+        shown += [_fates(answer.outlook)] if answer.outlook.stages else []
     return [
         *shown,
         Text(f"Pipeline {answer.pipeline} is valid as it is declared; a start checks columns and types.", style="bold green"),
     ]
+
+
+def _fates(found: Outlook) -> RenderableType:
+    """What would become of each stage."""
+    colours = {Fate.CONTINUES.value: "green", Fate.STARTS_EMPTY.value: "cyan", Fate.DROPPED.value: "yellow"}
+    shown = words.table("", "stage", "would be")
+    for each in found.stages:
+        shown.add_row(Text(each.stage), Text(each.fate, style=colours[each.fate]))
+    return shown
 
 
 def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:

@@ -96,6 +96,8 @@ class RestoreFrom(Part):
     """URL of its directory."""
     allow_drained: bool = False
     """Whether it may be one that was taken after a drain."""
+    allow_dropped: bool = False
+    """Whether stages of it may be left behind that are not there any more."""
 
 
 class StartRequest(Document):
@@ -175,6 +177,8 @@ class RoundDocument(Document):
     """Stages, inputs and sinks as declared when the round began."""
     adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
     """By source where an old query stopped; only in the first round of an incarnation."""
+    begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
+    """By stage that a savepoint was begun with and had no batch of, by producer: the last batch before those that it reads."""
     begun_at: datetime
 
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from pydantic import Field
+
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import BatchId, StageName
 
 
 class StateFile(Part):
@@ -63,5 +65,7 @@ class StageCut(Part):
     """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
     files: tuple[StateFile, ...] = ()
     """What the stage's query needs to go on after ``batch``; empty in a checkpoint that is continued in its work directory alone."""
+    begins: dict[StageName, BatchId] = Field(default_factory=dict)
+    """By producer the last batch before those that it reads, where it was not there from the beginning."""
     channel: ChannelCut | None = None
     """None where no way leads back but through the work directory."""

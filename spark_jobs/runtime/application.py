@@ -31,8 +31,10 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
+    BatchId,
     InputName,
     SinkName,
+    StageName,
 )
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
@@ -159,7 +161,8 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(request, decision, attempt, adopted)
+            begins = start.beginnings(self.graph) if start else {}
+            round_document = self._round(request, decision, attempt, adopted, begins)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
@@ -208,7 +211,12 @@ class Application:
         return places
 
     def _round(
-        self, request: StartRequest, decision: Decision, attempt: AttemptDocument, adopted: dict[InputName, AdoptedOffsets]
+        self,
+        request: StartRequest,
+        decision: Decision,
+        attempt: AttemptDocument,
+        adopted: dict[InputName, AdoptedOffsets],
+        begins: dict[StageName, dict[StageName, BatchId]],
     ) -> RoundDocument:
         if isinstance(decision, Continue):
             return decision.round
@@ -222,6 +230,7 @@ class Application:
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
                 adopted=adopted,
+                begins=begins,
                 begun_at=datetime.now(UTC),
             )
         )
@@ -253,6 +262,7 @@ class Application:
             cancellation=cancellation,
             open_directory=self.open_directory,
             adopted=round_document.adopted,
+            begins=round_document.begins,
         )
 
 

@@ -115,6 +115,8 @@ class ChannelBound(NoBound):
 
     producer: StageName
     log: PrivateLog
+    begins: BatchId
+    """The last batch before those that the stream reads."""
 
     def reached(self, line: str | None) -> bool:
         position = channel_position(line)
@@ -122,9 +124,14 @@ class ChannelBound(NoBound):
 
     def rows_expected(self, line: str | None) -> int | None:
         position = channel_position(line)
-        consumed = 0 if position is None else position.version
+        consumed = first_version(self.begins) if position is None else position.version
         staged = self.log.between(BatchId(max(consumed - 1, 0) - 1), BatchId(self.log.latest() - 1))
         return sum(batch.rows for batch in staged)
+
+
+def first_version(begins: BatchId) -> int:
+    """The first version of a private log that a stream reads which begins after batch ``begins``."""
+    return 0 if begins < 0 else begins + 2
 
 
 @dataclass(frozen=True)

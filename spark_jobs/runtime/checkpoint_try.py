@@ -111,7 +111,8 @@ class CheckpointTry:
             for stage in stages:
                 name, has_ended = stage.stage.name, stage.stage.name in finished
                 kept, channel = files.get(name, ()), channels.get(name)
-                cuts[name] = stage.cut(self._after(name), cut.batches[name], kept, channel, drained=self.due.drained or has_ended)
+                found = stage.cut(self._after(name), cut.batches[name], kept, channel, drained=self.due.drained or has_ended)
+                cuts[name] = found.model_copy(update={"begins": self.round.begins.get(name, {})})
         with self._timed("actions"):
             sinks = {stage.stage.sink.name: self._sink_cut(store, number, stage, cuts) for stage in stages if stage.stage.sink}
         manifest = Manifest(

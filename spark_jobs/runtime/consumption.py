@@ -50,7 +50,7 @@ class Consumption:
         """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""
         for number, bound, line in self._lines(batch):
             if line is None:
-                yield number, bound, NO_BATCH
+                yield number, bound, bound.begins
             elif (position := channel_position(line)) is not None:
                 yield number, bound, BatchId(position.version - 2)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_jobs.api.continuation import Fate, StageFate, fates, with_fate
 from spark_jobs.control.attempts import newest_of
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -212,18 +213,28 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[
             savepoint=request.restore.savepoint if request.restore else None,
             request=savepoint.request,
         )
-    _check_graph(savepoint.model_copy(update={"graph": _without_tables(savepoint.graph)}), _without_tables(graph))
+    _check_fates(request, fates(savepoint.graph, graph))
 
 
-def _without_tables(graph: Mapping[str, Any]) -> dict[str, Any]:
-    """The graph, wherever its sinks' tables are: a savepoint may be gone on from into others."""
-    stages = {
-        name: stage | {"sink": {key: value for key, value in sink.items() if key not in ("path", "table")}}
-        if (sink := stage.get("sink"))
-        else stage
-        for name, stage in graph.get("stages", {}).items()
-    }
-    return {**graph, "stages": stages}
+def _check_fates(request: StartRequest, found: Sequence[StageFate]) -> None:
+    """Refuses code that the state of a savepoint does not fit."""
+    impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
+    if impossible or not with_fate(found, Fate.CONTINUES):
+        raise RejectedError(
+            f"Changed code does not go on from the savepoint: {'; '.join(map(str, impossible)) or 'no stage of it is there any more'}.",
+            exists="Functions may change, stages may be added, and be left out.",
+            safe="Nothing was changed.",
+            remedy="Give a stage that has become another one another name: it starts empty, and the old one is dropped (--allow-dropped). "
+            "Or run the earlier code.",
+            stages=[each.stage for each in impossible],
+        )
+    if dropped and not (request.restore and request.restore.allow_dropped):
+        raise RejectedError(
+            f"The savepoint has state of stages that are not there any more: {', '.join(each.stage for each in dropped)}.",
+            safe="Nothing was changed.",
+            remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
+            stages=[each.stage for each in dropped],
+        )
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:
@@ -248,9 +259,10 @@ def _check_graph(latest: RoundDocument | Manifest, graph: Mapping[str, Any]) -> 
     if latest.graph != dict(graph):
         raise RejectedError(
             f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
-            exists="Its state belongs to the earlier stages.",
+            exists=f"Its state belongs to the earlier stages. From a savepoint {'; '.join(map(str, fates(latest.graph, graph)))}.",
             safe="Nothing was changed.",
-            remedy="Run the earlier code, or begin anew with --fresh.",
+            remedy="Run the earlier code. Or stop it with a savepoint (spark-jobs stop) and begin with that: run --restore. Or begin anew "
+            "with --fresh.",
             round=latest.round,
         )
 

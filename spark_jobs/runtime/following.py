@@ -25,12 +25,17 @@ class FollowingSession(SparkSession):
         following = object.__new__(cls)
         following.__dict__.update(session.__dict__)
         following.first_version = pin.version + 1
-        session.conf.set(_MAY_BEGIN_LATER, "true")
+        may_begin_later(session)
         return following
 
     @property
     def readStream(self) -> DataStreamReader:
         return super().readStream.option(_STARTING, self.first_version)
+
+
+def may_begin_later(session: SparkSession) -> None:
+    """Lets streams of a session begin at a version of a table that nobody has written yet."""
+    session.conf.set(_MAY_BEGIN_LATER, "true")
 
 
 def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> DeltaPin:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.bounds import NO_OFFSET, channel_position
+from spark_jobs.runtime.bounds import NO_OFFSET, channel_position, first_version
 from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.storage.files import Files
@@ -32,6 +32,8 @@ class Consumer:
     spark_log: SparkLog
     stream: int
     """Which of the query's streams: its place in Spark's offset log."""
+    begins: BatchId = NO_BATCH
+    """The last batch before those that it reads."""
 
     def consumed(self) -> BatchId:
         """The last batch of the log's stage of which the query has committed every row."""
@@ -52,7 +54,7 @@ class Consumer:
     def _version_after(self, batch: BatchId) -> int:
         line = NO_OFFSET if batch < 0 else self.spark_log.offsets(batch).sources[self.stream]
         if line == NO_OFFSET:
-            return 0
+            return first_version(self.begins)
         position = channel_position(line)
         return _PAST_ALL if position is None else position.version
 

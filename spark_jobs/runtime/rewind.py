@@ -1,6 +1,6 @@
 """Whether a pipeline may go on from a savepoint into a table that has rows of it, and the end of the line that has published them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from spark_jobs.checkpoint.savepoint_files import pending_manifests
@@ -82,6 +82,20 @@ def close_origin(
     for sink, cut in kept.items():
         if decided[cut.app] != CLOSED:
             close_incarnation(home, SinkLine(sink, cut.table, cut.app, cut.publisher), decided[cut.app], publishers)
+
+
+def refuse_lost_by_dropping(opened: OpenedSavepoint, sinks: Iterable[SinkName]) -> None:
+    """Refuses to leave a sink behind that has rows which are staged and not public.
+
+    Raises:
+        RejectedError: One has, and the table that they are for is still there.
+    """
+    for sink in sinks:
+        cut = opened.manifest.sinks[sink]
+        with suppress(NotFoundError):
+            table = open_table(cut.table)
+            if table.facts.table_id == cut.table_id:
+                _refuse_lost(opened, sink, cut, table.transaction_version(cut.app))
 
 
 def _public_after(home: Files, opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, reached: CheckpointId | None) -> str | None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, RoundNumber, SinkName
+from spark_jobs.protocol.ids import BatchId, IncarnationId, InputName, PipelineName, RoundNumber, SinkName, StageName
 from spark_jobs.runtime.cancellation import Cancellation
 from spark_jobs.runtime.heartbeat import Heartbeat
 from spark_jobs.runtime.table_places import TablePlace
@@ -38,3 +38,5 @@ class RoundSite:
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
+    begins: Mapping[StageName, Mapping[StageName, BatchId]] = field(default_factory=dict)
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""

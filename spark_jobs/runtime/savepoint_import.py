@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, TOMBSTONES, altered, in_flight, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -31,7 +33,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
@@ -73,7 +75,7 @@ class Beginning:
         pipeline: Whose home it is.
         attempt: The live attempt, whose incarnation has no checkpoint yet.
         round: Its round.
-        staged_in: By stage the URI of the directory that its rows are staged in.
+        staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
         remembering: The sinks whose deleted keys come from the savepoint.
     """
@@ -123,10 +125,12 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     """
     source, store = opened.manifest, CheckpointStore(begins.home)
     number = store.first_id(begins.attempt.incarnation)
-    stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in source.stages.items()}
+    left = {name: cut for name, cut in source.stages.items() if name in begins.staged_in}
+    stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
-    pins = {} if source.drained else source.inputs
+    declared = {name for kind in ("sources", "statics") for name in begins.round.graph.get(kind, {})}
+    pins = {} if source.drained else {name: found for name, found in source.inputs.items() if name in declared}
     for name, found in pins.items():
         Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
     with step(Step.SAVEPOINT_IMPORT):
@@ -165,6 +169,20 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         raise _fenced(number)
     _LOG.info("savepoint %s is checkpoint %d of this home", opened.files.url, number)
     return manifest
+
+
+def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads.
+
+    A stage that is new reads what its producers stage after the savepoint; one that was new before goes on from where it began.
+    """
+    found = {name: dict(cut.begins) for name, cut in manifest.stages.items() if name in graph.stages}
+    for stage in graph.stages.values():
+        if stage.name not in manifest.stages:
+            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
+            channels = {name: manifest.stages[name].channel for name in producers if name in manifest.stages}
+            found[stage.name] = {name: channel.last for name, channel in channels.items() if channel is not None}
+    return {name: after for name, after in found.items() if after}
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.protocol.documents import AttemptDocument, OnRewind, PipelineDocument, RoundDocument, SinkCut, StartRequest
-from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.decision import HomeFacts, named_savepoint
-from spark_jobs.runtime.rewind import close_origin, decide_on, kept_sinks
-from spark_jobs.runtime.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
+from spark_jobs.runtime.rewind import close_origin, decide_on, kept_sinks, refuse_lost_by_dropping
+from spark_jobs.runtime.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
 from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.storage.files import Files, local_path
 
@@ -43,6 +43,8 @@ class SavepointStart:
             RejectedError: What is public does not allow to go on from the savepoint.
         """
         self._places, self._kept = places, kept_sinks(self._opened, places)
+        if self._opened.manifest.pipeline == self._pipeline.uuid:
+            refuse_lost_by_dropping(self._opened, self._opened.manifest.sinks.keys() - places.keys())
         self._decided = decide_on(
             self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=not self._named
         )
@@ -56,6 +58,10 @@ class SavepointStart:
         """
         if self._opened.manifest.pipeline != self._pipeline.uuid:
             close_origin(self._home, self._kept, self._decided, publishers)
+
+    def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
+        """As the function of this name."""
+        return beginnings(self._opened.manifest, graph)
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
         """The attempt as it goes on: from the checkpoint that the savepoint has become."""
@@ -73,7 +79,7 @@ class SavepointStart:
     def _remembering(self) -> frozenset[SinkName]:
         """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
         inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
-        return frozenset(self._opened.manifest.sinks.keys() - inherited.keys())
+        return frozenset((self._opened.manifest.sinks.keys() & self._places.keys()) - inherited.keys())
 
 
 def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:

@@ -10,12 +10,12 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import RoundNumber, StageName
+from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.runtime import plan
-from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog, NoBound
+from spark_jobs.runtime.bounds import Bound, ChannelBound, DeltaBound, FilesBound, FileSourceLog, NoBound, first_version
 from spark_jobs.runtime.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
-from spark_jobs.runtime.following import FollowingSession, check_follows, pinned_table
+from spark_jobs.runtime.following import FollowingSession, check_follows, may_begin_later, pinned_table
 from spark_jobs.runtime.inputs import pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.kafka import KafkaBeginning, KafkaBound
 from spark_jobs.runtime.log_folding import Consumer
@@ -48,6 +48,8 @@ class FoundPin:
     rows: int | None = None
     adopted: AdoptedOffsets | None = None
     """Where the stream begins, if not at its beginning."""
+    begins: BatchId = NO_BATCH
+    """Of a channel: the last batch before those that are read."""
 
 
 def read_input(
@@ -66,10 +68,11 @@ def read_input(
     if isinstance(node, Source):
         return _read_source(node, position, stage, session, site, ended)
     output = outputs[node.name]
-    frame = _channel(stage, session, output)
+    begins = site.begins.get(stage.name, {}).get(node.name, NO_BATCH)
+    frame = _channel(stage, session, output, begins)
     if ended:
         return _ended(frame, output.event_time, position)
-    channel = {leaf.identity: FoundPin(output) for leaf in plan.streaming_leaves(frame)}
+    channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
     return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
 
 
@@ -120,7 +123,7 @@ def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput
     return read if event_time is None else replace(read, frame=without_end_row(read.frame))
 
 
-def _channel(stage: Stage, session: SparkSession, output: StageOutput) -> DataFrame:
+def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId) -> DataFrame:
     """The stream of what another stage staged.
 
     Where the watermark runs, a batch takes whole versions: the rows of one version are in no order, and a watermark that moved in between
@@ -135,7 +138,9 @@ def _channel(stage: Stage, session: SparkSession, output: StageOutput) -> DataFr
             remedy="Remove the limit, or declare hold_watermark=True on the source.",
             stage=stage.name,
         )
-    reader = session.readStream.format("delta").option("startingVersion", 0)
+    if begins != NO_BATCH:
+        may_begin_later(session)
+    reader = session.readStream.format("delta").option("startingVersion", first_version(begins))
     if moving or limits.max_files_per_trigger:
         reader = reader.option("maxFilesPerTrigger", limits.max_files_per_trigger or _WHOLE_VERSIONS)
     if limits.max_bytes_per_trigger:
@@ -184,8 +189,8 @@ def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
     if pin is None:
         return NoBound()
     if isinstance(pin, StageOutput):
-        pin.add_consumer(Consumer(spark_log, number))
-        return ChannelBound(pin.producer, pin.log)
+        pin.add_consumer(Consumer(spark_log, number, found.begins))
+        return ChannelBound(pin.producer, pin.log, found.begins)
     if pin.format == "delta":
         return DeltaBound(pin, found.rows)
     own_log = f"{spark_log.directory}/sources/{number}"

@@ -146,6 +146,7 @@ def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
 
 
 def test_a_run_reaches_no_other_argument() -> None:
-    chosen = {"home", "parameters", "on_end", "publish", "restore", "allow_drained", "state_partitions", "checkpoint", "conf"}
+    restored = {"restore", "allow_drained", "allow_dropped", "state_partitions"}
+    chosen = {"home", "parameters", "on_end", "publish", "checkpoint", "conf"} | restored
     assert set(StreamPipelineOperator.template_fields) == chosen
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

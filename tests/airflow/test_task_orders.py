@@ -82,3 +82,11 @@ def test_a_form_may_say_in_how_many_partitions_the_state_is(
 def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | str) -> None:
     with pytest.raises(InvalidParameterError, match="state_partitions"):
         order_of(a_task(state_partitions=given), RUN)
+
+
+def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:
+    found = restores(restore="saved", allow_dropped="true")
+    assert found is not None
+    assert found.allow_dropped is True
+    with pytest.raises(InvalidParameterError, match="allow_dropped says something about a savepoint"):
+        restores(allow_dropped=True)

@@ -29,7 +29,7 @@ from spark_jobs.runtime.log_folding import Consumer
 from spark_jobs.runtime.outlets import Outlet, PublicTable
 from spark_jobs.runtime.private_log import PrivateLog
 from spark_jobs.runtime.round_site import RoundSite
-from spark_jobs.runtime.spark_log import OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
+from spark_jobs.runtime.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.staging import file_prefix
 from spark_jobs.runtime.tables import StagingTable
@@ -343,7 +343,7 @@ def _bound(
     if isinstance(node, Stage):
         output = outputs[node.name]
         output.add_consumer(Consumer(log, number))
-        return ChannelBound(output.producer, output.log)
+        return ChannelBound(output.producer, output.log, NO_BATCH)
     if not isinstance(node, Source):
         raise NotImplementedError(f"{node} is neither a source nor a stage")
     if not node.bounded:

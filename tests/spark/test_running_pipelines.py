@@ -38,10 +38,10 @@ class Events:
         write_deltalake(str(self.path), pa.table({"id": pa.array(ids, pa.int64()), "at": at}), mode="append")
         self.rows += rows
 
-    def source(self, pipeline: Pipeline) -> None:
+    def source(self, pipeline: Pipeline, delay: str = "10 seconds") -> None:
         path = str(self.path)
 
-        @pipeline.source(bounded=False, event_time="at", watermark_delay="10 seconds")
+        @pipeline.source(bounded=False, event_time="at", watermark_delay=delay)
         def events(spark: SparkSession) -> DataFrame:
             return spark.readStream.format("delta").load(path)
 

@@ -40,7 +40,7 @@ def beginning(home: Files, root: Path, *, kept: bool = False) -> Beginning:
     )  # fmt: skip
     round_document = RoundDocument(
         round=RoundNumber(2), run=RunId("tuesday"), incarnation=NEW, on_end=OnEnd.SUSPEND, publish=None, parameters={"day": 2},
-        graph={"stages": {}}, begun_at=NOW,
+        graph={"stages": {}, "sources": {"events": {}}}, begun_at=NOW,
     )  # fmt: skip
     return Beginning(
         home=home,

@@ -1,9 +1,12 @@
 import re
 from pathlib import Path
+from typing import Any, cast
 
 from deltalake import DeltaTable
 
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
+from tests.support.savepoint_site import SavepointSite
+from tests.support.savepoint_start import saved
 from tests.support.staged_pipeline import SCHEMA
 
 
@@ -12,6 +15,18 @@ def outlook(home: UsedHome, *options: str) -> dict[str, object]:
     assert shown.exit_code == 0, shown.stderr
     found: dict[str, object] = document(shown)["outlook"]
     return found
+
+
+def fates(found: dict[str, object]) -> dict[str, str]:
+    return {each["stage"]: each["fate"] for each in cast(list[dict[str, str]], found["stages"])}
+
+
+def savepoint_of(home: UsedHome, stages: dict[str, Any]) -> Path:
+    """A savepoint of the pipeline as it was with these stages."""
+    (home.directory / "site").mkdir()
+    site = SavepointSite(home.directory / "site")
+    saved(site, site.complete(graph=home.graph | {"stages": stages}))
+    return site.root / "savepoint"
 
 
 def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
@@ -40,12 +55,9 @@ def test_without_a_home_nothing_is_foretold(unused: UsedHome) -> None:
 
 
 def test_an_interrupted_round_would_be_continued(interrupted: UsedHome) -> None:
-    assert outlook(interrupted) | {"explanation": ""} == {
-        "decision": "continue",
-        "explanation": "",
-        "round": 1,
-        "checkpoint": None,
-    }
+    found = outlook(interrupted)
+    assert (found["decision"], found["round"], found["checkpoint"]) == ("continue", 1, None)
+    assert fates(found) == {"hourly": "continues", "daily": "continues"}
 
 
 def test_a_drained_pipeline_would_do_nothing(drained: UsedHome) -> None:
@@ -110,3 +122,43 @@ def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> N
     refused = spark_jobs("validate", unused.entry, *unused.params)
     assert refused.exit_code == 2
     assert "daily" in refused.stderr
+
+
+def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> None:
+    stages = unused.graph["stages"]
+    savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
+    refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
+    assert refused.exit_code == 2
+    assert "not there any more: weekly" in refused.stderr
+    found = outlook(unused, "--restore", str(savepoint), "--allow-dropped")
+    assert found["decision"] == "begin_incarnation"
+    assert fates(found) == {"hourly": "continues", "daily": "starts empty", "weekly": "is dropped"}
+    shown = spark_jobs(
+        "validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint, "--allow-dropped"
+    ).stdout
+    assert "begin round 1 with the savepoint" in shown
+    assert "starts empty" in shown
+
+
+def test_what_cannot_go_on_is_refused_with_the_reason(unused: UsedHome) -> None:
+    stages = unused.graph["stages"]
+    savepoint = savepoint_of(unused, stages | {"daily": stages["daily"] | {"event_time": "then"}})
+    refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
+    assert refused.exit_code == 2
+    assert "daily cannot go on: event_time was 'then'" in " ".join(refused.stderr.split())
+
+
+def test_a_savepoint_is_for_a_home(unused: UsedHome) -> None:
+    refused = spark_jobs("validate", unused.entry, *unused.params, "--restore", unused.directory)
+    assert refused.exit_code == 2
+    assert "Add --home" in refused.stderr
+
+
+def test_a_home_with_other_stages_says_what_a_savepoint_would_make_of_them(interrupted: UsedHome) -> None:
+    changed = FLIGHTS.replace("def daily(", "def weekly(")
+    assert changed != FLIGHTS
+    Path(interrupted.entry).write_text(changed)
+    interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"")  # a batch was planned
+    refused = spark_jobs("validate", interrupted.entry, *interrupted.params, "--home", interrupted.url)
+    assert refused.exit_code == 2
+    assert "weekly starts empty; daily is dropped" in " ".join(refused.stderr.split())

@@ -25,7 +25,7 @@ class Channel:
         for batch, names in enumerate((["a"], ["b", "c"], [], ["d", "e", "f"])):
             self.log.append(staged(batch, *names))
         self.spark_log = SparkLog(self.files, "consumer")
-        self.consumption = Consumption(self.spark_log, (NoBound(), ChannelBound(PRODUCER, self.log)))
+        self.consumption = Consumption(self.spark_log, (NoBound(), ChannelBound(PRODUCER, self.log, NO_BATCH)))
 
     def consume(self, batch: int, version: int | None, index: int = -1) -> None:
         line = NO_OFFSET if version is None else json.dumps({"reservoirVersion": version, "index": index})

@@ -67,7 +67,7 @@ def test_it_is_the_first_checkpoint_of_its_incarnation_and_adds_nothing(site: Sa
     assert CheckpointStore(home).manifests() == [manifest]
     assert (manifest.checkpoint, manifest.parent, manifest.checkpoint_kind) == (1, None, CheckpointKind.SAVEPOINT)
     assert (manifest.incarnation, manifest.pipeline, manifest.attempt, manifest.round) == (NEW, "another", 4, 2)
-    assert (manifest.sinks, manifest.parameters, manifest.graph) == ({}, {"day": 2}, {"stages": {}})
+    assert (manifest.sinks, manifest.parameters, manifest.graph) == ({}, {"day": 2}, {"stages": {}, "sources": {"events": {}}})
     assert manifest.origin
     assert (manifest.origin.pipeline, manifest.origin.incarnation, manifest.origin.checkpoint) == (
         taken.pipeline, taken.incarnation, taken.checkpoint,
@@ -145,10 +145,20 @@ def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite,
 
 def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
     pins = (DeltaPin(path="/in", table="t", version=4),)
-    manifest = brought(site, home, site.complete(inputs={InputName("events"): pins}))
+    manifest = brought(site, home, site.complete(inputs={InputName("events"): pins, InputName("gone"): pins}))
     pinned = Rounds(home).pinned(RoundNumber(2), InputName("events"))
     assert pinned
-    assert pinned.pins == manifest.inputs[InputName("events")] == pins
+    assert pinned.pins == pins
+    assert manifest.inputs == {InputName("events"): pins}
+    assert Rounds(home).pinned(RoundNumber(2), InputName("gone")) is None
+
+
+def test_a_stage_that_is_not_there_any_more_is_left_behind(site: SavepointSite, home: LocalFiles) -> None:
+    begins = beginning(home, site.root)
+    kept = replace(begins, staged_in={STAGE: begins.staged_in[STAGE]})
+    manifest = bring_in(saved(site, site.complete(in_flight=["x.parquet"])), kept)
+    assert set(manifest.stages) == {STAGE}
+    assert home.names("channels") == []
 
 
 class TestAfterADrain:

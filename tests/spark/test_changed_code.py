@@ -1,0 +1,164 @@
+"""Changed code goes on from a savepoint: some stages continue, some are new, some are left behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import RestoreFrom, StageState
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.runtime.spark_log import NO_BATCH
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events, closed_minutes, ids
+from tests.spark.test_savepoints import refused, stopped
+from tests.support.command_line import spark_jobs
+from tests.support.running import Running, lose
+
+pytestmark = pytest.mark.spark
+
+STAGES = ("copied", "again", "minutes")
+AFTER = 251
+"""How many rows there are when the changed code has run for a while; the savepoint was taken with 151."""
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    made = Events(tmp_path / "events")
+    made.add(150)
+    return made
+
+
+def code(
+    site: Site,
+    events: Events,
+    *stages: str,
+    interval: str = "1 second",
+    delay: str = "10 seconds",
+    unaligned: bool = False,
+    odd_every: str | None = None,
+) -> Pipeline:
+    """Some of: a copy; its rows once more; its rows per minute; its odd rows and their number per minute; all rows from the source."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, unaligned=unaligned))
+    events.source(pipeline, delay)
+
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    def again(copied: DataFrame) -> DataFrame:
+        return copied.select("id")
+
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+        return counts.select(F.col("minute.start").alias("minute"), "events")
+
+    def odd(copied: DataFrame) -> DataFrame:
+        return copied.where("id % 2 = 1")
+
+    def odd_minutes(odd: DataFrame) -> DataFrame:
+        return minutes(odd)
+
+    def everything(events: DataFrame) -> DataFrame:
+        return events.select("id")
+
+    made: dict[str, Callable[..., DataFrame]] = {
+        "copied": copied, "again": again, "minutes": minutes, "odd": odd, "odd_minutes": odd_minutes, "everything": everything,
+    }  # fmt: skip
+    for name in stages:
+        trigger_interval = odd_every if name == "odd" else None
+        pipeline.stage(sink=DeltaSink(str(site.tables / name)), trigger_interval=trigger_interval)(made[name])
+    return pipeline
+
+
+def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> RunOptions:
+    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url, allow_dropped=allow_dropped))
+
+
+def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beginning(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
+    stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
+    events.add(100)
+    changed = code(site, events, *STAGES, "odd", "odd_minutes", "everything")
+    with Running(site.spark, changed, site.home, options=from_savepoint(tmp_path / "savepoint")) as running:
+        running.until(lambda: len(ids(site, "again")) == AFTER and len(ids(site, "everything")) == AFTER)
+        running.until(lambda: len(ids(site, "odd")) == 50)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, AFTER).count())
+        running.until(lambda: public_count(site.tables / "odd_minutes") == 1)
+    assert ids(site, "copied") == ids(site, "again") == ids(site, "everything") == list(range(AFTER))
+    assert ids(site, "odd") == list(range(151, AFTER, 2))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, AFTER)))
+    found = sorted((int(minute.timestamp()), count) for minute, count in public(site.tables / "odd_minutes").elements())
+    assert found == [(120, 15)]
+
+
+@pytest.mark.parametrize("then", ["in place", "after a loss", "from a savepoint"])
+def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Events, tmp_path: Path, then: str) -> None:
+    """It begins where the savepoint ends, whenever it comes to its first batch, and whoever starts it."""
+    stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")
+    slow = code(site, events, "copied", "odd", unaligned=True, odd_every="1 hour")
+    with Running(site.spark, slow, site.home, options=from_savepoint(tmp_path / "savepoint")) as running:
+        running.until(lambda: (found := running.status) and found.stages[StageName("odd")].state is StageState.RUNNING)
+        events.add(100)
+        running.until(lambda: len(ids(site, "copied")) == AFTER)
+        assert running.head().stages[StageName("odd")].batch == NO_BATCH
+    changed, options = code(site, events, "copied", "odd"), None
+    if then == "after a loss":
+        lose(site.home / "work")
+    elif then == "from a savepoint":
+        with Running(site.spark, changed, site.home) as running:
+            running.until(lambda: len(ids(site, "odd")) == 50)
+            assert running.head().stages[StageName("odd")].batch == 0
+            spark_jobs("stop", "--home", site.home, "--target", tmp_path / "next")
+            running.stopped()
+        lose(site.home)
+        options = from_savepoint(tmp_path / "next")
+    with Running(site.spark, changed, site.home, options=options) as running:
+        events.add(100)
+        running.until(lambda: len(ids(site, "copied")) == AFTER + 100 and len(ids(site, "odd")) == 100)
+    assert ids(site, "odd") == list(range(151, AFTER + 100, 2))
+
+
+def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: Site, events: Events, tmp_path: Path) -> None:
+    stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
+    events.add(100)
+    fewer = code(site, events, "copied", "minutes")
+    error = refused(site, fewer, site.home, from_savepoint(tmp_path / "savepoint"))
+    assert isinstance(error, RejectedError)
+    assert "not there any more: again" in error.failed
+    with Running(site.spark, fewer, site.home, options=from_savepoint(tmp_path / "savepoint", allow_dropped=True)) as running:
+        running.until(lambda: len(ids(site, "copied")) == AFTER)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, AFTER).count())
+        assert set(running.head().stages) == {"copied", "minutes"}
+    assert ids(site, "again") == list(range(151))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, AFTER)))
+
+
+def test_a_sink_with_rows_that_are_not_public_is_not_left_behind(site: Site, events: Events, tmp_path: Path) -> None:
+    external = code(site, events, "copied", interval="1 hour")
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+    pipeline.stage(sink=DeltaSink(str(site.tables / "copied")), name="copied")(lambda events: events.select("id", "at"))
+    pipeline.stage(sink=DeltaSink(str(site.tables / "held"), publish="external"), name="held")(lambda copied: copied)
+    stopped(site, pipeline, events, tmp_path / "savepoint")
+    error = refused(site, external, site.home, from_savepoint(tmp_path / "savepoint", allow_dropped=True))
+    assert isinstance(error, RejectedError)
+    assert "151 rows" in error.failed
+    assert "publish" in error.remedy
+
+
+def test_a_watermark_delay_may_change(site: Site, events: Events, tmp_path: Path) -> None:
+    stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
+    events.add(100)
+    patient = code(site, events, *STAGES, delay="1 hour")
+    with Running(site.spark, patient, site.home, options=from_savepoint(tmp_path / "savepoint")) as running:
+        running.until(lambda: len(ids(site, "again")) == AFTER)
+        assert CheckpointStore(running.files).head() is not None
+    assert sorted(count for _, count in public(site.tables / "minutes").elements()) == [60, 60]

@@ -1,0 +1,112 @@
+"""What becomes of each stage where changed code goes on from a savepoint."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.continuation import Fate, StageFate, fates, with_fate
+
+
+class Params(BaseModel):
+    pass
+
+
+def declared(**changes: Any) -> dict[str, Any]:
+    """Arrivals, per hour and per day; ``changes`` says otherwise of a part of it."""
+    pipeline = Pipeline("live")
+    source = {"bounded": False, "event_time": "at", "watermark_delay": "1 minute"} | changes.get("source", {})
+    pipeline.source(name="arrivals", **source)(lambda spark: None)
+    pipeline.static(name="airlines", refresh=changes.get("refresh", "unpinned"))(lambda spark: None)
+    hourly = {"sink": DeltaSink("/tables/hourly"), "event_time": "hour", "watermark_delay": "1 minute"}
+    pipeline.stage(name="hourly", **(hourly | changes.get("hourly", {})))(lambda arrivals, airlines: arrivals)
+    if changes.get("daily", True):
+        pipeline.stage(name="daily", sink=DeltaSink("/tables/daily"))(lambda hourly: hourly)
+    if changes.get("weekly"):
+        pipeline.stage(name="weekly", sink=DeltaSink("/tables/weekly"))(lambda daily: daily)
+    return pipeline.graph().describe()
+
+
+def fate_of(stage: str, **changes: Any) -> StageFate:
+    (found,) = [each for each in fates(declared(), declared(**changes)) if each.stage == stage]
+    return found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"source": {"watermark_delay": "1 hour"}},
+        {"hourly": {"watermark_delay": "1 hour"}},
+        {"refresh": "round"},
+        {"hourly": {"sink": DeltaSink("/elsewhere", name="hourly")}},
+        {"hourly": {"sink": DeltaSink(table="main.flights.hourly", name="hourly")}},
+        {"weekly": True},
+    ],
+    ids=[
+        "nothing",
+        "how late rows may be",
+        "how late its own rows may be",
+        "when a static input is read",
+        "where a table is",
+        "what it is called",
+        "who reads it",
+    ],
+)
+def test_a_stage_goes_on_whatever_its_state_does_not_depend_on(changes: dict[str, Any]) -> None:
+    assert [fate_of(name, **changes).fate for name in ("hourly", "daily")] == [Fate.CONTINUES] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"source": {"event_time": "then"}}, "its input arrivals was a source"),
+        ({"source": {"bounded": True}}, "its input arrivals was a source"),
+        ({"hourly": {"event_time": "then"}}, "event_time was 'hour' and is 'then'"),
+        ({"hourly": {"sink": None}}, "and is None"),
+        ({"hourly": {"sink": DeltaSink("/tables/hourly", mode="upsert", keys=["a"], sequence_by="b")}}, "sink was"),
+    ],
+    ids=["event time of its input", "the end of its input", "its event time", "no sink", "another mode"],
+)
+def test_a_stage_whose_state_does_not_fit_cannot_go_on(changes: dict[str, Any], why: str) -> None:
+    found = fate_of("hourly", **changes)
+    assert found.fate is Fate.IMPOSSIBLE
+    assert why in found.why
+
+
+def test_a_stage_is_not_a_source_of_the_same_name() -> None:
+    before, after = declared(), declared()
+    after["stages"] = {"arrivals": {"inputs": {"raw": "raw"}}} | after["stages"]
+    del after["sources"]["arrivals"]
+    assert [str(each) for each in with_fate(fates(before, after), Fate.IMPOSSIBLE)] == [
+        "hourly cannot go on: its input arrivals was a source (unbounded, event_time='at') and is a stage"
+    ]
+
+
+def test_what_is_new_starts_empty_and_what_is_gone_is_dropped() -> None:
+    assert fate_of("weekly", weekly=True) == StageFate("weekly", Fate.STARTS_EMPTY)
+    assert fate_of("daily", daily=False) == StageFate("daily", Fate.DROPPED)
+
+
+def test_a_new_stage_before_one_that_was_there_makes_it_another() -> None:
+    """Also before one that has finished: it would have to begin again."""
+
+    def between(change: Callable[[Pipeline], None]) -> dict[str, Any]:
+        pipeline = Pipeline("live")
+        pipeline.source(name="arrivals", bounded=True)(lambda spark: None)
+        change(pipeline)
+        return pipeline.graph().describe()
+
+    def one(pipeline: Pipeline) -> None:
+        pipeline.stage(name="last", sink=DeltaSink("/last"))(lambda arrivals: arrivals)
+
+    def two(pipeline: Pipeline) -> None:
+        pipeline.stage(name="first")(lambda arrivals: arrivals)
+        pipeline.stage(name="last", sink=DeltaSink("/last"))(lambda first: first)
+
+    assert [str(each) for each in fates(between(one), between(two))] == [
+        "first starts empty",
+        "last cannot go on: it read arrivals and reads first",
+    ]
