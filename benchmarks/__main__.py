@@ -14,7 +14,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import final_checkpoint, fixed_cost, growth, publication, staged_sink, upsert, waiting, watermark_state
+from benchmarks import (
+    backpressure,
+    final_checkpoint,
+    fixed_cost,
+    growth,
+    publication,
+    running,
+    staged_sink,
+    state_sizes,
+    stops,
+    upsert,
+    waiting,
+    watermark_state,
+)
 from benchmarks.figures import Figure
 from benchmarks.plot import draw
 from benchmarks.report import Report, about
@@ -25,7 +38,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOCS / "benchmarks" / "ratios.svg"
 PARTS = {
     part.__name__.rpartition(".")[2]: part
-    for part in (staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth, waiting)
+    for part in (
+        *(staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth, waiting),
+        *(running, backpressure, state_sizes, stops),
+    )
 }
 
 
