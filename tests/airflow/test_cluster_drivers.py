@@ -212,7 +212,9 @@ def test_a_submission_that_fails_is_an_error_with_its_words_and_a_next_try_asks_
 @pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
     task = operator(parameters=PARAMETERS)
-    killer = once(lambda: Owners(LocalFiles(homes.path()), AttemptNumber(1)).newest() is not None, task.on_kill)
+    charge = Owners(LocalFiles(homes.path()), AttemptNumber(1))
+    # a kill before that ends spark-submit, and no driver is in the queue
+    killer = once(lambda: charge.newest() is not None and cluster.submitted(), task.on_kill)
     assert "The task was killed" in str(failure(task, InterruptedRunError))
     killer.join()
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
