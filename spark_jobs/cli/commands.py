@@ -1,7 +1,10 @@
 """All commands of ``spark-jobs``."""
 
+from typing import Annotated
+
 import typer
 
+from spark_jobs import __version__
 from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
@@ -27,3 +30,19 @@ app = typer.Typer(
 )
 for command in (run, status, checkpoint, savepoint, stop, checkpoints, inspect, dispose, publish, validate, schema, warm_up):
     app.command()(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"spark-jobs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def spark_jobs(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and do nothing else.")
+    ] = False,
+) -> None:
+    # without a docstring, which would stand in for the help of the app
+    pass

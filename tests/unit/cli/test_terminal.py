@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from importlib.metadata import version
 
 import pytest
 import typer
@@ -116,6 +117,11 @@ def test_every_command_shows_the_schema_of_its_answer(name: str) -> None:
     shown = spark_jobs(name, "--output", "schema")
     assert shown.exit_code == 0
     assert "Failure" in document(shown)["$defs"]
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    shown = spark_jobs("--version")
+    assert (shown.exit_code, shown.stdout) == (0, f"spark-jobs {version('airflow-provider-spark-jobs')}\n")
 
 
 @pytest.mark.parametrize(
