@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import socket
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,13 +51,14 @@ from spark_jobs.cli.terminal import Output, Terminal, command, console, output_o
 from spark_jobs.control.attempts import SPARK_LOG, Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
     InvalidParameterError,
     MissingRequirementError,
     NotFoundError,
+    Retry,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
@@ -134,7 +137,9 @@ def run(
                 "restore": restore_from(restore, allow_drained, allow_dropped),
                 "state_partitions": state_partitions,
             }
-            options = _options(run_id, **begins, **chosen)
+            run_name = RunId(run_id) if run_id else new_run_id()
+            options = _options(run_name, **begins, **chosen)
+            terminal.if_interrupted = _interrupted(context, run_name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
         if response is not None:
@@ -233,10 +238,33 @@ class _Order:
         return TakenAnswer(request=self.request, attempt=attempt.attempt, host=attempt.host, process=attempt.process)
 
 
+def _from_command_line(context: typer.Context, names: Iterable[str]) -> list[str]:
+    return [name for name in names if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+
+
 def _asked(context: typer.Context) -> list[str]:
     """The options on the command line that a request would say."""
-    said = [name for name in _OF_A_REQUEST if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    said = _from_command_line(context, _OF_A_REQUEST)
     return [f"--{'aligned' if name == 'unaligned' and not context.params[name] else name.replace('_', '-')}" for name in said]
+
+
+def _interrupted(context: typer.Context, run: RunId) -> ErrorReport:
+    """What a user who ends the command is told: the run that goes on is this one, by its id."""
+    request, given = context.params["request"], context.params
+    asker = ["--request", request] if request else ["--run-id", run]
+    if context.obj == SUBMITTED:
+        again = f"Submit it again with {shlex.join(asker)}"
+    else:
+        again = f"Go on with it: {shlex.join(['spark-jobs', 'run', given['entry'], '--home', given['home'], *asker])}"
+    others = _from_command_line(context, set(given) - {"entry", "home", "run_id", "request", "output"})
+    return ErrorReport(
+        error="Interrupted",
+        retry=Retry.AT_ONCE.value,
+        failed=f"{request or f'Run {run}'} was interrupted.",
+        safe="What was made durable is kept.",
+        remedy=f"{again}, with the other options as they were." if others else again,
+        evidence={"request": request} if request else {"run": run},
+    )
 
 
 def _check_request(request: str, beside: list[str]) -> None:
@@ -259,7 +287,7 @@ def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
     return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
 
 
-def _options(run: str | None, **chosen: Any) -> "RunOptions":
+def _options(run: RunId, **chosen: Any) -> "RunOptions":
     try:
         from spark_jobs.runtime.launch import RunOptions
     except ModuleNotFoundError as error:
@@ -269,7 +297,7 @@ def _options(run: str | None, **chosen: Any) -> "RunOptions":
             remedy="Install it: pip install 'airflow-provider-spark-jobs[spark]'.",
             package=error.name,
         ) from error
-    return RunOptions(run=RunId(run) if run else new_run_id(), **chosen)
+    return RunOptions(run=run, **chosen)
 
 
 def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:

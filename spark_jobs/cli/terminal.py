@@ -31,6 +31,13 @@ DEFECT = 1
 _PLAIN_WIDTH = 240
 """Where nobody looks there is no width: a path is never cut."""
 _HEADLINES = {ExitCode.REFUSED: "Refused", ExitCode.FAILED: "Failed", ExitCode.UNKNOWN: "Outcome unknown"}
+_INTERRUPTED = ErrorReport(
+    error="Interrupted",
+    retry=Retry.AT_ONCE.value,
+    failed="The command was interrupted.",
+    safe="What was made durable is kept.",
+    remedy="Run the same command again: it goes on from there.",
+)
 
 
 class Output(StrEnum):
@@ -75,6 +82,8 @@ class Terminal:
     """Standard output, or, where a program reads that, standard error."""
     aside: Console = field(init=False)
     """Standard error: progress and failures."""
+    if_interrupted: ErrorReport = _INTERRUPTED
+    """What is reported when the user ends the command; a command that knows more says it here."""
 
     def __post_init__(self) -> None:
         self.people = console(stderr=self.output is Output.JSON)
@@ -98,14 +107,7 @@ class Terminal:
 
     def interrupted(self) -> None:
         """Reports that the user has ended the command."""
-        report = ErrorReport(
-            error="Interrupted",
-            retry=Retry.AT_ONCE.value,
-            failed="The command was interrupted.",
-            safe="What was made durable is kept.",
-            remedy="Run the same command again: it goes on from there.",
-        )
-        self._fail(report, "Stopped")
+        self._fail(self.if_interrupted, "Stopped")
 
     def defect(self, error: Exception) -> None:
         """Reports an exception that is our own fault."""

@@ -231,6 +231,25 @@ def test_a_run_that_ends_early_says_how(
     assert f"{headline}: " in ended.stderr
 
 
+def test_an_interrupted_run_names_its_id_and_the_command_that_goes_on(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, KeyboardInterrupt())
+    error = document(run(unused, *unused.params, "--fresh", "--output", "json"))["error"]
+    go_on = f"spark-jobs run {unused.entry} --home {unused.url} --run-id {error['evidence']['run']}"
+    assert error["failed"] == f"Run {error['evidence']['run']} was interrupted."
+    assert error["remedy"] == f"Go on with it: {go_on}, with the other options as they were."
+    own = document(run(unused, "--run-id", "the night's", "--output", "json"))["error"]
+    assert own["remedy"] == f"Go on with it: spark-jobs run {unused.entry} --home {unused.url} --run-id 'the night'\"'\"'s'"
+
+
+def test_an_interrupted_request_goes_on_under_its_id(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, KeyboardInterrupt(), "launch_requested")
+    ended = run(unused, "--request", "start-3")
+    assert "start-3 was interrupted." in ended.stderr
+    assert f"spark-jobs run {unused.entry} --home {unused.url} --request start-3" in ended.stderr
+    submitted = CliRunner().invoke(app, ["run", unused.entry, "--home", unused.url, "--request", "start-3"], obj=SUBMITTED)
+    assert "Submit it again with --request start-3" in submitted.stderr
+
+
 def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     def launched(pipeline: Any, files: Any, parameters: Any, options: Any, start: Any, watch: Any) -> StartResponse:
         start()
