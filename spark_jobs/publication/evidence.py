@@ -1,9 +1,11 @@
 """What is public: read back from the tables' own logs, never remembered."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import cache
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
@@ -74,18 +76,14 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
         CorruptDocumentError: The checkpoint's manifest cannot be used.
         NotFoundError: A table is not there.
     """
-    store = CheckpointStore(open_files(home) if isinstance(home, str) else home)
+    files = open_files(home) if isinstance(home, str) else home
+    store = CheckpointStore(files)
     if checkpoint is None:
         candidates = store.ids()[::-1]
         found = (public for k in candidates if (public := versions_with(store.manifest(k))))
         if newest := next(found, None):
             return newest
-        raise RejectedError(
-            "No checkpoint of the home is public in every sink.",
-            safe="Nothing was changed.",
-            remedy="Publish one: spark-jobs publish.",
-            checkpoints=candidates,
-        )
+        raise _nothing_public(files, candidates)
     manifest = chosen_manifest(store, checkpoint)
     if public := versions_with(manifest):
         return public
@@ -97,6 +95,32 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
         remedy="Publish it, or ask for the newest consistent versions by leaving the checkpoint out.",
         checkpoint=checkpoint,
         sinks=lacking,
+    )
+
+
+def _nothing_public(home: Files, checkpoints: Sequence[CheckpointId]) -> RejectedError:
+    """Why there is no cut over all tables, and what makes one; ``checkpoints`` are the complete ones, newest first."""
+    url = home.url
+    if checkpoints:
+        exists = f"The newest complete checkpoint is {checkpoints[0]}; its rows, or some of them, are staged only."
+        remedy = f"Publish the newest: spark-jobs publish --home {url}"
+    elif Channel(home).pipeline() is not None:
+        exists, remedy = (
+            "It has no complete checkpoint.",
+            f"Run the pipeline, and see how far it is: spark-jobs status --home {url}",
+        )
+    else:
+        exists, remedy = (
+            "It is not the home of a pipeline: it has no pipeline.json.",
+            "Check the path. The first 'spark-jobs run' makes a home.",
+        )
+    return RejectedError(
+        f"No checkpoint of {url} is public in every sink.",
+        exists=exists,
+        safe="Nothing was changed.",
+        remedy=remedy,
+        home=url,
+        checkpoints=list(checkpoints),
     )
 
 

@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName
 from spark_jobs.publication import evidence
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import consistent_versions, published_checkpoints, version_with
@@ -59,11 +60,18 @@ def test_a_checkpoint_that_became_public_together_with_a_later_one_has_no_cut_of
 
 
 def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> None:
-    with pytest.raises(RejectedError, match="No checkpoint"):
-        consistent_versions(pipeline.files)
+    def refused() -> RejectedError:
+        with pytest.raises(RejectedError, match=f"No checkpoint of {pipeline.files.url} is public") as caught:
+            consistent_versions(pipeline.files)
+        return caught.value
+
+    assert "not the home of a pipeline" in refused().exists
+    Channel(pipeline.files).claim(PipelineName("flights"))
+    assert refused().exists == "It has no complete checkpoint."
+    assert f"spark-jobs status --home {pipeline.files.url}" in refused().remedy
     pipeline.checkpoint({HOURLY: [(1, "a")]})
-    with pytest.raises(RejectedError, match="No checkpoint"):
-        consistent_versions(pipeline.files)
+    assert refused().exists == "The newest complete checkpoint is 1; its rows, or some of them, are staged only."
+    assert refused().remedy == f"Publish the newest: spark-jobs publish --home {pipeline.files.url}"
     with pytest.raises(RejectedError, match="no complete checkpoint 5"):
         consistent_versions(pipeline.files, CheckpointId(5))
 
