@@ -27,6 +27,7 @@ from spark_jobs.protocol.documents import OnEnd, OnRewind, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
+from spark_jobs.publication.staged_files import check_no_file, table_directory
 from spark_jobs.runtime.decision import (
     Answer,
     Begin,
@@ -96,8 +97,10 @@ def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[Sin
         if table.named:
             found[sink] = None
             continue
+        uri = open_files(table.text).url
+        check_no_file(table_directory(uri))
         try:
-            check_publishable(open_files(table.text).url, graph.sinks[sink].mode)
+            check_publishable(uri, graph.sinks[sink].mode)
             found[sink] = True
         except NotFoundError:
             found[sink] = False

@@ -48,6 +48,23 @@ def table_directory(uri: str) -> Path:
     return Path(path)
 
 
+def check_no_file(directory: Path) -> None:
+    """Refuses a directory that can be no table's, because a file is there, or where one above it would be.
+
+    Raises:
+        UnsupportedTableError: There is one.
+    """
+    there = next((path for path in (directory, *directory.parents) if os.path.exists(path)), None)
+    if there is not None and not os.path.isdir(there):
+        raise UnsupportedTableError(
+            f"{directory} cannot be a table's directory: {there} is a file.",
+            safe="Nothing was written.",
+            remedy="Correct the sink's path or the parameter in it, or move the file away.",
+            table=str(directory),
+            file=str(there),
+        )
+
+
 def missing_files(table_uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str]:
     """The staged files that are not there any more with the size they were staged with, as paths.
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
 from spark_jobs.protocol.errors import UnsupportedTableError
-from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.publication.staged_files import check_no_file, table_directory
 from spark_jobs.runtime.session import default_location, table_location
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
@@ -27,10 +27,10 @@ def check_address(address: TableAddress) -> None:
     """Refuses an address that cannot be a table's; a name is only looked up when there is a catalog.
 
     Raises:
-        RejectedError: It is no path or ``file:`` URL, or Spark and delta-rs would read it differently.
+        RejectedError: It is no path or ``file:`` URL, Spark and delta-rs would read it differently, or a file is in its place.
     """
     if not address.named:
-        _directory(address.text)
+        check_no_file(_directory(address.text))
 
 
 def locate(spark: SparkSession, address: TableAddress) -> TablePlace:

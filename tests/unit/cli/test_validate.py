@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
@@ -162,3 +163,17 @@ def test_a_home_with_other_stages_says_what_a_savepoint_would_make_of_them(inter
     refused = spark_jobs("validate", interrupted.entry, *interrupted.params, "--home", interrupted.url)
     assert refused.exit_code == 2
     assert "weekly starts empty; daily is dropped" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["in the table's place", "above it"])
+@pytest.mark.parametrize("command", [["validate"], ["run", "--home", "{home}"]], ids=["validate", "run"])
+def test_a_file_where_a_table_is_to_be_is_refused_before_anything_is_written(
+    unused: UsedHome, command: list[str], file: str
+) -> None:
+    (unused.directory / file).write_text("departures")
+    warehouse = unused.directory / file.split("/")[0]
+    name, *options = [each.format(home=unused.url) for each in command]
+    refused = spark_jobs(name, unused.entry, "--param", f"warehouse={warehouse}", *options)
+    assert refused.exit_code == 2
+    assert f"{warehouse}/hourly cannot be a table's directory: {unused.directory / file} is a file." in refused.stderr
+    assert unused.files.names("") == []
