@@ -8,14 +8,16 @@ from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, S
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName
 
 
-def run_facts(home: str, answer: StartResponse, manifest: Manifest) -> dict[str, Any]:
-    """What a finished run has left.
+def run_facts(home: str, answer: StartResponse, manifest: Manifest | None) -> dict[str, Any]:
+    """What a finished run has left. ``manifest`` is None where its checkpoint was discarded since.
 
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
-        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``.
+        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Without a manifest ``round``, ``drained`` and
+        ``completed_at`` are None.
     """
-    return _facts(home, manifest) | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
+    known = _facts(home, manifest) if manifest is not None else _unknown(home, answer)
+    return known | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
 
 
 def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | None) -> dict[str, Any]:
@@ -72,6 +74,12 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
         "drained": manifest.drained,
         "completed_at": manifest.completed_at.isoformat(),
     }
+
+
+def _unknown(home: str, answer: StartResponse) -> dict[str, Any]:
+    """As :func:`_facts`, of a checkpoint that is gone."""
+    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at"))
+    return {"home": home} | nothing | {"checkpoint": answer.checkpoint}
 
 
 def _results(sinks: Mapping[SinkName, SinkResult]) -> dict[str, Any]:

@@ -281,9 +281,12 @@ class StreamPipelineHook(BaseHook):
 
     def facts(self, home: str, answer: StartResponse) -> dict[str, Any]:
         """What a run has left; see :func:`airflow_provider.facts.run_facts`. ``answer`` names a checkpoint."""
-        files = self.files(home)
+        return run_facts(self.files(home).url, answer, self.kept(home, answer))
+
+    def kept(self, home: str, answer: StartResponse) -> Manifest | None:
+        """The checkpoint that a run was answered with; None where it was discarded since."""
         assert answer.checkpoint is not None
-        return run_facts(files.url, answer, CheckpointStore(files).manifest(answer.checkpoint))
+        return CheckpointStore(self.files(home)).kept(answer.checkpoint)
 
     def driver_output(self, home: str, attempt: AttemptNumber) -> Path:
         """Where the standard output of this attempt's driver goes, on this host."""

@@ -267,9 +267,8 @@ class StreamPipelineOperator(BaseOperator):
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
         self._in_charge.let_end(_EXIT_WAIT_S)
-        facts = self.hook.facts(self.home, answer)
-        done_by = None if answer.checkpoint is None else self.hook.manifest(self.home, answer.checkpoint).run
-        log_result(self.log, facts, done_by)
+        facts, manifest = self.hook.facts(self.home, answer), self.hook.kept(self.home, answer)
+        log_result(self.log, facts, manifest.run if manifest is not None else None)
         emit_tables(self, context, facts)
         return facts
 

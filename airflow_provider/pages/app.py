@@ -162,14 +162,14 @@ def _published(value: Any) -> dict[str, _Published]:
 
 def _tables(look: Look, published: _Published | None) -> dict[str, _Table]:
     """The tables as they were when the task ended, or as a checkpoint names them that is on its way."""
-    if look.manifest is None:
+    if look.checkpoint is None:
         return {}
-    if published is not None and published.checkpoint == look.manifest.checkpoint:
+    if published is not None and published.checkpoint == look.checkpoint:
         return published.sinks
     results = look.results()
     if results:
         return {name: _Table(table=sink.table, rows=sink.rows, version=sink.version) for name, sink in results.items()}
-    cuts = look.manifest.sinks.items()
+    cuts = look.manifest.sinks.items() if look.manifest is not None else ()
     return {name: _Table(table=cut.table, rows=cut.actions.rows, known=False) for name, cut in cuts}
 
 

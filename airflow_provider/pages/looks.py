@@ -58,6 +58,13 @@ class Look:
     problem: str = ""
     remedy: str = ""
 
+    @property
+    def checkpoint(self) -> CheckpointId | None:
+        """The checkpoint, also where it was discarded since."""
+        return (
+            self.manifest.checkpoint if self.manifest is not None else self.answer.checkpoint if self.answer is not None else None
+        )
+
     def results(self) -> dict[SinkName, SinkResult]:
         """The tables as the run has left them; empty while it has not ended."""
         return self.answer.sinks if self.answer is not None else {}
@@ -146,7 +153,7 @@ def _own_run(files: Files, run: RunId) -> Look:
         )
     answer = channel.answer(run)
     if answer is not None and answer.checkpoint is not None:
-        manifest: Manifest | None = store.manifest(answer.checkpoint)
+        manifest = store.kept(answer.checkpoint)
     else:
         head = store.head()
         manifest = head if head is not None and head.run == run else None

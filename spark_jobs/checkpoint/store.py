@@ -169,6 +169,13 @@ class CheckpointStore:
             )
         return manifest
 
+    def kept(self, checkpoint: CheckpointId) -> Manifest | None:
+        """As :meth:`manifest`; None where there is none: of a checkpoint that did exist, because it was discarded since."""
+        try:
+            return self.manifest(checkpoint)
+        except NotFoundError:
+            return None
+
     def head(self) -> Manifest | None:
         """The newest valid manifest; corrupt newer ones are logged as warnings. None where there is no checkpoint.
 

@@ -55,10 +55,11 @@ class RunAnswer(Answer):
     ran: bool
     """False: the checkpoint was there before, and Spark was not started."""
     checkpoint: CheckpointId
-    round: RoundNumber
-    drained: bool
-    completed_at: datetime
-    manifest: str
+    round: RoundNumber | None
+    """This and what follows is None, or empty, where the checkpoint was discarded since: ``sinks`` is what the run was answered with."""
+    drained: bool | None
+    completed_at: datetime | None
+    manifest: str | None
     """URL of the manifest."""
     sinks: dict[SinkName, SinkResult]
     late_rows: dict[StageName, int]

@@ -137,9 +137,8 @@ def run(
                 "restore": restore_from(restore, allow_drained, allow_dropped),
                 "state_partitions": state_partitions,
             }
-            run_name = RunId(run_id) if run_id else new_run_id()
-            options = _options(run_name, **begins, **chosen)
-            terminal.if_interrupted = _interrupted(context, run_name)
+            options = _options(name := RunId(run_id) if run_id else new_run_id(), **begins, **chosen)
+            terminal.if_interrupted = _interrupted(context, name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
         if response is not None:
@@ -205,20 +204,20 @@ class _Order:
         """Shows what the run has left."""
         if response.checkpoint is None:
             raise InterruptedRunError(f"{response.request} was answered without a checkpoint.", remedy="Run it again.")
-        manifest = CheckpointStore(self.home).manifest(response.checkpoint)
+        manifest = CheckpointStore(self.home).kept(response.checkpoint)
         answer = RunAnswer(
             pipeline=self.pipeline.name,
             home=self.home.url,
             run=response.run,
             attempt=response.attempt,
             ran=self.spark.session is not None,
-            checkpoint=manifest.checkpoint,
-            round=manifest.round,
-            drained=manifest.drained,
-            completed_at=manifest.completed_at,
-            manifest=manifest_url(self.home, manifest),
+            checkpoint=response.checkpoint,
+            round=manifest.round if manifest else None,
+            drained=manifest.drained if manifest else None,
+            completed_at=manifest.completed_at if manifest else None,
+            manifest=manifest_url(self.home, manifest) if manifest else None,
             sinks=response.sinks,
-            late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows},
+            late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
         )
         self.terminal.answer(answer, *_text(answer, manifest))
 
@@ -300,16 +299,15 @@ def _options(run: RunId, **chosen: Any) -> "RunOptions":
     return RunOptions(run=run, **chosen)
 
 
-def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
-    end = _end(manifest)
-    when = words.moment(answer.completed_at)
-    if answer.ran:
-        headline = Text(f"Checkpoint {answer.checkpoint} is complete: {end}.", style="bold green")
+def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
+    if manifest is None:
+        found = f"Nothing was left to do: run {answer.run} was answered with checkpoint {answer.checkpoint}, which was discarded since."
+    elif answer.ran:
+        found = f"Checkpoint {answer.checkpoint} is complete: {_end(manifest)}."
     else:
-        headline = Text(
-            f"Nothing was left to do: {end} since checkpoint {answer.checkpoint} of {when} (run {manifest.run}).",
-            style="bold green",
-        )
+        since = f"{_end(manifest)} since checkpoint {answer.checkpoint} of {words.moment(manifest.completed_at)}"
+        found = f"Nothing was left to do: {since} (run {manifest.run})."
+    headline = Text(found, style="bold green")
     sinks = words.table("", "sink", "rows", "Delta version", "checkpoint", "table", right=("rows", "checkpoint"))
     for name, result in answer.sinks.items():
         row = (words.count(result.rows), words.version(result.version), str(result.checkpoint), Text(result.table))
@@ -318,7 +316,8 @@ def _text(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
         Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
         for name, rows in answer.late_rows.items()
     ]
-    return [headline, sinks, *late, words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
+    shown = [] if answer.manifest is None else [words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
+    return [headline, sinks, *late, *shown]
 
 
 def _end(manifest: Manifest) -> str:

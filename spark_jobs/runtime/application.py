@@ -12,6 +12,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
@@ -28,7 +29,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     BatchId,
@@ -121,6 +122,9 @@ class Application:
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
         self._finish_stop(facts.head)
+        given = self._given_before(request, facts.head)
+        if given is not None:
+            return given
         start = savepoint_start(self.home, self.pipeline, request, facts)
         facts = start.told_to(facts) if start else facts
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
@@ -173,6 +177,19 @@ class Application:
                 in_place = not facts.attempts or facts.newest.work_directory.id == attempt.work_directory.id
                 return _success(request, *run_until_stopped(run, in_place=in_place))
             return _success(request, *run_to_its_end(run))
+
+    def _given_before(self, request: StartRequest, head: Manifest | None) -> StartResponse | None:
+        """The answer of a run that was stopped, where the pipeline has gone on since; its checkpoint may have been discarded."""
+        given, store = Channel(self.home).answer(request.run), CheckpointStore(self.home)
+        if given is None or given.checkpoint is None or head is None or given.checkpoint == head.checkpoint:
+            return None
+        try:
+            kept = store.kept(given.checkpoint)
+        except CorruptDocumentError:  # as everywhere, it is none that counts: the run goes on without it
+            return None
+        if kept is not None and kept.checkpoint_kind is not CheckpointKind.STOP:
+            return None
+        return given.model_copy(update={"request": request.request, "attempt": request.attempt, "answered_at": datetime.now(UTC)})
 
     def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
         """The answer of a run that has its checkpoint, once what is open of its publication is done."""

@@ -17,6 +17,16 @@ from tests.support.staged_pipeline import a_manifest
 __all__ = ["task_log"]
 
 
+def test_a_run_whose_checkpoint_was_discarded_since_is_told_as_it_was_answered(homes: Homes) -> None:
+    """Its task was cleared long after the pipeline had been stopped, and had gone on."""
+    request = Channel(open_files(str(homes.path()))).request_start(RUN, parameters={})
+    answer = {"request": request.request, "attempt": request.attempt, "run": RUN, "checkpoint": 1, "sinks": {}}
+    Channel(open_files(str(homes.path()))).respond(StartResponse.model_validate(answer | {"answered_at": datetime.now(UTC)}))
+    facts = StreamPipelineOperator(task_id="run", entry="flights.py", home="flights").execute(context())
+    assert (facts["run"], facts["attempt"], facts["checkpoint"], facts["sinks"]) == (RUN, 1, 1, {})
+    assert (facts["round"], facts["drained"], facts["completed_at"]) == (None, None, None)
+
+
 @pytest.mark.parametrize(("done_by", "said"), [("another", True), (RUN, False)])
 def test_a_run_that_had_nothing_to_do_says_who_did_it(homes: Homes, task_log: TaskLog, done_by: str, said: bool) -> None:
     """Green, and no new row in any table: that must not look like work that was done."""

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from airflow_provider.identity import dag_of, run_id_of
 from airflow_provider.pages.looks import HOMES_MAX, Look, Record, TaskKey, look_at_homes
+from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import SinkResult, StartRequest, StartResponse
@@ -57,6 +58,13 @@ def test_a_task_shows_the_checkpoint_that_its_run_was_answered_with(homes: Homes
     assert found.manifest is not None
     assert found.manifest.run == RUN
     assert [path.name for path in found.logs] == ["1.log", "driver-1.out"]
+
+
+def test_a_task_whose_checkpoint_was_discarded_since_shows_its_answer(homes: Homes) -> None:
+    answered(homes.path())
+    discard(open_files(str(homes.path())), [CheckpointId(1)])
+    found = look(homes.path())
+    assert (found.problem, found.manifest, found.results()) == ("", None, SINKS)
 
 
 def test_a_run_that_has_not_ended_shows_its_driver(homes: Homes) -> None:

@@ -19,7 +19,10 @@ from airflow_provider.operators.publish_checkpoint import PublishCheckpointOpera
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.plugin import StreamPipelinesPlugin
 from airflow_provider.triggers.run import RunTrigger
+from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.storage.open import open_files
 from tests.airflow.browser import LINE_MAX_CHARACTERS, LOG_LINES, Browser, init_auth_manager, make_app
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.known_dags import run_dag
@@ -200,6 +203,13 @@ def test_a_driver_that_has_not_answered_has_a_log_and_no_manifest(homes: Homes, 
     assert "no checkpoint yet" in viewer.page(found["manifest"])
     assert "no checkpoint yet" in viewer.page(found["tables"])
     assert "out of disk" in viewer.page(found["driver-log"])
+
+
+def test_a_checkpoint_that_was_discarded_since_is_said_to_be(homes: Homes, viewer: Browser) -> None:
+    found = links(run(deferrable=False))
+    discard(open_files(str(homes.path())), [CheckpointId(1)])
+    assert "Checkpoint 1, with which this run was answered, was discarded since" in viewer.page(found["manifest"])
+    assert "Checkpoint 1, as it was when this task ended" in viewer.page(found["tables"])
 
 
 def test_a_home_on_another_host_is_said_to_be_there(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:

@@ -12,13 +12,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from spark_jobs.checkpoint.retention import discard
 from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, StartRequest, StartResponse
+from spark_jobs.protocol.documents import (
+    CheckpointKind,
+    ErrorReport,
+    OnEnd,
+    OnRewind,
+    Publish,
+    SinkResult,
+    StartRequest,
+    StartResponse,
+)
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName, start_request_id
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
 from tests.support import small_pipeline
@@ -180,6 +191,35 @@ def test_a_request_is_done_with_its_own_parameters(drained: UsedHome) -> None:
     response = Channel(drained.files).response(request.request)
     assert response is not None
     assert response.checkpoint == 1
+
+
+@pytest.mark.parametrize("discarded", [True, False], ids=["discarded", "kept"])
+def test_a_run_that_was_stopped_is_answered_as_it_was_though_others_have_gone_on(interrupted: UsedHome, discarded: bool) -> None:
+    stop: dict[str, Any] = {"checkpoint_kind": CheckpointKind.STOP, "drained": False, "request": "stop-1"}
+    interrupted.complete(run="monday", publish=Publish.FINAL, **stop)
+    sinks = publish(interrupted.files, by_policy=True)
+    Channel(interrupted.files).respond(success(Channel(interrupted.files).request(start_request_id(AttemptNumber(1))), sinks))
+    interrupted.begin(2, run="tuesday")
+    interrupted.complete(run="tuesday", **stop)
+    if discarded:
+        discard(interrupted.files, [CheckpointId(1)])
+    for asked in (["--request", "start-1"], ["--run-id", "monday", *interrupted.params]):
+        answer = document(run(interrupted, *asked, "--output", "json"))
+        assert (answer["run"], answer["ran"], answer["checkpoint"]) == ("monday", False, 1)
+        assert answer["sinks"] == {sink: result.model_dump() for sink, result in sinks.items()}
+        assert (answer["manifest"] is None, answer["completed_at"] is None) == (discarded, discarded)
+        assert ("was discarded since" in run(interrupted, *asked).stdout) is discarded
+
+
+def success(request: StartRequest, sinks: dict[SinkName, SinkResult]) -> StartResponse:
+    return StartResponse(
+        request=request.request,
+        attempt=request.attempt,
+        run=request.run,
+        checkpoint=CheckpointId(1),
+        sinks=sinks,
+        answered_at=datetime.now(UTC),
+    )
 
 
 def test_a_second_driver_for_a_request_has_nothing_to_do(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
