@@ -197,7 +197,7 @@ def _refused(place: Place, problems: list[str], model: Model | None) -> InvalidP
     fields = list(public_fields(model))
     allowed = f"Allowed are: {', '.join(fields)}." if fields else "The pipeline takes no parameters."
     return InvalidParameterError(
-        f"{place}: bad parameters: {'; '.join(problems).rstrip('.')}.",
+        f"{place}: bad parameters: {'; '.join(problems)}.",
         remedy=allowed,
         pipeline=place.pipeline,
         problems=problems,

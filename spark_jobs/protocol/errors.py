@@ -17,8 +17,12 @@ Leaves carry no policy of their own, but for those that the tree names. Every er
 to do, and carries its evidence as fields, so that it can cross a process or be shown by Airflow without parsing text.
 """
 
+import re
 from enum import Enum, IntEnum
 from typing import Any, ClassVar
+
+_ENDED_TWICE = re.compile(r"""(?<=[\w)\]}'"`])\.\.(?!\S)|(?<=[?!])\.(?!\S)""")
+"""A sentence that ends with what somebody else has said, which has had its own end; no ellipsis, and no directory ``..``."""
 
 
 class Retry(Enum):
@@ -53,8 +57,10 @@ class StreamPipelineError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
     def __init__(self, failed: str, *, exists: str = "", safe: str = "", remedy: str = "", **evidence: Any) -> None:
-        super().__init__(" ".join(part for part in (failed, exists, safe, remedy) if part))
-        self.failed, self.exists, self.safe, self.remedy, self.evidence = failed, exists, safe, remedy, evidence
+        parts = [_ENDED_TWICE.sub(lambda end: "." * (len(end[0]) - 1), part) for part in (failed, exists, safe, remedy)]
+        super().__init__(" ".join(part for part in parts if part))
+        self.failed, self.exists, self.safe, self.remedy = parts
+        self.evidence = evidence
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.failed, self.exists, self.safe, self.remedy, self.evidence)

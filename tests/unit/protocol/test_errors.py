@@ -108,3 +108,21 @@ def test_an_error_of_a_newer_version_is_an_interrupted_run() -> None:
     error = error_from("LaterError", "It failed.", "", "All is safe.", "Upgrade.", {"a": 1})
     assert type(error) is InterruptedRunError
     assert _parts(error)[1:6] == ("It failed.", "", "All is safe.", "Upgrade.", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("It cannot be read: no such file..", "It cannot be read: no such file."),
+        ("It cannot be read: no such file.. Nothing follows.", "It cannot be read: no such file. Nothing follows."),
+        ("days: unknown. Did you mean 'day'?.", "days: unknown. Did you mean 'day'?"),
+        ("'it' failed: it said \"no.\"..", "'it' failed: it said \"no.\"."),
+        ("It goes on...", "It goes on..."),
+        ("It is in /data/..", "It is in /data/.."),
+        ("Leave a..b as it is.", "Leave a..b as it is."),
+    ],
+)
+def test_a_sentence_that_ends_with_a_sentence_has_one_end(written: str, read: str) -> None:
+    error = StreamPipelineError(written, exists=written, safe=written, remedy=written)
+    assert {error.failed, error.exists, error.safe, error.remedy} == {read}
+    assert str(error) == " ".join([read] * 4)
