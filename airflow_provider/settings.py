@@ -12,6 +12,8 @@ from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
+EXTRAS = ("home_root", "python", "master", "conf", "checkpoint", "spark_conn_id", "spark_main")
+"""What a connection may say: the fields of its form."""
 _SECRET = re.compile(r"secret|password|passphrase|token|(access|private)[.]?key|(account|encryption)[.]key", re.IGNORECASE)
 """As ``spark.redaction.regex``, and the names that stores use."""
 _REFERENCE = re.compile(r"spark[.]kubernetes[.](driver|executor)[.](secretKeyRef|secrets)[.]|.*File$")
@@ -79,9 +81,18 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
     """Reads a connection's extras; empty fields of a form count as not given.
 
     Raises:
-        InvalidParameterError: An extra has a value that is not allowed.
+        InvalidParameterError: An extra is not known, or has a value that is not allowed.
     """
     given = {name: value for name, value in extra.items() if value not in (None, "", [], {})}
+    if unknown := sorted(set(given) - set(EXTRAS)):
+        raise InvalidParameterError(
+            f"Connection '{conn_id}' has extras that are not known: {', '.join(unknown)}.",
+            exists=f"Known are: {', '.join(EXTRAS)}.",
+            safe="Nothing was read or written.",
+            remedy="Correct or remove them under Admin, Connections.",
+            connection=conn_id,
+            extras=unknown,
+        )
     roots = given.get("home_root", ())
     if isinstance(roots, str):
         roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]

@@ -50,6 +50,14 @@ def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
         read_settings(extra, "c")
 
 
+def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
+    """A misspelled one would be as if it were not given."""
+    with pytest.raises(InvalidParameterError) as refused:
+        read_settings({"home_root": "/a", "pyhton": "/p", "verbose": 1, "unused": ""}, "c")
+    assert refused.value.failed == "Connection 'c' has extras that are not known: pyhton, verbose."
+    assert refused.value.exists == "Known are: home_root, python, master, conf, checkpoint, spark_conn_id, spark_main."
+
+
 def test_a_tasks_settings_win_over_the_connections() -> None:
     settings = Settings(master="local[2]", conf={"spark.master": "local[3]", "spark.executor.cores": "2"})
     assert settings.driver_conf({"spark.executor.cores": "4"}) == {"spark.master": "local[3]", "spark.executor.cores": "4"}

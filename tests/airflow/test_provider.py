@@ -17,7 +17,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.settings import Settings, read_settings
+from airflow_provider.settings import EXTRAS, Settings, read_settings
 from tests.airflow.conftest import ROOT
 
 
@@ -85,6 +85,6 @@ def test_the_form_has_exactly_the_fields_that_are_read() -> None:
     (kind,) = get_provider_info()["connection-types"]
     values = {"home_root": "/a", "python": "/p", "master": "local[1]", "conf": "{}", "checkpoint": "{}"}
     submitting = {"spark_conn_id": "spark_default", "spark_main": "local:///main.py"}
-    assert set(kind["conn-fields"]) == set(values) | set(submitting)
+    assert tuple(kind["conn-fields"]) == EXTRAS == (*values, *submitting)
     assert read_settings(values, "c") == Settings(("/a",), "/p", "local[1]", {})
     assert read_settings(submitting, "c") == Settings(spark_conn_id="spark_default", spark_main="local:///main.py")
