@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from spark_jobs.checkpoint.savepoint_files import pending_manifests
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import SinkCut
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineUuid, SinkName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
@@ -102,14 +102,34 @@ def _public_after(home: Files, opened: OpenedSavepoint, sink: SinkName, cut: Sin
     """What has published into a table after the savepoint, in words; None where nothing is known to have."""
     number = opened.manifest.checkpoint
     if reached is not None and number < reached < CLOSED:
-        return f"checkpoint {reached} of the same incarnation"
+        newest = _newest_adding(home, opened.manifest, sink, reached)
+        return None if newest is None else f"checkpoint {newest} of the same incarnation"
     for later in CheckpointStore(home).manifests():
         own = later.sinks.get(sink)
         same = own is not None and own.table == cut.table and own.table_id == cut.table_id
         after = later.checkpoint > number if later.pipeline == opened.manifest.pipeline else True
-        if own and same and after and version_with(own, later.checkpoint) is not None:
+        if own and same and after and _adds(own) and version_with(own, later.checkpoint) is not None:
             return f"checkpoint {later.checkpoint} of this home"
     return None
+
+
+def _newest_adding(home: Files, savepoint: Manifest, sink: SinkName, reached: CheckpointId) -> CheckpointId | None:
+    """The newest checkpoint of the savepoint's line after it, up to ``reached``, that changes the sink's table; None where none does.
+
+    A checkpoint is published into every sink, also into those that it has no rows for. Where the home does not have all of those
+    checkpoints, nobody knows what they had: it is ``reached`` itself.
+    """
+    try:
+        chain = CheckpointStore(home).chain(reached, savepoint.checkpoint)
+    except (NotFoundError, CorruptDocumentError, RejectedError):
+        return reached
+    if any((each.pipeline, each.incarnation) != (savepoint.pipeline, savepoint.incarnation) for each in chain):
+        return reached  # another home's, under the same numbers
+    return max((each.checkpoint for each in chain if sink not in each.sinks or _adds(each.sinks[sink])), default=None)
+
+
+def _adds(cut: SinkCut) -> bool:
+    return cut.actions.files > 0 or cut.replace
 
 
 def _refuse_lost(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, reached: CheckpointId | None) -> None:

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 
-from spark_jobs.protocol.documents import Publish
+from spark_jobs.checkpoint.retention import discard
+from spark_jobs.protocol.documents import Manifest, Publish
 from spark_jobs.protocol.errors import ConflictError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, SinkName
+from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.runtime.rewind import close_origin, decide_on, kept_sinks
@@ -16,7 +19,7 @@ from spark_jobs.runtime.table_places import TablePlace
 from spark_jobs.storage.files import Files
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
-from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
+from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, StagedPipeline, path_of
 from tests.support.systems import quick
 
 OTHER = PipelineUuid("another")
@@ -64,6 +67,80 @@ def test_rows_that_were_published_later_are_refused_unless_they_may_stay(site: S
     with pytest.raises(RejectedError, match="checkpoint 2 of the same incarnation"):
         start.decided()
     assert start.decided(keep=True) == 2
+
+
+class TwoSinks:
+    """A savepoint of checkpoint 1, which has rows for both sinks, and what was published after it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pipeline = StagedPipeline(quick(directory / "home"), directory / "tables")
+        (directory / "tables").mkdir()
+        for sink in (HOURLY, DAILY):
+            self.pipeline.make_table(sink)
+        manifest = self.publish({HOURLY: rows(1), DAILY: rows(1)})
+        savepoint = Savepoint(
+            pipeline=PIPELINE, pipeline_name=manifest.pipeline_name, incarnation=manifest.incarnation, checkpoint=manifest.checkpoint,
+            request=None, taken_at=NOW, drained=False, size_bytes=0, files=(),
+        )  # fmt: skip
+        self.opened = OpenedSavepoint(self.pipeline.files, savepoint, manifest)
+
+    def publish(self, rows: dict[SinkName, list[tuple[int, str | None]]], **changes: Any) -> Manifest:
+        manifest = self.pipeline.checkpoint(rows, **changes)
+        publish(self.pipeline.files)
+        return manifest
+
+    def decided(self) -> list[CheckpointId | None]:
+        kept = dict(self.opened.manifest.sinks)
+        return list(decide_on(self.pipeline.files, PIPELINE, self.opened, kept, keep=False, again=False).values())
+
+    def refused(self) -> str:
+        with pytest.raises(RejectedError) as caught:
+            self.decided()
+        return caught.value.failed.partition(";")[0]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> TwoSinks:
+    return TwoSinks(tmp_path)
+
+
+def test_of_two_sinks_the_one_is_named_that_has_rows_after_the_savepoint(two: TwoSinks) -> None:
+    two.publish({HOURLY: [], DAILY: rows(2)})
+    two.publish({HOURLY: [], DAILY: []})
+    daily = two.pipeline.tables[DAILY]
+    assert two.refused() == f"Sink daily: table {daily} has rows of checkpoint 2 of the same incarnation"
+
+
+def test_checkpoints_after_the_savepoint_that_have_no_rows_are_in_nobodys_way(two: TwoSinks) -> None:
+    two.publish({HOURLY: [], DAILY: []})
+    assert two.decided() == [2, 2]
+
+
+def test_what_a_checkpoint_had_that_was_discarded_since_nobody_knows(two: TwoSinks) -> None:
+    for _ in range(2):
+        two.publish({HOURLY: [], DAILY: []})
+    discard(two.pipeline.files, [CheckpointId(2)])
+    assert "has rows of checkpoint 3 of the same incarnation" in two.refused()
+
+
+def test_what_another_line_has_under_the_same_numbers_says_nothing(two: TwoSinks, tmp_path: Path) -> None:
+    two.publish({HOURLY: [], DAILY: rows(2)})
+    two.pipeline.files = quick(tmp_path / "another home")
+    another = StagedPipeline(two.pipeline.files, tmp_path / "other tables")
+    (tmp_path / "other tables").mkdir()
+    for sink in (HOURLY, DAILY):
+        another.make_table(sink)
+    for _ in range(2):
+        another.checkpoint({HOURLY: [], DAILY: []}, incarnation=IncarnationId("another"))
+    assert "has rows of checkpoint 2 of the same incarnation" in two.refused()
+
+
+def test_of_a_later_incarnation_the_sink_is_named_that_has_rows_of_it(two: TwoSinks) -> None:
+    for sink, cut in two.opened.manifest.sinks.items():
+        two.pipeline.close(sink, cut.app, CheckpointId(1))
+    two.publish({HOURLY: [], DAILY: rows(2)}, incarnation=IncarnationId("second"))
+    daily = two.pipeline.tables[DAILY]
+    assert two.refused() == f"Sink daily: table {daily} has rows of checkpoint 2 of this home"
 
 
 def test_rows_of_a_later_incarnation_are_refused_too(site: SavepointSite) -> None:
