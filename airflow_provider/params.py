@@ -3,9 +3,12 @@
 import json
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param
+from airflow.sdk import BaseOperator, Param
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 _TEXTS = ("default", "description")
 
@@ -36,3 +39,14 @@ def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, 
 def _param(field: dict[str, Any], default: dict[str, Any]) -> Param:
     texts = {name: field[name] for name in _TEXTS if name in field} | default
     return Param(**texts, schema={name: value for name, value in field.items() if name not in _TEXTS})
+
+
+def warn_of_unknown(task: BaseOperator, context: "Context") -> None:
+    """Tells in the task's log what a run's conf names and no param of the DAG is: templates would pass over a misspelled one.
+
+    A DAG without params is left alone: it may read the conf itself.
+    """
+    known = list(getattr(context.get("dag"), "params", {}))
+    conf = getattr(context.get("dag_run"), "conf", None) or {}
+    if known and (unknown := sorted(set(conf) - set(known))):
+        task.log.warning("The conf of this run has %s, no param of the DAG; it has %s.", ", ".join(unknown), ", ".join(known))

@@ -21,6 +21,7 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.local_driver import check_host_lasts
 from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, check_waits
+from airflow_provider.params import warn_of_unknown
 from airflow_provider.retry import RETRIES
 from airflow_provider.supervision import End, Restart, next_start, not_due
 from airflow_provider.task_orders import RESTORE_FIELDS, order_of
@@ -166,6 +167,7 @@ class StreamPipelineOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Runs the pipeline, or takes up what an earlier try has begun; deferred unless ``deferrable`` is off."""
         self._forget()
+        warn_of_unknown(self, context)
         return self._carry_on(context)
 
     def execute_complete(

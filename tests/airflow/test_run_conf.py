@@ -10,6 +10,9 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.triggers.run import RunTrigger
 from tests.airflow.conftest import Homes
 from tests.airflow.known_dags import run_dag
+from tests.airflow.test_operator import TaskLog, task_log
+
+__all__ = ["task_log"]
 
 pytestmark = [
     pytest.mark.airflow,
@@ -90,3 +93,13 @@ def test_what_a_run_may_not_choose_is_refused_before_anything_is_written(
 def test_a_run_that_gives_all_sizes_gives_them_as_json(homes: Homes) -> None:
     assert run({"conf": {"spark.executor.instances": 4}}, conf="{{ params.conf | tojson }}") == "success"
     assert command(homes)[-2:] == ["--conf", "spark.executor.instances=4"]
+
+
+def test_what_a_run_misspells_is_named_in_the_tasks_log(homes: Homes, task_log: TaskLog) -> None:
+    assert run({"hmoe": "elsewhere", "memory": "8g"}) == "success"
+    assert "The conf of this run has hmoe, no param of the DAG; it has home, memory, conf." in task_log.text
+
+
+def test_a_conf_of_params_is_passed_over_in_silence(homes: Homes, task_log: TaskLog) -> None:
+    assert run({"memory": "8g"}) == "success"
+    assert "The conf of this run" not in task_log.text
