@@ -34,7 +34,7 @@ EXAMPLES = [
     "live_stream",
     "live_stream_control",
     "nightly_drain",
-    "upgrade",
+    "upgrade_and_rescale",
     "watching_consumer",
     "write_audit",
     "write_audit_approve_publish",

@@ -1,10 +1,12 @@
-"""New code for a pipeline that is running: it begins with the old one's savepoint, and gives way to it if it does not work."""
+"""New code for a running pipeline, in another parallelism: it begins with the old one's savepoint, and gives way to it if it fails."""
 
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
@@ -12,6 +14,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
+from airflow_provider.spark_conf import RUN_MAY_SET
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
@@ -20,8 +23,8 @@ SAVEPOINT = "{{ ti.xcom_pull('stop')['savepoint'] }}"
 PARAMETERS = {"arrivals": "{{ params.arrivals }}", "warehouse": "{{ params.warehouse }}"}
 
 with DAG(
-    "upgrade",
-    description="New code for live_stream, and back if it does not work",
+    "upgrade_and_rescale",
+    description="New code for live_stream, in another parallelism, and back if it fails",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     schedule=None,
     catchup=False,
@@ -32,24 +35,41 @@ with DAG(
         PIPELINES / "live.schema.json", arrivals=f"{DATA}/live_stream/arrivals", warehouse=f"{DATA}/live_stream/warehouse"
     )
     | {
+        "state_partitions": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="State partitions",
+            description="In how many partitions the new code keeps its state. Empty: in as many as it is.",
+        ),
+        "conf": Param(
+            None,
+            type=["null", "object"],
+            propertyNames={"enum": sorted(RUN_MAY_SET)},
+            title="Spark settings",
+            description='How big the new code runs: {"spark.executor.instances": 8}. Empty: as the connection says.',
+        ),
         "target": Param(
             None,
             type=["null", "string"],
             title="Target",
             description="Directory of the savepoint, inside the home roots, not there yet. Empty: below the home.",
-        )
+        ),
     },
     doc_md="""
-    ### New code without a lost or a doubled row
+    ### New code, and another parallelism, without a lost or a doubled row
 
     `stop` stops the pipeline that `live_stream` runs, with a savepoint. `new_code` runs `pipelines/live_next.py` from there, over the same
-    tables, and supervises it from now on. `on_trial` gives it ten minutes for a first checkpoint.
+    tables, with its state in as many partitions as you say, and supervises it from now on. `on_trial` gives it ten minutes for a first
+    checkpoint.
 
     * **It has one**: that was the upgrade. `new_code` lives on like `run` of `live_stream`; `live_stream_control` stops it, too.
-    * **It has none**: `cancel_new` ends it, whatever it does, and `old_code` runs `pipelines/live.py` from the *same* savepoint. Nothing of
-      the new code was public: only a checkpoint is.
+    * **It has none, or fails for good before**: `way_back` says so, `cancel_new` ends it, whatever it does, and `old_code` runs
+      `pipelines/live.py` from the *same* savepoint, in as many partitions as before. Nothing of the new code was public: only a checkpoint
+      is.
     * **The checkpoint comes in the last moment?** Then `old_code` is refused, because the tables have rows from after the savepoint, and
       changes nothing.
+    * **The stop fails?** Then nothing follows, and the old code runs on.
 
     Stages, inputs and event times have to be as they were; functions may differ. The savepoint stays until you dispose of it.
 
@@ -58,7 +78,13 @@ with DAG(
 ):
     stop = StopWithSavepointOperator(task_id="stop", home=HOME, target="{{ params.target or '' }}")
     new_code = StreamPipelineOperator(
-        task_id="new_code", entry=str(PIPELINES / "live_next.py"), home=HOME, parameters=PARAMETERS, restore=SAVEPOINT
+        task_id="new_code",
+        entry=str(PIPELINES / "live_next.py"),
+        home=HOME,
+        parameters=PARAMETERS,
+        restore=SAVEPOINT,
+        state_partitions="{{ params.state_partitions or '' }}",
+        conf="{{ params.conf | tojson }}",
     )
     on_trial = CheckpointSensor(
         task_id="on_trial",
@@ -67,9 +93,19 @@ with DAG(
         newer_than="{{ ti.xcom_pull('stop')['checkpoint'] + 1 }}",  # the next one is the savepoint itself, in its new line
         timeout=timedelta(minutes=10).total_seconds(),
     )
-    cancel_new = CancelPipelineOperator(task_id="cancel_new", home=HOME, trigger_rule="all_failed")
+
+    @task(trigger_rule="one_failed")
+    def way_back(ti: Any = None) -> str:
+        """The savepoint that the old code goes back to, where the new code was not to stay."""
+        stopped = ti.xcom_pull(task_ids="stop")
+        if stopped is None:
+            raise AirflowFailException("Nothing was stopped: the old code runs on, and is not to be cancelled.")
+        if ti.xcom_pull(task_ids="on_trial") is not None:
+            raise AirflowFailException("The new code has stood its trial, and ended later: clear new_code to go on.")
+        return str(stopped["savepoint"])
+
+    cancel_new = CancelPipelineOperator(task_id="cancel_new", home=HOME)
     old_code = StreamPipelineOperator(
         task_id="old_code", entry=str(PIPELINES / "live.py"), home=HOME, parameters=PARAMETERS, restore=SAVEPOINT
     )
-    stop >> [new_code, on_trial]
-    on_trial >> cancel_new >> old_code
+    stop >> [new_code, on_trial] >> way_back() >> cancel_new >> old_code
