@@ -47,6 +47,7 @@ class Rescale:
         if before == self.partitions:
             return
         session = session_for_run(self.spark)
+        _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
         with step(Step.RESCALE):
             try:
                 session._streamingCheckpointManager.repartition(str(local_path(self.work, log.directory)), self.partitions)
