@@ -13,7 +13,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
+from spark_jobs.control.attempts import SPARK_LOG, Attempts, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
@@ -101,7 +101,9 @@ class Application:
             return standing
         with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
             try:
-                return channel.respond(self._run(request))
+                answer = channel.respond(self._run(request))
+                self._turn_down_late(answer)
+                return answer
             except FencedError:
                 raise
             except Exception as error:
@@ -203,11 +205,25 @@ class Application:
         if head is None or head.checkpoint_kind is not CheckpointKind.STOP:
             return
         requests = RequestedCheckpoints(self.home, head.attempt, masking(self.parameters.secrets))
-        asked = [each for each in requests.open() if each.request == head.request]
+        still_open = requests.open()
+        asked = [each for each in still_open if each.request == head.request]
         if asked:
             _LOG.info("%s did not finish: it is rolled forward", head.request)
             publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
+        is_newest = max(Attempts(self.home).numbers(), default=0) == head.attempt  # else what is open may be a later one's
+        if asked or (still_open and is_newest):
             requests.stopped(asked, head)
+
+    def _turn_down_late(self, answer: StartResponse) -> None:
+        """Tells whoever has asked since a stop was answered: a request that stayed open would stop the next attempt as it begins."""
+        try:
+            manifest = CheckpointStore(self.home).manifest(answer.checkpoint) if answer.checkpoint is not None else None
+            if manifest is None or manifest.checkpoint_kind is not CheckpointKind.STOP:
+                return
+            if manifest.attempt == answer.attempt:  # else it is an old run's answer, and what is open is a later attempt's
+                RequestedCheckpoints(self.home, answer.attempt, masking(self.parameters.secrets)).stopped([], manifest)
+        except StreamPipelineError as error:
+            _LOG.warning("requests that came after the stop are turned down by the next attempt: %s", error)
 
     def _forget_old_logs(self, live: AttemptNumber) -> None:
         try:

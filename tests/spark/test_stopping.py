@@ -143,6 +143,43 @@ def test_of_two_stops_one_wins_and_the_other_is_told(site: Site, events: Events)
     assert running.store.taken() == [1]
 
 
+def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_attempt(site: Site, events: Events) -> None:
+    pipeline = three_stages(site, events, interval="1 hour")
+    first, late, later = (request_id(name, Wanted.STOP) for name in ("first", "late", "later"))
+
+    class AsksLate:
+        def before(self, step: Step) -> None:
+            requests = CheckpointRequests(running.files)
+            is_stopped = requests.answer_of(first) is not None  # so what comes now is the answer to the start
+            if step is Step.RESPONSE_CREATE and is_stopped and requests.answer_of(late) is None and not requests.open():
+                create_document(running.files, f"requests/{late}.json", asked(late))
+
+        def after(self, step: Step) -> None:
+            pass
+
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "again", events.rows))
+        with observed_by(AsksLate()):
+            CheckpointRequests(running.files).ask(first)
+            running.stopped()
+    assert CheckpointRequests(running.files).open() == ()
+    create_document(running.files, f"requests/{later}.json", asked(later))  # by somebody who has seen the driver at work
+    events.add(100)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "again", 100))
+        for request in (late, later):
+            refused = answered(running, request).error
+            assert refused is not None
+            assert (refused.error, refused.evidence["winner"]) == ("RejectedError", first)
+        stop(site)
+        running.stopped()
+    assert ids(site, "again") == list(range(301))
+
+
+def asked(request: RequestId) -> CheckpointRequest:
+    return CheckpointRequest(request=request, requested_at=datetime.now(UTC), wanted=Wanted.STOP)
+
+
 def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
     (taken := tmp_path / "taken").mkdir()
     (taken / "something").write_text("else")
