@@ -56,6 +56,33 @@ def test_who_may_not_see_the_task_sees_no_page_of_it_and_a_changed_record_leads_
     check_tampered(task, home)
 
 
+def test_a_viewer_may_look_and_not_act(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+    airflow.unpause("live_stream_control")
+    dag, run = "/api/v2/dags/live_stream_control", f"/api/v2/dags/{deferred.dag_id}/dagRuns/{deferred.run_id}"
+    clear = {"dry_run": False, "dag_run_id": deferred.run_id, "task_ids": ["run"]}
+    acts = [
+        ("POST", f"{dag}/dagRuns", {"logical_date": None, "conf": {"action": "cancel"}}),
+        ("PATCH", dag, {"is_paused": True}),
+        ("PATCH", run, {"state": "failed"}),
+        ("PATCH", f"/api/v2/{deferred.path}", {"new_state": "failed"}),
+        ("POST", f"/api/v2/dags/{deferred.dag_id}/clearTaskInstances", clear),
+    ]
+    assert [airflow.call(method, path, body, "bob").status_code for method, path, body in acts] == [403] * len(acts)
+    assert [airflow.call("GET", path, user="bob").status_code for path in (dag, f"{dag}/dagRuns", run)] == [200] * 3
+    assert airflow.get("dags/live_stream_control/dagRuns")["total_entries"] == 0
+    for link in links(deferred).values():
+        shown = page(deferred, link)
+        assert shown.status_code == 200
+        assert not any(tag in shown.text for tag in ("<form", "<button", "<input", "<script"))
+        path = link.removeprefix(f"http://127.0.0.1:{airflow.port}")
+        for user in ("admin", "bob"):
+            methods = ("POST", "PUT", "PATCH", "DELETE")
+            assert [airflow.call(method, path, user=user).status_code for method in methods] == [405] * 4
+    assert home.is_at_work()
+    home.let_end()
+    deferred.reaches("success")
+
+
 def check_tampered(task: TaskRun, home: Home) -> None:
     """What somebody writes into the task's record leads nowhere."""
     other = home.path.with_name(f"{home.name}-other")
