@@ -100,8 +100,7 @@ class Life:
             self.found["incremental"] = sum(each.duration_s for each in live.checkpoint().steps)
             self.tell("a stage fails")
             before = live.batches("kept")
-            jvm = self.site.spark._jvm
-            jvm.java.lang.System.setProperty(_FAILS, "true")  # type: ignore[union-attr]
+            self.site.spark.sql(f"SELECT reflect('java.lang.System', 'setProperty', '{_FAILS}', 'true')").collect()
             self.arrivals.add(_FEW)
             self.found["one stage alone"] = live.until(lambda: live.batches("kept") > before)
             live.until(lambda: live.status is not None and live.status.stages[StageName("kept")].restarts == 1)

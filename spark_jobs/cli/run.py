@@ -132,11 +132,8 @@ def run(
                 submitted=context.obj == SUBMITTED,
             )
             chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
-            begins = {
-                "adopt_offsets": pairs("--adopt-offsets", adopt_offsets),
-                "restore": restore_from(restore, allow_drained, allow_dropped),
-                "state_partitions": state_partitions,
-            }
+            savepoint, adopted = restore_from(restore, allow_drained, allow_dropped), pairs("--adopt-offsets", adopt_offsets)
+            begins = {"adopt_offsets": adopted, "restore": savepoint, "state_partitions": state_partitions}
             options = _options(name := RunId(run_id) if run_id else new_run_id(), **begins, **chosen)
             terminal.if_interrupted = _interrupted(context, name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
