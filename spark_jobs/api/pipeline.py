@@ -142,7 +142,8 @@ class Pipeline:
 
         Args:
             function: Given where the decorator stands without parentheses.
-            refresh: ``"round"``: the Delta version is pinned when a round begins; ``"unpinned"``: each batch reads what it finds.
+            refresh: ``"round"``: the Delta version is pinned when a round begins or, beside an unbounded source, when an attempt does;
+                ``"unpinned"``: each batch reads what it finds.
             name: The function's, unless given.
         """
 

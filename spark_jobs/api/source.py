@@ -10,10 +10,10 @@ from spark_jobs.protocol.options import interval_ms
 
 
 class Refresh(StrEnum):
-    """Which rows of a static input a round reads."""
+    """Which rows of a static input are read."""
 
     ROUND = "round"
-    """Those of the Delta version that is pinned when the round begins."""
+    """Those of the Delta version that is pinned when the round begins; beside an unbounded source, when an attempt does."""
     UNPINNED = "unpinned"
     """Whatever each batch finds; no promise that two batches see the same."""
 

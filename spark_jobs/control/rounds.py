@@ -6,6 +6,7 @@ Invariants:
 2. A pin is created if absent, and once there it is used whatever the source looks like now.
 """
 
+from spark_jobs.control.pins import pins_of_round
 from spark_jobs.protocol.documents import PinnedInput, RoundDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
@@ -41,20 +42,8 @@ class Rounds:
 
     def pin(self, number: RoundNumber, pinned: PinnedInput) -> PinnedInput:
         """Records where an input ends in this round, once; returns the pin that stands."""
-        try:
-            with step(Step.INPUT_PIN):
-                create_document(self.files, _pin_path(number, pinned.input), pinned)
-        except AlreadyExistsError:
-            return read_document(self.files, _pin_path(number, pinned.input), PinnedInput)
-        return pinned
+        return pins_of_round(self.files, number).pin(pinned)
 
     def pinned(self, number: RoundNumber, name: InputName) -> PinnedInput | None:
         """The pin of an input in this round; None before it is made."""
-        try:
-            return read_document(self.files, _pin_path(number, name), PinnedInput)
-        except NotFoundError:
-            return None
-
-
-def _pin_path(number: RoundNumber, name: InputName) -> str:
-    return f"rounds/{number}/input-{name}.json"
+        return pins_of_round(self.files, number).pinned(name)

@@ -183,7 +183,10 @@ class RoundDocument(Document):
 
 
 class PinnedInput(Document):
-    """``rounds/<r>/<input>.json``: where a bounded source ends, or which version of a static input is read, in round r."""
+    """``rounds/<r>/input-<input>.json``: where a bounded source ends, or which version of a static input is read, in round r.
+
+    ``attempts/<n>/input-<input>.json``: which version of a static input attempt n reads, beside an unbounded source.
+    """
 
     kind = "pinned_input"
     input: InputName

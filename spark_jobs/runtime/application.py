@@ -16,6 +16,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import SPARK_LOG, Attempts, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
+from spark_jobs.control.pins import pins_of_attempt, pins_of_round
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
@@ -280,12 +281,15 @@ class Application:
         own = session_for_run(spark)
         if attempt.state_partitions is not None:
             own.conf.set(SHUFFLE_PARTITIONS, str(attempt.state_partitions))
+        home = self.home
+        own_pins = pins_of_attempt(home, attempt.attempt) if self.graph.unbounded else pins_of_round(home, attempt.round)
         return RoundSite(
             spark=own,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
             round=round_document.round,
             rounds=Rounds(self.home),
+            statics=own_pins,
             work=self.home.below(attempt.work_directory.path),
             places=places,
             channels=local_path(self.home, f"channels/{attempt.incarnation}"),

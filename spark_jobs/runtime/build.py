@@ -40,7 +40,7 @@ def build_stage(
 ) -> StageRun:
     """A stage that is ready to run.
 
-    Pins the stage's inputs for the round, makes its table if it is missing and begins its private log: once, and before any batch.
+    Pins the stage's inputs, makes its table if it is missing and begins its private log: once, and before any batch.
 
     Args:
         stage: The stage.

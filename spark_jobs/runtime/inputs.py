@@ -1,4 +1,4 @@
-"""Sources and static inputs: called, checked, and pinned for a round."""
+"""Sources and static inputs: called, checked, and pinned."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,10 +63,10 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
-    """What a static input's function returns, at the versions in ``pinned`` or, for the first time in a round, at the newest.
+    """What a static input's function returns, at the versions in ``pinned`` or, where there are none yet, at the newest.
 
     Raises:
-        InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is refreshed per round.
+        InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is not declared as unpinned.
     """
     if static.refresh is Refresh.UNPINNED:
         frame = _call(static.name, static.function, {"spark": session, "params": params})
@@ -80,7 +80,7 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
     if unpinned:
         raise _refused(
             static.name,
-            f"reads {unpinned[0].description}, whose version cannot be pinned for the round",
+            f"reads {unpinned[0].description}, whose version cannot be pinned",
             'Read a Delta table with spark.read.format("delta").load(path) or spark.read.table(name), or declare refresh="unpinned".',
         )
     return frame, PinnedInput(input=static.name, pins=tuple(pinning.pins.values()))

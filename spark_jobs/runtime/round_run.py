@@ -1,7 +1,7 @@
 """One attempt at a round: its stages, and the checkpoints that are taken of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_jobs.api.graph import Graph
@@ -12,13 +12,14 @@ from spark_jobs.protocol.documents import (
     CheckpointKind,
     Manifest,
     OnEnd,
+    PinnedInput,
     PipelineDocument,
     RoundDocument,
     RunState,
     SinkResult,
     StageState,
 )
-from spark_jobs.protocol.ids import InputName, SinkName, StageName
+from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
@@ -30,6 +31,7 @@ from spark_jobs.runtime.cut import Cut
 from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.round_site import RoundSite
 from spark_jobs.runtime.stage import StageOutput, StageRun
+from spark_jobs.runtime.static_versions import keep_planned_versions
 from spark_jobs.runtime.subsume import subsume
 from spark_jobs.storage.files import Files
 
@@ -64,6 +66,8 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
+        if self.graph.unbounded:
+            keep_planned_versions(self.graph, self.home, self.attempt)
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, self.site, self.outputs)
@@ -105,8 +109,8 @@ class RoundRun:
             StreamPipelineError: The checkpoint was not completed.
         """
         Attempts(self.home).check_live(self.attempt.attempt)
-        heartbeat, rounds = self.site.heartbeat, self.site.rounds
-        inputs = {name: pinned.pins for name in self._inputs() if (pinned := rounds.pinned(self.round.round, name))}
+        heartbeat = self.site.heartbeat
+        inputs = {pinned.input: pinned.pins for pinned in self._pinned() if pinned}
         reached = published_checkpoints(parent) if parent else {}
         refuse_moved(self.round.adopted)
         effort = CheckpointTry(
@@ -134,8 +138,11 @@ class RoundRun:
         restored = self.attempt.restored_from
         return None if restored is None else CheckpointStore(self.home).manifest(restored)
 
-    def _inputs(self) -> list[InputName]:
-        return [*self.graph.sources, *self.graph.statics]
+    def _pinned(self) -> Iterator[PinnedInput | None]:
+        for source in self.graph.sources:
+            yield self.site.rounds.pinned(self.round.round, source)
+        for static in self.graph.statics:
+            yield self.site.statics.pinned(static)
 
 
 def run_to_its_end(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:

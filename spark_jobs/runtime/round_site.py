@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.ids import BatchId, IncarnationId, InputName, PipelineName, RoundNumber, SinkName, StageName
@@ -25,6 +26,8 @@ class RoundSite:
     incarnation: IncarnationId
     round: RoundNumber
     rounds: Rounds
+    statics: Pins
+    """Which versions of static inputs are read: in this round or, beside an unbounded input, in this attempt."""
     work: Files
     """The work directory."""
     places: Mapping[SinkName, TablePlace]

@@ -129,7 +129,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
-    declared = {name for kind in ("sources", "statics") for name in begins.round.graph.get(kind, {})}
+    declared = _pinned_for_round(begins.round)
     pins = {} if source.drained else {name: found for name, found in source.inputs.items() if name in declared}
     for name, found in pins.items():
         Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
@@ -169,6 +169,13 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         raise _fenced(number)
     _LOG.info("savepoint %s is checkpoint %d of this home", opened.files.url, number)
     return manifest
+
+
+def _pinned_for_round(begun: RoundDocument) -> set[str]:
+    """The inputs whose pins hold for a round: beside an unbounded source each attempt pins static inputs anew."""
+    sources = begun.graph.get("sources", {})
+    unbounded = not all(source.get("bounded", True) for source in sources.values())
+    return set(sources) if unbounded else {*sources, *begun.graph.get("statics", {})}
 
 
 def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:

@@ -62,8 +62,8 @@ def read_input(
     ended: bool,
 ) -> ReadInput:
     if isinstance(node, Static):
-        frame, pinned = static_frame(node, session, site.params, site.rounds.pinned(site.round, node.name))
-        site.rounds.pin(site.round, pinned)
+        frame, pinned = static_frame(node, session, site.params, site.statics.pinned(node.name))
+        site.statics.pin(pinned)
         return ReadInput(frame, {})
     if isinstance(node, Source):
         return _read_source(node, position, stage, session, site, ended)

@@ -153,6 +153,21 @@ def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
     assert Rounds(home).pinned(RoundNumber(2), InputName("gone")) is None
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
+    site: SavepointSite, home: LocalFiles, bounded: bool
+) -> None:
+    """Beside an unbounded source each attempt pins it anew."""
+    pins = (DeltaPin(path="/in", table="t", version=4),)
+    begins, shops = beginning(home, home_root(home)), InputName("shops")
+    graph = {"stages": {}, "sources": {"events": {"bounded": bounded}}, "statics": {"shops": {}}}
+    inputs = {InputName("events"): pins, shops: pins}
+    with_shops = replace(begins, round=begins.round.model_copy(update={"graph": graph}))
+    manifest = bring_in(saved(site, site.complete(inputs=inputs)), with_shops)
+    assert (shops in manifest.inputs, Rounds(home).pinned(RoundNumber(2), shops) is not None) == (bounded, bounded)
+    assert InputName("events") in manifest.inputs
+
+
 def test_a_stage_that_is_not_there_any_more_is_left_behind(site: SavepointSite, home: LocalFiles) -> None:
     begins = beginning(home, site.root)
     kept = replace(begins, staged_in={STAGE: begins.staged_in[STAGE]})

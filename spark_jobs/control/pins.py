@@ -1,0 +1,46 @@
+"""Pins: where a bounded source ends, and which version of a static input is read.
+
+A pin is created if absent, and once there it is used whatever the input looks like now.
+"""
+
+from spark_jobs.protocol.documents import PinnedInput
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files, create_document, read_document
+
+
+class Pins:
+    """The pins in one directory of a home; see :func:`pins_of_round` and :func:`pins_of_attempt`."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files, self._directory = files, directory
+
+    def pin(self, pinned: PinnedInput) -> PinnedInput:
+        """Records the pin of an input, once; returns the one that stands. Durable on return."""
+        try:
+            with step(Step.INPUT_PIN):
+                create_document(self._files, self._path(pinned.input), pinned)
+        except AlreadyExistsError:
+            return read_document(self._files, self._path(pinned.input), PinnedInput)
+        return pinned
+
+    def pinned(self, name: InputName) -> PinnedInput | None:
+        """The pin of an input; None before it is made."""
+        try:
+            return read_document(self._files, self._path(name), PinnedInput)
+        except NotFoundError:
+            return None
+
+    def _path(self, name: InputName) -> str:
+        return f"{self._directory}/input-{name}.json"
+
+
+def pins_of_round(files: Files, number: RoundNumber) -> Pins:
+    """Those that hold for a round: of bounded sources, and of static inputs of a pipeline whose inputs all end."""
+    return Pins(files, f"rounds/{number}")
+
+
+def pins_of_attempt(files: Files, number: AttemptNumber) -> Pins:
+    """Those that hold for one attempt: of static inputs of a pipeline with an unbounded input."""
+    return Pins(files, f"attempts/{number}")

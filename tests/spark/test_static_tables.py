@@ -1,0 +1,217 @@
+"""Static tables beside an input without an end: each attempt pins the newest version, unless a planned batch is done again."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.control.pins import pins_of_attempt
+from spark_jobs.protocol.errors import RestartsExhaustedError
+from spark_jobs.protocol.ids import AttemptNumber, InputName, StageName
+from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.runtime import round_run
+from tests.spark.conftest import Site
+from tests.spark.rows import public
+from tests.support.live_pipeline import Events
+from tests.support.running import Running
+
+pytestmark = pytest.mark.spark
+
+NAMES = InputName("names")
+AGAIN = RestartStrategy.fixed_delay(attempts=1000, delay="100 milliseconds")
+
+
+class Names:
+    """A Delta table with a row per version of it: every row is joined with all of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = -1
+        self.add()
+
+    def add(self) -> None:
+        self.version += 1
+        write_deltalake(str(self.path), pa.table({"name": [f"v{self.version}"]}), mode="append")
+
+    def upto(self, version: int) -> list[str]:
+        return [f"v{number}" for number in range(version + 1)]
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Names:
+    return Names(tmp_path / "names")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    found = Events(tmp_path / "events")
+    found.add(1)
+    return found
+
+
+def named(
+    site: Site,
+    events: Events,
+    names: Names,
+    *,
+    interval: str = "1 second",
+    restart: RestartStrategy = AGAIN,
+    switch: Path | None = None,
+    history: Events | None = None,
+) -> Pipeline:
+    """Each event with every name; the stage fails while ``switch`` is there, and reads a ``history`` that ends as well."""
+    pipeline = Pipeline("named", checkpoint=CheckpointSettings(interval=interval), restart=restart)
+    there, path, directory = str(switch), str(events.path), str(names.path)
+    past_path = str(history.path) if history else path
+
+    def fails(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
+        if Path(there).exists():
+            raise ValueError("the switch is there")
+        return number
+
+    @pipeline.source(bounded=False, name="events")
+    def present(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(path)
+
+    @pipeline.static(name="names")
+    def table(spark: SparkSession) -> DataFrame:
+        return spark.read.format("delta").load(directory)
+
+    def joined(rows: DataFrame, names: DataFrame) -> DataFrame:
+        return rows.select(F.udf(fails, "long", useArrow=False)("id").alias("id")).crossJoin(names)
+
+    sink = DeltaSink(str(site.tables / "named"))
+    if history is None:
+        pipeline.stage(sink=sink, name="named")(lambda events, names: joined(events, names))
+    else:
+
+        @pipeline.source(bounded=True)
+        def past(spark: SparkSession) -> DataFrame:
+            return spark.readStream.format("delta").load(past_path)
+
+        pipeline.stage(sink=sink, name="named")(lambda events, past, names: joined(events.union(past), names))
+    return pipeline
+
+
+def names_of(site: Site, number: int) -> list[str]:
+    """What an event is joined with in the table; empty while it is not public."""
+    path = site.tables / "named"
+    rows = public(path, ["id", "name"]).elements() if DeltaTable.is_deltatable(str(path)) else ()
+    return sorted(name for event, name in rows if event == number)
+
+
+def is_public(site: Site, number: int) -> Callable[[], bool]:
+    return lambda: bool(names_of(site, number))
+
+
+def version_in(pins: tuple[Pin, ...]) -> int:
+    (pin,) = pins
+    assert isinstance(pin, DeltaPin)
+    return pin.version
+
+
+def version_of(running: Running, attempt: int) -> int:
+    """The version that an attempt has pinned."""
+    pinned = pins_of_attempt(running.files, AttemptNumber(attempt)).pinned(NAMES)
+    assert pinned
+    return version_in(pinned.pins)
+
+
+def test_the_next_attempt_reads_the_newest_version_and_its_checkpoints_name_it(site: Site, events: Events, names: Names) -> None:
+    pipeline = named(site, events, names)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(is_public(site, 0))
+        names.add()
+        events.add(1)
+        running.until(is_public(site, 1))
+        first = running.head()
+    events.add(1)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(is_public(site, 2))
+        second = running.head()
+    assert (names_of(site, 0), names_of(site, 1), names_of(site, 2)) == (names.upto(0), names.upto(0), names.upto(1))
+    assert (version_of(running, 1), version_of(running, 2)) == (0, 1)
+    assert (version_in(first.inputs[NAMES]), version_in(second.inputs[NAMES])) == (0, 1)
+
+
+def test_a_stage_that_is_restarted_alone_keeps_the_version_of_its_attempt(
+    site: Site, events: Events, names: Names, tmp_path: Path
+) -> None:
+    switch = tmp_path / "switch"
+    with Running(site.spark, named(site, events, names, switch=switch), site.home) as running:
+        running.until(is_public(site, 0))
+        switch.touch()
+        events.add(1)
+        running.until(lambda: running.status and running.status.stages[StageName("named")].restarts)
+        names.add()
+        switch.unlink()
+        running.until(is_public(site, 1))
+    assert names_of(site, 1) == names.upto(0)
+
+
+def test_a_stage_that_goes_on_without_an_ended_input_keeps_the_version_of_its_attempt(
+    site: Site, events: Events, names: Names, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is built again once all of the history is read: here it has its first rows after the table has changed."""
+    caplog.set_level(logging.INFO)
+    switch = tmp_path / "switch"
+    switch.touch()
+    history = Events(tmp_path / "history")
+    history.rows = 100
+    history.add(1)
+    with Running(site.spark, named(site, events, names, switch=switch, history=history), site.home) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("named")].restarts)
+        names.add()
+        switch.unlink()
+        running.until(lambda: "stage named goes on without past, which has ended" in caplog.text)
+        events.add(1)
+        running.until(is_public(site, 1))
+    assert names_of(site, 1) == names_of(site, 100) == names.upto(0)
+
+
+class TestABatchThatIsDoneAgain:
+    """It was planned, and staged, by an attempt that died before Spark committed it."""
+
+    @pytest.fixture
+    def died(self, site: Site, events: Events, names: Names) -> None:
+        """Two batches, of which Spark knows that it has committed the first; then the table has another version."""
+        with Running(site.spark, named(site, events, names, interval="1 hour"), site.home) as running:
+            running.until(lambda: commits(site))
+            events.add(1)
+            running.until(lambda: len(commits(site)) > 1)
+        last = commits(site)[-1]
+        last.with_name(f".{last.name}.crc").unlink()
+        last.unlink()
+        names.add()
+
+    def test_it_comes_to_the_same_rows_as_long_as_it_is_there(self, site: Site, events: Events, names: Names, died: None) -> None:
+        pipeline = named(site, events, names, restart=RestartStrategy.none())
+        for number, version in ((2, 0), (3, 1)):
+            with Running(site.spark, pipeline, site.home) as running:
+                events.add(1)
+                running.until(is_public(site, number))
+            assert version_of(running, number) == version
+        found = [names_of(site, number) for number in range(4)]
+        assert found == [names.upto(0), names.upto(0), names.upto(0), names.upto(1)]
+
+    def test_with_the_newest_version_it_would_come_to_others(
+        self, site: Site, events: Events, names: Names, died: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the rule is for."""
+        monkeypatch.setattr(round_run, "keep_planned_versions", lambda *arguments: None)
+        with Running(site.spark, named(site, events, names, restart=RestartStrategy.none()), site.home) as running:
+            error = running.ends()
+        assert isinstance(error, RestartsExhaustedError)
+        assert "was computed twice and came to 2 rows after 1" in error.failed
+
+
+def commits(site: Site) -> list[Path]:
+    """Spark's marks of committed batches, the newest last."""
+    found = [path for path in site.home.glob("work/*/stages/named/checkpoint/commits/*") if path.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
