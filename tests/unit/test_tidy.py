@@ -28,6 +28,7 @@ MAY_TOUCH_THE_JVM = {
 ONLY_AT_NIGHT = {
     "tests/airflow/test_yarn.py": "needs Maven, for a YARN",
     "tests/running_airflow/test_live_examples.py": "real drivers of the examples; tests/spark/test_seam.py has their seam at every change",
+    "tests/running_airflow/test_killed_stops.py": "real drivers; test_savepoint_operators.py has the tries of one stop at every change",
     "tests/running_airflow/test_outages.py": "takes Airflow's database away from everybody",
     "tests/running_airflow/test_real_drivers.py": "a running Airflow and real drivers: each has tests without the other",
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
