@@ -17,6 +17,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import CheckpointKind, StartResponse
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.storage.open import open_files
+from tests.support.example_copies import copy_examples
 from tests.support.fake_python import make_fake_python
 from tests.support.postgres import Postgres, airflow_settings, postgres
 from tests.support.running_airflow import RunningAirflow, TaskRun, running, survivors, until
@@ -25,6 +26,11 @@ from tests.support.short_jvm import SHORT_RUN
 DAGS = Path(__file__).with_name("dags")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "dags_examples"
+LIVE, CONTROL, UPGRADE = "live_stream.py", "live_stream_control.py", "upgrade_and_rescale.py"
+HANGS = {
+    '"flight", "dep_delay"': 'F.udf(lambda _: __import__("time").sleep(3600), "bigint")("flight").alias("flight"), "dep_delay"'
+}
+"""Code that comes to no end with its first row, and so to no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,24 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Pos
     programs, directory = tmp_path_factory.mktemp("bin"), tmp_path_factory.mktemp("airflow")
     examples = tmp_path_factory.mktemp("examples")
     environment = connection(roots, make_fake_python(programs)) | {"SPARK_JOBS_EXAMPLES": str(examples)}
-    bundles = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("tests", DAGS), bundle("examples", EXAMPLES)])}
+    copies = tmp_path_factory.mktemp("copies") / "dags_examples"
+    make_copies(copies)
+    found_in = [bundle("tests", DAGS), bundle("examples", EXAMPLES), bundle("copies", copies)]
+    bundles = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(found_in)}
     with running(directory, DAGS, environment, airflow_settings(database) | bundles) as found:
         yield found
     assert_nothing_is_left(roots, programs, directory, examples)
+
+
+def make_copies(directory: Path) -> None:
+    """The examples about a live stream, with a home for each test that ends its pipeline for good."""
+    for name in ("drained", "raced"):
+        copy_examples(directory, name, LIVE, CONTROL)
+    copy_examples(directory, "upgraded", LIVE, UPGRADE)
+    soon = {UPGRADE: {"minutes=10": "minutes=1"}}
+    copy_examples(directory, "hangs_at_rows", LIVE, UPGRADE, changes=soon | {"pipelines/live_next.py": HANGS})
+    broken = {"pipelines/live_next.py": {"pipeline = Pipeline(": "pipeline = Pipelines("}}
+    copy_examples(directory, "cannot_be_loaded", LIVE, UPGRADE, changes=broken)
 
 
 def bundle(name: str, path: Path) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """The example that controls a supervised stream, triggered over REST as the UI's button does, with a real pipeline."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from psutil import Process
 
+from airflow_provider.triggers.patience import SETTLE_S
 from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
@@ -63,7 +66,7 @@ def test_a_stop_over_rest_ends_with_a_savepoint_although_the_triggerer_dies_whil
 def test_new_code_goes_on_with_the_savepoint_and_a_cancel_ends_it_without_a_retry(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "live_stream")
     supervising = begun_stream(airflow, home)
-    upgrade = airflow.trigger("upgrade")
+    upgrade = airflow.trigger("upgrade_and_rescale")
     replace(upgrade, task_id="on_trial").reaches("success", deadline_s=BEGUN_S)
     supervising.reaches("success")
     new_code = replace(upgrade, task_id="new_code")
@@ -79,7 +82,11 @@ def test_new_code_goes_on_with_the_savepoint_and_a_cancel_ends_it_without_a_retr
     assert "RunCancelledError" in new_code.log()
     assert not home.is_at_work()
     assert home.channel.attempts.latest() == live
-    assert {replace(upgrade, task_id=name).state for name in ("cancel_new", "old_code")} == {"skipped"}
+    way_back = replace(upgrade, task_id="way_back")
+    way_back.reaches("failed")
+    assert "has stood its trial" in way_back.log()
+    until(lambda: upgrade.run_state == "failed", "the DAG run has ended")
+    assert {replace(upgrade, task_id=name).state for name in ("cancel_new", "old_code")} == {"upstream_failed"}
 
 
 def test_a_night_drains_what_the_one_before_has_begun_and_begins_anew(airflow: RunningAirflow, roots: Path) -> None:
@@ -101,3 +108,64 @@ def test_a_night_drains_what_the_one_before_has_begun_and_begins_anew(airflow: R
     assert (restore.savepoint, restore.allow_drained) == (replace(second, task_id="drain").xcom()["savepoint"], True)
     second.mark("failed")
     home.ends()
+
+
+def answer(control: TaskRun, option: str, user: str = "admin") -> int:
+    """What somebody chooses in the UI; the status of the answer to it."""
+    approve = replace(control, task_id="approve")
+    approve.reaches("awaiting_input", deadline_s=BEGUN_S)
+    asked_s = time.monotonic()
+    until(lambda: time.monotonic() - asked_s >= SETTLE_S, "a person reads: Airflow fails a task that is answered at once")
+    chosen = {"chosen_options": [option], "params_input": {}}
+    return control.airflow.call("PATCH", f"/api/v2/{approve.path}/-1/hitlDetails", chosen, user).status_code
+
+
+def test_a_drain_waits_for_a_person_and_happens_only_once_they_have_approved(airflow: RunningAirflow, roots: Path) -> None:
+    home = Home(roots / "drained")
+    supervising = begun_stream(airflow, home, "drained")
+    rejected = airflow.trigger("drained_control", action="stop", drain=True)
+    assert answer(rejected, "Reject") == 200
+    until(lambda: rejected.run_state == "success", "the DAG run has ended")
+    assert {replace(rejected, task_id=name).state for name in ("stop", "drain", "savepoint", "cancel")} == {"skipped"}
+
+    control = airflow.trigger("drained_control", action="stop", drain=True)
+    assert answer(control, "Approve", user="bob") == 403
+    assert not has_asked(home)
+    assert home.is_at_work()
+    assert answer(control, "Approve", user="ann") == 200
+    drain = replace(control, task_id="drain")
+    assert drain.reaches("success", deadline_s=BEGUN_S)["try_number"] == 1
+    assert supervising.reaches("success")["try_number"] == 1
+    facts, drained = drain.xcom(), supervising.xcom()
+    assert (facts["drained"], facts["checkpoint"]) == (drained["drained"], drained["checkpoint"]) == (True, facts["checkpoint"])
+    assert verify(open_files(facts["savepoint"])).drained
+    departed, hourly = (DeltaTable(drained["sinks"][name]["table"]).to_pyarrow_table() for name in ("departed", "hourly_delays"))
+    assert sum(hourly["flights"].to_pylist()) == departed.num_rows == FLIGHTS
+
+    again = airflow.trigger("drained")
+    assert again.reaches("failed", deadline_s=BEGUN_S)["try_number"] == 1
+    assert "drained" in again.log()
+
+
+def test_of_two_stops_at_once_one_wins_and_the_other_is_told_which(airflow: RunningAirflow, roots: Path) -> None:
+    home = Home(roots / "raced")
+    supervising = begun_stream(airflow, home, "raced")
+    live = home.channel.attempts.latest()
+    assert live is not None
+    driver = Process(live.process)
+    driver.suspend()  # so that it finds both at once
+    stops = [replace(airflow.trigger("raced_control", action="stop"), task_id="stop") for _ in range(2)]
+    for stop in stops:
+        stop.reaches("deferred")
+    first, second = CheckpointRequests(home.channel.files).open()
+    driver.resume()
+    ends = {stop.reaches("success", "failed", deadline_s=BEGUN_S)["state"]: stop for stop in stops}
+    winner, loser = ends["success"], ends["failed"]
+    assert supervising.reaches("success")["try_number"] == 1
+    answered = CheckpointRequests(home.channel.files).answer_of(first.request)
+    assert answered is not None
+    assert winner.xcom()["savepoint"] == answered.savepoint
+    assert first.request in loser.log()
+    assert second.request not in winner.log()
+    assert CheckpointRequests(home.channel.files).open() == ()
+    assert [path.name for path in (home.path / "savepoints").iterdir()] == [first.request]
