@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,8 @@ class Drivers:
     site: RunSite
     entry: str = small_pipeline.__file__
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
+    settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
+    """Of Spark."""
 
     def start(
         self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"
@@ -72,8 +74,9 @@ class Drivers:
         when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence)]
         command = [*module, *when, "run", self.entry, f"--home={self.site.home}", "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
+        conf = [f"--conf={key}={value}" for key, value in self.settings.items()]
         return subprocess.Popen(
-            [sys.executable, "-m", *command, *asked, *(f"--conf={key}={value}" for key, value in SETTINGS.items()), *options],
+            [sys.executable, "-m", *command, *asked, *conf, *options],
             cwd=ROOT,
             env=os.environ | {MARK: self.mark},
             stdin=subprocess.DEVNULL,

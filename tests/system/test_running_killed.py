@@ -1,6 +1,7 @@
-"""Drivers of a pipeline without an end, killed at random moments: every row is public once, in every table."""
+"""Drivers and executors of a pipeline without an end, killed at random moments: every row is public once, in every table."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from signal import SIGKILL
@@ -13,17 +14,26 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import RunState
+from spark_jobs.protocol.ids import StageName
 from spark_jobs.storage.local import LocalFiles
 from tests.support import live_pipeline
-from tests.support.drivers import Drivers, drivers_on, ended
+from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
 from tests.support.live_pipeline import Events, public_ids, public_minutes
 from tests.support.run_site import RunSite
+from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 ROWS = 100_000
+EXECUTOR_KILLS = 12
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 class Live:
@@ -76,6 +86,20 @@ class Live:
         owners = Owners(self.files, live.attempt)
         owners.cancel(owners.take_charge("test").owner, "the test is over")
 
+    def has_staged_all(self, stage: str) -> bool:
+        status = read_status(self.files)
+        return status is not None and status.stages[StageName(stage)].rows_in >= self.events.rows
+
+    def assert_public(self, driver: Popen[str]) -> None:
+        """Lets a driver read what there is and ends it: each table has exactly what follows from the input."""
+        self.until(lambda: len(public_ids(self.table("again"))) >= self.events.rows, driver)
+        self.until(lambda: len(public_minutes(self.table("minutes"))) >= len(self.events.closed_minutes()), driver)
+        self.cancel()
+        ended(driver)
+        for table in ("copied", "again"):
+            assert public_ids(self.table(table)) == list(range(self.events.rows))
+        assert public_minutes(self.table("minutes")) == self.events.closed_minutes()
+
 
 @pytest.fixture
 def live(tmp_path: Path, seed: int) -> Iterator[Live]:
@@ -91,11 +115,38 @@ def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, k
         live.events.add(ROWS // kills)
         live.run_and_kill()
     live.events.add(1_000)
-    driver = live.drivers.start(run="live")
-    live.until(lambda: len(public_ids(live.table("again"))) >= live.events.rows, driver)
-    live.until(lambda: len(public_minutes(live.table("minutes"))) >= len(live.events.closed_minutes()), driver)
-    live.cancel()
-    ended(driver)
-    for table in ("copied", "again"):
-        assert public_ids(live.table(table)) == list(range(live.events.rows))
-    assert public_minutes(live.table("minutes")) == live.events.closed_minutes()
+    live.assert_public(live.drivers.start(run="live"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("task_failures", [4, 1])
+def test_every_row_is_public_once_although_executors_of_a_cluster_are_killed(
+    live: Live, tmp_path: Path, task_failures: int
+) -> None:
+    """Two workers that share the driver's disk. The driver goes on: Spark runs the lost tasks again or, if it may not, a stage restarts."""
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        settings = {
+            **SETTINGS,
+            **EXECUTORS,
+            **delta_on_this_host(),
+            "spark.master": cluster.master,
+            "spark.task.maxFailures": str(task_failures),
+        }
+        live.events.add(1_000)
+        driver = replace(live.drivers, settings=settings).start(run="live")
+        killed = set()
+        for _ in range(EXECUTOR_KILLS):
+            live.until(lambda: len(cluster.executors()) == 2 and live.has_staged_all("copied"), driver)  # so they do tasks again
+            live.events.add(ROWS // EXECUTOR_KILLS)
+            live.wait(2.0)
+            for executor in cluster.executors()[live.random.randrange(2) :]:  # both, or one of them
+                executor.kill()
+                killed.add(executor.pid)
+        live.events.add(1_000)
+        live.assert_public(driver)
+    assert len(killed) >= EXECUTOR_KILLS
+    assert Channel(live.files).attempts.numbers() == [1]
+    status = read_status(live.files)
+    assert status
+    restarts = sum(stage.restarts for stage in status.stages.values())
+    assert restarts > 0 or task_failures > 1
