@@ -135,7 +135,9 @@ def build_graph(
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     for stage_name in order:
         nodes[stage_name] = declared[stage_name].placed(
-            MappingProxyType({argument: nodes[read] for argument, read in declared[stage_name].inputs.items()}), publish
+            MappingProxyType({argument: nodes[read] for argument, read in declared[stage_name].inputs.items()}),
+            publish,
+            endless=not all(source.bounded for source in sources.values()),
         )
     placed = [node for node in nodes.values() if isinstance(node, Stage)]
     for node in placed:

@@ -111,7 +111,7 @@ class Sink:
     design: TableDesign
     publish: Publish
     publish_chosen: bool
-    """Whether ``publish`` was said; else the graph decides, by what is upstream."""
+    """Whether ``publish`` was said; else the graph decides, by whether all inputs end."""
     target_file_size_bytes: int | None
 
     def published(self, publish: Publish | None, *, unbounded: bool) -> "Sink":
@@ -119,7 +119,7 @@ class Sink:
 
         Args:
             publish: Instead of the sink's own policy, for one run.
-            unbounded: Whether an input upstream has no end.
+            unbounded: Whether an input of the pipeline has no end.
 
         Raises:
             InvalidPipelineError: Its rows would wait for an end that never comes.
@@ -127,7 +127,7 @@ class Sink:
         chosen = publish or (self.publish if self.publish_chosen else None)
         if chosen is Publish.FINAL and unbounded:
             raise self.place.refused(
-                'publish="final" waits for the end of all inputs, and an input upstream is unbounded.',
+                'publish="final" waits for the end of all inputs, and an input of the pipeline is unbounded.',
                 'Use publish="every_checkpoint" or publish="external".',
                 publish=Publish.FINAL.value,
             )

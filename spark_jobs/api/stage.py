@@ -64,12 +64,13 @@ class DeclaredStage:
     limits: RateLimits
     conf: Mapping[str, str]
 
-    def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None) -> "Stage":
+    def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None, *, endless: bool) -> "Stage":
         """The stage with its inputs looked up.
 
         Args:
             inputs: By argument.
             publish: Instead of the sink's own policy.
+            endless: Whether an input of the pipeline, upstream or not, has no end: then nothing waits for the end of all.
 
         Raises:
             InvalidPipelineError: The sink waits for an end that never comes.
@@ -83,7 +84,7 @@ class DeclaredStage:
             function=self.function,
             inputs=inputs,
             unbounded=unbounded,
-            sink=self.sink.published(publish, unbounded=unbounded) if self.sink else None,
+            sink=self.sink.published(publish, unbounded=endless) if self.sink else None,
             event_time=self.event_time,
             delay_ms=self.delay_ms,
             output_mode=self.output_mode,

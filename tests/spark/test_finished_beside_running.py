@@ -79,7 +79,7 @@ def in_a_stage_of_its_own(site: Site, history: Events, live: Events) -> Pipeline
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
     sources(pipeline, history, live)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "cleaned"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "cleaned")))
     def cleaned(past: DataFrame) -> DataFrame:
         return past.where("id >= 0")
 
@@ -94,7 +94,7 @@ def with_a_stage(site: Site, history: Events, live: Events, *, before: bool) -> 
     """The same with one more stage, before the one that ends or behind it."""
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
     sources(pipeline, history, live)
-    own = DeltaSink(str(site.tables / "cleaned"), publish="every_checkpoint")
+    own = DeltaSink(str(site.tables / "cleaned"))
     if before:
         pipeline.stage(name="first")(lambda past: past.where("id >= 0"))
         pipeline.stage(name="cleaned", sink=own)(lambda first: first.where("id >= 0"))

@@ -230,7 +230,7 @@ def test_a_stage_never_ends_where_an_input_upstream_has_no_end() -> None:
 def test_rows_that_wait_for_no_end_become_public_with_every_checkpoint() -> None:
     pipeline = add(add(add(live(), "seen", "clicks"), "joined", "seen", "history"), "archived", "history")
     policies = {name: sink.publish for name, sink in pipeline.graph().sinks.items()}
-    assert policies == {"seen": "every_checkpoint", "joined": "every_checkpoint", "archived": "final"}
+    assert policies == {"seen": "every_checkpoint", "joined": "every_checkpoint", "archived": "every_checkpoint"}
 
 
 def test_a_sinks_own_policy_goes_before_what_is_upstream() -> None:
@@ -251,6 +251,8 @@ def test_nobody_waits_for_an_end_that_never_comes() -> None:
     error = refused(pipeline, "sink 'joined': publish=\"final\" waits for the end of all inputs")
     assert "every_checkpoint" in (error.remedy or "")
     refused(add(add(live(), "seen", "clicks"), "archived", "history"), "sink 'seen': publish=\"final\"", publish="final")
+    late = DeltaSink("/archived", publish="final")
+    refused(add(add(live(), "seen", "clicks"), "archived", "history", sink=late), "sink 'archived': publish=\"final\"")
 
 
 @pytest.mark.parametrize(("declared", "override"), [("suspend", None), ("drain", "suspend")])
