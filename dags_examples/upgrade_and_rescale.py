@@ -64,6 +64,8 @@ with DAG(
     checkpoint.
 
     * **It has one**: that was the upgrade. `new_code` lives on like `run` of `live_stream`; `live_stream_control` stops it, too.
+      See that rows arrive meanwhile, and look for restarts with `spark-jobs status`: code that has met no row has proved little, and a
+      stage that fails at every row may have a checkpoint in between.
     * **It has none, or fails for good before**: `way_back` says so, `cancel_new` ends it, whatever it does, and `old_code` runs
       `pipelines/live.py` from the *same* savepoint, in as many partitions as before. Nothing of the new code was public: only a checkpoint
       is.

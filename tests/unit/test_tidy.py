@@ -32,6 +32,7 @@ ONLY_AT_NIGHT = {
     "tests/running_airflow/test_outages.py": "takes Airflow's database away from everybody",
     "tests/running_airflow/test_real_drivers.py": "a running Airflow and real drivers: each has tests without the other",
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
+    "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/test_upgrade_example.py has the DAG at every change",
     "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py has the DAG at every change",
     "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
 }
