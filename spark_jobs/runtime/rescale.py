@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.session import SHUFFLE_PARTITIONS, session_for_run, spark_failures
 from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.storage.files import Files, local_path
 
 _LOG = logging.getLogger(__name__)
+_CANNOT = "[STATE_REPARTITION_"
+"""How Spark names what it refuses: a state of another kind, not a failure on the way."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Rescale:
         """Does it to one stage, which is restored and not running. Not done where it keeps no state, or has as many already.
 
         Raises:
-            RejectedError: Spark cannot do it.
+            RejectedError: Spark cannot do it with this state.
+            InterruptedRunError: It has failed for another reason: the next attempt does it again.
         """
         log = SparkLog(self.work, checkpoint_directory(name))
         if cut.finished or not log.has_state() or log.pending():
@@ -52,13 +56,16 @@ class Rescale:
             try:
                 session._streamingCheckpointManager.repartition(str(local_path(self.work, log.directory)), self.partitions)
             except spark_failures() as error:
-                raise RejectedError(
-                    f"Spark cannot bring the state of stage '{name}' from {before} into {self.partitions} partitions: "
-                    f"{str(error).splitlines()[0]}",
-                    exists="The checkpoint is as it was; the work directory that was being built is not used.",
-                    safe="Nothing else was changed.",
-                    remedy="Start it with the number it had: leave state_partitions out of a start from the savepoint.",
-                    stage=name,
-                    state_partitions=self.partitions,
-                ) from error
+                raise self._failure(name, before, java_message(error)) from error
         _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, self.partitions, before)
+
+    def _failure(self, stage: StageName, before: int, why: str) -> StreamPipelineError:
+        kind = RejectedError if why.startswith(_CANNOT) else InterruptedRunError
+        return kind(
+            f"Spark has not brought the state of stage '{stage}' from {before} into {self.partitions} partitions: {why.splitlines()[0]}",
+            exists="The checkpoint is as it was; the work directory that was being built is not used.",
+            safe="Nothing else was changed.",
+            remedy=f"Start it again; with --state-partitions {before} (state_partitions={before}) it goes on as it was.",
+            stage=stage,
+            state_partitions=self.partitions,
+        )
