@@ -206,7 +206,7 @@ class Application:
         if head is None or head.checkpoint_kind is not CheckpointKind.STOP:
             return
         requests = RequestedCheckpoints(self.home, head.attempt, masking(self.parameters.secrets))
-        still_open = requests.open()
+        still_open = requests.unanswered()
         asked = [each for each in still_open if each.request == head.request]
         if asked:
             _LOG.info("%s did not finish: it is rolled forward", head.request)

@@ -3,15 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.savepoint import check_target, export
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest, SinkCut
-from spark_jobs.protocol.errors import NotFoundError, RejectedError, Retry, StreamPipelineError
+from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
@@ -70,6 +71,14 @@ class RequestedCheckpoints:
         self._look_at_s = self._now_s() + self._interval_s
         return [request for request in self._open() if self._is_possible(request)]
 
+    def unanswered(self) -> Sequence[CheckpointRequest]:
+        """As :meth:`open`, for who must not miss one: all of them, now.
+
+        Raises:
+            StreamPipelineError: They cannot be read.
+        """
+        return self._requests.open()
+
     def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         """Answers all of ``requests``, which were there when the checkpoint was triggered, and makes their savepoints."""
         if not requests:
@@ -90,9 +99,24 @@ class RequestedCheckpoints:
                 self.refused(requests, error)
 
     def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error."""
+        """Answers with an error.
+
+        Raises:
+            FencedError: One of them is a stop, and a later attempt is live, which may do it.
+        """
         with _logged("a request could not be answered"):
-            self._answer(self._failure(request, error) for request in requests)
+            self.turn_down(requests, error)
+
+    def turn_down(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """As :meth:`refused`, for who must not do what they ask for.
+
+        Raises:
+            FencedError: One of them is a stop, and a later attempt is live, which may do it.
+            StreamPipelineError: Not all of them have an answer.
+        """
+        if any(request.wanted is Wanted.STOP for request in requests):
+            Attempts(self._home).check_live(self._attempt)
+        self._answer(self._failure(request, error) for request in requests)
 
     def check(self, request: CheckpointRequest) -> None:
         """Refuses a savepoint that could not be made once its checkpoint is complete.
@@ -125,7 +149,8 @@ class RequestedCheckpoints:
             winner=manifest.request,
             checkpoint=manifest.checkpoint,
         )
-        self._answer(self._failure(request, late) for request in self._requests.open())
+        with suppress(FencedError):  # a later attempt has begun, and does what they ask for
+            self.turn_down(self._requests.open(), late)
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
         """Whether there can be a savepoint where it is wanted; who cannot be helped is told at once. A stop checks by itself."""
@@ -186,6 +211,8 @@ class RequestedCheckpoints:
 def _logged(what: str) -> Iterator[None]:
     try:
         yield
+    except FencedError:
+        raise
     except StreamPipelineError as error:
         _LOG.warning("%s: %s", what, error)
 

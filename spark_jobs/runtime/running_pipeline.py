@@ -1,19 +1,28 @@
 """A pipeline with an unbounded input: every stage behind one runs by itself, and checkpoints are taken while they run."""
 
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
-from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
+from spark_jobs.protocol.errors import (
+    FencedError,
+    InterruptedRunError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunCancelledError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.build import build_stage
 from spark_jobs.runtime.coordinator import Coordinator
-from spark_jobs.runtime.cut import Alignment, Cut, Waiting, quiesce, release
+from spark_jobs.runtime.cut import Alignment, Cut, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.due import Due
 from spark_jobs.runtime.gate import TurnedAwayError
 from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
@@ -116,7 +125,7 @@ class RunningPipeline:
         """
         self._requests.resume(self._parent)
         if not in_place:
-            self._refuse_drains()
+            self._take_over_stops()
         drain = drain_begun(self._run.site.work)
         if drain is not None:
             return self._go_on_draining(drain), self._published or {}
@@ -160,7 +169,12 @@ class RunningPipeline:
 
         deadline_s = time.monotonic() + self._timeout_s
         due = Due(CheckpointKind.STOP, where_they_are, request.request, deadline_s, drained=request.drain)
-        return self._complete(due)
+        try:
+            return self._complete(due)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            return self._complete_all_the_same(request, error)
 
     def publish(self, manifest: Manifest) -> None:
         """Publishes a checkpoint by policy, and deletes what it has made needless."""
@@ -194,9 +208,31 @@ class RunningPipeline:
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
 
+    def _complete_all_the_same(self, request: CheckpointRequest, error: StreamPipelineError) -> Manifest:
+        """The checkpoint of a stop, where only what follows its manifest has failed: nobody may be told then that it was not taken."""
+        try:
+            head = CheckpointStore(self._run.home).head()
+        except StreamPipelineError as unreadable:
+            raise self._unknown(request, error) from unreadable
+        if head is not None and head.request == request.request:
+            self._parent, self._published = head, None
+            return head
+        if isinstance(error, OutcomeUnknownError):
+            raise self._unknown(request, error) from error
+        raise error
+
+    def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"Whether the checkpoint for {request.request} is complete is unknown: {error.failed}",
+            exists="Every batch that was staged is kept.",
+            safe="Nothing was lost, and nobody was told that the stop has failed.",
+            remedy="Start the pipeline again once the storage answers: it finds out, and goes on with the stop.",
+            request=request.request,
+        )
+
     def _go_on_draining(self, drain: RequestId) -> Manifest:
         """Goes on where the attempt before has died: no stage may run any more, and what is flushed stays flushed."""
-        asked = sorted(self._requests.open(), key=lambda each: each.request != drain)
+        asked = sorted(self._requests.unanswered(), key=lambda each: each.request != drain)
         manifest = self._stop(asked)
         if manifest is None:
             raise InterruptedRunError(
@@ -208,11 +244,17 @@ class RunningPipeline:
             )
         return manifest
 
-    def _refuse_drains(self) -> None:
-        """What was read when a drain was asked for, and is in no checkpoint, is read again: it has to be asked for after that."""
-        drains = [request for request in self._requests.open() if request.drain]
-        if drains:
-            number = self._parent.checkpoint if self._parent else None
+    def _take_over_stops(self) -> None:
+        """Turns down the drains that the attempt before was asked for.
+
+        What was read by then, and is in no checkpoint, is read again: a drain has to be asked for after that. That attempt may still be at
+        a stop, on another host: once the next checkpoint is taken it cannot come to its end, whatever it is answered with here.
+        """
+        stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
+        number = self._parent.checkpoint if self._parent else None
+        if stops:
+            self._complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=time.monotonic() + self._timeout_s))
+        if drains := [request for request in stops if request.drain]:
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
                 exists="It begins at the beginning." if number is None else f"It begins at checkpoint {number}.",
@@ -221,7 +263,10 @@ class RunningPipeline:
                 attempt=self._run.attempt.attempt,
                 checkpoint=number,
             )
-            self._requests.refused(drains, lost)
+            self._requests.turn_down(drains, lost)
+
+    def _where_they_begin(self) -> Cut:
+        return take_cut(self._stages, Alignment(False), math.inf, Waiting(time.monotonic, self._coordinator.pause))
 
     def _end_threads(self) -> None:
         if not self._threads_run:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Publish
-from spark_jobs.protocol.errors import DeadlineExceededError, RejectedError, StorageError
+from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import masking
 from spark_jobs.publication.publisher import publish
@@ -16,6 +17,7 @@ from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
+from tests.unit.control.test_channel import attempt
 
 FIRST, SECOND = (CheckpointRequest(request=RequestId(f"checkpoint-{name}"), requested_at=NOW) for name in ("first", "second"))
 SECRET = "hunter-twelve"
@@ -162,3 +164,30 @@ def test_a_home_that_does_not_answer_ends_no_attempt(site: Site) -> None:
     assert list(driver.open()) == []
     driver.completed([FIRST], manifest)
     driver.failed([FIRST], DeadlineExceededError("Not in time."))
+
+
+def test_who_must_not_miss_a_request_is_told_that_they_cannot_be_read(site: Site) -> None:
+    assert [*site.driver.unanswered(), *site.driver.unanswered()] == [FIRST, SECOND] * 2
+    with pytest.raises(StorageError):
+        RequestedCheckpoints(Away(), AttemptNumber(1), masking([])).unanswered()
+
+
+def test_a_fenced_attempt_turns_down_checkpoints_and_no_stop(site: Site) -> None:
+    stop = asks(site, Wanted.STOP, "")
+    Attempts(site.files).create(attempt(2))
+    with pytest.raises(FencedError):
+        site.driver.refused([stop], DeadlineExceededError("Not in time."))
+    site.driver.refused([FIRST], DeadlineExceededError("Not in time."))
+    assert (site.requests.answer_of(stop.request), site.answers()[0] is None) == (None, False)
+
+
+def test_a_stop_that_comes_late_is_left_to_the_attempt_that_has_begun_since(site: Site, tmp_path: Path) -> None:
+    first = asks(site, Wanted.STOP, str(tmp_path / "mine"))
+    late = first.model_copy(update={"request": RequestId("stop-late")})
+    create_document(site.files, f"requests/{late.request}.json", late)
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=first.request)
+    Attempts(site.files).create(attempt(2))
+    site.driver.stopped([first], manifest)
+    answer = site.requests.answer_of(first.request)
+    assert answer is not None
+    assert (answer.checkpoint, site.requests.answer_of(late.request)) == (1, None)
