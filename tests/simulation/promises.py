@@ -9,6 +9,7 @@ from typing import Any
 from tests.simulation.delta_tables import MemoryTable, Version
 from tests.simulation.stages import Site
 from tests.simulation.storage import Watcher
+from tests.simulation.windows import HELD, held_in
 from tests.simulation.world import Violation
 
 HOME = "/simulated/home"
@@ -34,6 +35,13 @@ class Kept:
     """The staged files that its channels name."""
     tables: dict[str, str]
     rows: dict[str, tuple[int, ...]]
+    kind: str
+    drained: bool
+    request: str | None
+    read: int
+    """So many rows of the input are in it,"""
+    held: dict[str, int]
+    """of which its stages hold so many back."""
 
 
 class Promises(Watcher):
@@ -54,6 +62,8 @@ class Promises(Watcher):
         self.incarnations: list[str] = []
         """In the order in which attempts have named them."""
         self.counts: Counter[str] = Counter()
+        self.also: list[Watcher] = []
+        """Who else is told of what is created, after this."""
         self._late: Counter[int] = Counter()
         site.disk.watcher = self
 
@@ -76,10 +86,12 @@ class Promises(Watcher):
                 self.incarnations.append(incarnation)
         if parts[0] == "checkpoints" and parts[-1] == "manifest.json":
             self._completed(json.loads(data)["body"])
+        for watcher in self.also:
+            watcher.created(path, data)
 
     def replaced(self, path: str) -> None:
         if path.removeprefix(f"{HOME}/").startswith(_NEVER_CHANGED):
-            self._break(f"{path} was changed")
+            self.break_promise(f"{path} was changed")
 
     def deleted(self, path: str) -> None:
         below = path.removeprefix(f"{HOME}/")
@@ -87,17 +99,17 @@ class Promises(Watcher):
             gone = self.manifests.pop(int(below.split("/")[1]))
             self.counts["discarded"] += 1
             if not self.manifests or gone.number > max(self.manifests):
-                self._break(f"the newest checkpoint, {gone.number}, was deleted")
+                self.break_promise(f"the newest checkpoint, {gone.number}, was deleted")
             if self._is_needed(gone):
-                self._break(f"checkpoint {gone.number} was deleted before it was public")
+                self.break_promise(f"checkpoint {gone.number} was deleted before it was public")
         for manifest in self.manifests.values():
             if below in manifest.named and self._is_needed(manifest):
-                self._break(f"{below} was deleted, which checkpoint {manifest.number} names")
+                self.break_promise(f"{below} was deleted, which checkpoint {manifest.number} names")
             if path in self._files(manifest) and self._is_needed(manifest):
-                self._break(f"{path} was deleted, which checkpoint {manifest.number} needs")
+                self.break_promise(f"{path} was deleted, which checkpoint {manifest.number} needs")
         for table in self._site.tables.by_path.values():
             if path.startswith(f"{table.path}/") and path.removeprefix(f"{table.path}/") in table.versions[-1].files:
-                self._break(f"{path} was deleted, which is public")
+                self.break_promise(f"{path} was deleted, which is public")
 
     def committed(self, table: MemoryTable) -> None:
         """A table shows each row once, and the rows of exactly one checkpoint and those before it."""
@@ -110,14 +122,14 @@ class Promises(Watcher):
         rows = sorted(self.rows(table, version))
         doubled = [row for row, count in Counter(rows).items() if count > 1]
         if doubled:
-            self._break(f"{table.path} shows rows {doubled} more than once")
+            self.break_promise(f"{table.path} shows rows {doubled} more than once")
         _, incarnation, sink = version.app.split("/")
         number = version.apps[version.app]
         expected = [self._prefix(kept, sink) for kept in self.known.get((incarnation, number), [])]
         if rows not in expected:
-            self._break(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
+            self.break_promise(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
         if rows != list(range(len(rows))):
-            self._break(f"{table.path} shows {rows}: some are lost")
+            self.break_promise(f"{table.path} shows {rows}: some are lost")
 
     def rows(self, table: MemoryTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""
@@ -170,6 +182,11 @@ class Promises(Watcher):
             in_flight=frozenset(in_flight),
             tables=tables,
             rows={sink: tuple(self._read(files)) for sink, files in added.items()},
+            kind=body["checkpoint_kind"],
+            drained=body["drained"],
+            request=body["request"],
+            read=self._rows_read(body),
+            held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
         )
         self.manifests[kept.number] = kept
         if max(self.manifests) > kept.number:
@@ -186,22 +203,49 @@ class Promises(Watcher):
         self.counts["completed by a fenced attempt"] += 1
         self._late[kept.attempt] += 1
         if self._late[kept.attempt] > 1:
-            self._break(f"attempt {kept.attempt} completes checkpoint {kept.number}, its second one since it is fenced")
+            self.break_promise(f"attempt {kept.attempt} completes checkpoint {kept.number}, its second one since it is fenced")
 
     def _check_completed(self, kept: Kept) -> None:
         gone = [path for path in kept.named if self._site.disk.get(f"{HOME}/{path}") is None]
         gone += [path for path in self._files(kept) if self._site.disk.get(path) is None]
         if gone:
-            self._break(f"checkpoint {kept.number} names what is not there: {gone}")
+            self.break_promise(f"checkpoint {kept.number} names what is not there: {gone}")
         if kept.parent is not None and (kept.incarnation, kept.parent) not in self.known:
-            self._break(f"checkpoint {kept.number} continues {kept.parent}, which never was one of its incarnation")
+            self.break_promise(f"checkpoint {kept.number} continues {kept.parent}, which never was one of its incarnation")
         prefixes = {sink: self._prefix(kept, sink) for sink in kept.rows}
         for sink, rows in prefixes.items():
             if rows != list(range(len(rows))):
-                self._break(f"checkpoint {kept.number} holds {rows} for {sink}")
+                self.break_promise(f"checkpoint {kept.number} holds {rows} for {sink}")
+        if self._site.windows:
+            self._check_held(kept)
+            return
         counts = [len(prefixes[sink]) for sink in ("copied", "again")]
         if counts[0] < counts[1] or (kept.aligned and counts[0] != counts[1]):
-            self._break(f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second")
+            self.break_promise(
+                f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second"
+            )
+
+    def _check_held(self, kept: Kept) -> None:
+        """Each row that was read is in a table or held back by one stage; by none after a drain, and else by each as long as it is open."""
+        first, last = (len(self._prefix(kept, sink)) for sink in ("copied", "again"))
+        behind, name = sum(kept.held.values()), f"checkpoint {kept.number}"
+        if kept.read != first + kept.held["copied"] or kept.read < last + behind:
+            self.break_promise(f"{name} holds {first} and {last} rows of {kept.read}, and {kept.held} are held back")
+        if kept.aligned and kept.read != last + behind:
+            self.break_promise(f"{name} is aligned and has {kept.read - last - behind} rows in flight")
+        if kept.drained and behind:
+            self.break_promise(f"{name} is drained, and {kept.held} are held back")
+        if not kept.drained and (first > max(kept.read - HELD, 0) or last > max(first - HELD * (len(kept.held) - 1), 0)):
+            self.break_promise(f"{name} is not drained, and {first} and {last} rows of {kept.read} have been handed on")
+
+    def _kept_file(self, cut: dict[str, Any], log: str) -> bytes | None:
+        """What a checkpoint keeps of the last batch of a stage."""
+        stored = {file["path"]: file["stored"] for file in cut["files"]}.get(f"{log}/{cut['batch']}")
+        return None if stored is None else self._site.disk.get(f"{HOME}/{stored}")
+
+    def _rows_read(self, body: dict[str, Any]) -> int:
+        data = self._kept_file(body["stages"]["copied"], "offsets")
+        return 0 if data is None else int(json.loads(data.decode().split("\n")[2])["reservoirVersion"])
 
     def _channel(self, channel: dict[str, Any]) -> Iterable[str]:
         lines = (self._site.disk.get(f"{HOME}/{channel['path']}") or b"").splitlines()
@@ -210,6 +254,10 @@ class Promises(Watcher):
 
     def _files(self, kept: Kept) -> Iterable[str]:
         return (*(path for files in kept.added.values() for path in files), *kept.in_flight)
+
+    def is_public(self, kept: Kept) -> bool:
+        """Whether every table has reached a checkpoint."""
+        return all(self._reached(path, f"{kept.incarnation}/{sink}") >= kept.number for sink, path in kept.tables.items())
 
     def _is_needed(self, kept: Kept) -> bool:
         """Whether it is the way back, or not public yet; not once its incarnation was closed."""
@@ -227,11 +275,12 @@ class Promises(Watcher):
         for path in paths:
             data = self._site.disk.get(path)
             if data is None:
-                self._break(f"{path} is named and is not there")
+                self.break_promise(f"{path} is named and is not there")
             else:
                 found += json.loads(data)
         return found
 
-    def _break(self, promise: str) -> None:
+    def break_promise(self, promise: str) -> None:
+        """Ends the schedule, whoever catches what this does not raise."""
         self.broken.append(promise)
         self._site.world.trace.append(f"BROKEN: {promise}")

@@ -15,10 +15,10 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
-from spark_jobs.protocol.documents import OnRewind, Publish
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.launch import RunOptions, launch
 from tests.simulation.delta_tables import Tables
@@ -38,6 +38,19 @@ class Params(BaseModel):
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What somebody asks for, in the same words each time.
+
+    Args:
+        wanted: The kind.
+        drain: With a stop.
+    """
+
+    wanted: Wanted
+    drain: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a schedule is about.
 
@@ -50,6 +63,8 @@ class Plan:
         rewinds: Now and then a start begins anew.
         published_late: Somebody else publishes once the rest is over.
         rows: So many rows come in.
+        windows: Every stage holds rows back, until the watermark has passed them.
+        stops: What is asked for, by several askers at once.
     """
 
     bounded: bool = False
@@ -59,6 +74,8 @@ class Plan:
     rewinds: bool = False
     published_late: bool = False
     rows: int = 8
+    windows: bool = False
+    stops: tuple[Ask, ...] = ()
 
     @staticmethod
     def drawn(random: Random) -> "Plan":
@@ -118,11 +135,11 @@ class Schedule:
 
     def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
         self.world = World(seed, chaos or Chaos())
-        self.plan = plan or Plan.drawn(self.world.random)
+        self.plan = plan or self.drawn(self.world.random)
         if self.plan.bounded:
             self.world.chaos.reboots = 0
         disk = Disk(self.world)
-        self.site = Site(self.world, disk, Tables(self.world), {} if self.plan.bounded else None)
+        self.site = Site(self.world, disk, Tables(self.world), {} if self.plan.bounded else None, windows=self.plan.windows)
         self.promises = Promises(self.site)
         self.home = self.site.files(HOME)
         self.hosts = [Host("one"), Host("two")]
@@ -135,6 +152,11 @@ class Schedule:
         for sink in SINKS:
             self.promises.watch(self.site.tables.make(f"{WAREHOUSE}/{sink}"))
         self.world.each_step.append(self.promises.check)
+
+    @staticmethod
+    def drawn(random: Random) -> Plan:
+        """What a schedule is about that is given no plan."""
+        return Plan.drawn(random)
 
     def run(self, guard: Guard | None = None) -> Outcome:
         """Runs to the end.
@@ -156,7 +178,7 @@ class Schedule:
         test = Process("test", Host("elsewhere"), mortal=False)
         self.world.spawn(test, "input", self._deliver)
         supervisors = [self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in (1, 2)]
-        askers = [self.world.spawn(test, "asker", self._ask)]
+        askers = self._askers(test)
         if self.plan.external and not self.plan.published_late:
             askers += [self.world.spawn(test, f"publisher-{n}", self._publish_now_and_then) for n in (1, 2)]
         self.world.run(lambda: all(actor.done for actor in supervisors), 60_000)
@@ -164,6 +186,9 @@ class Schedule:
         self._finish()
         self.world.run(lambda: all(actor.done for actor in askers), 60_000)
         self._check_end()
+
+    def _askers(self, test: Process) -> list[Actor]:
+        return [self.world.spawn(test, "asker", self._ask)]
 
     def _deliver(self) -> None:
         while self.site.input.rows < self.plan.rows:
@@ -193,12 +218,16 @@ class Schedule:
 
     def _launch(self, options: RunOptions) -> None:
         try:
-            launch(pipeline_of(self.plan), self.home, {"warehouse": WAREHOUSE}, options, lambda: NO_SPARK)
+            answer = launch(pipeline_of(self.plan), self.home, {"warehouse": WAREHOUSE}, options, lambda: NO_SPARK)
             self.errors["none"] += 1
+            self._has_succeeded(answer)
         except StreamPipelineError as error:
             self.errors[type(error).__name__] += 1
             self.world.trace.append(f"{type(error).__name__}: {error.failed}")
             self.refusals.append(f"{type(error).__name__}: {error.failed} {error.remedy}")
+
+    def _has_succeeded(self, answer: StartResponse) -> None:
+        """What a driver that ends with success has to have done."""
 
     def _publish_now_and_then(self) -> None:
         for _ in range(12):
@@ -214,17 +243,20 @@ class Schedule:
             self.errors[f"publisher: {type(error).__name__}"] += 1
 
     def _ask(self) -> None:
-        requests = CheckpointRequests(self.home)
         for number in range(4):
             request = request_id(str(number))
             for _ in range(20):
                 self.world.sleep(self.world.random.uniform(0.0, 2.0))
-                try:
-                    answer = requests.ask(request)
-                except StreamPipelineError:
-                    continue
-                if answer is not None and self.answers.setdefault(request, answer) != answer:
-                    raise Violation(f"{request} was answered twice: {self.answers[request]} and {answer}")
+                self._ask_once(request)
+
+    def _ask_once(self, request: RequestId, *, drain: bool = False) -> CheckpointResponse | None:
+        try:
+            answer = CheckpointRequests(self.home).ask(request, drain=drain)
+        except StreamPipelineError:
+            return None
+        if answer is not None and self.answers.setdefault(request, answer) != answer:
+            raise Violation(f"{request} was answered twice: {self.answers[request]} and {answer}")
+        return answer
 
     def _finish(self) -> None:
         """Whatever has happened, attempts that nothing befalls come to the end; a refusal is obeyed as its remedy says."""

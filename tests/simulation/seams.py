@@ -1,6 +1,7 @@
 """Where the product meets Spark, threads, clocks and the operating system: what stands there in a world. All else is the product's own."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import tenacity.nap
 
+from spark_jobs.checkpoint import savepoint, savepoint_files
 from spark_jobs.control import checkpoint_requests
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol import codec, ids
+from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import (
@@ -22,6 +25,7 @@ from spark_jobs.runtime import (
     gate,
     pinning,
     private_log,
+    requested_checkpoints,
     restarting,
     restore,
     round_run,
@@ -34,6 +38,7 @@ from spark_jobs.runtime.plan import BatchFacts
 from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
+from tests.simulation.storage import SimulatedFiles
 from tests.simulation.threads import OneAfterTheOther, SimulatedLock, holding, threading_in, time_in
 
 _LOOK_EVERY_S = 2.0
@@ -41,9 +46,11 @@ _BACK_OFF_S = 0.2
 
 
 class _Heartbeat:
-    """Tells nobody anything."""
+    """Tells the world of stops, and nobody of anything else."""
 
-    def __init__(self, *_: object, **__: object) -> None: ...
+    def __init__(self, site: Site, *_: object, **__: object) -> None:
+        self.stop = site.told
+        self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING)))
 
     def __enter__(self) -> "_Heartbeat":
         return self
@@ -89,6 +96,10 @@ def _cancellation(site: Site) -> type[Cancellation]:
     return Looking
 
 
+def _opener(site: Site) -> Callable[[str], SimulatedFiles]:
+    return lambda url: site.files(url.removeprefix("file://"))
+
+
 def _size_bytes(site: Site, path: str, table_uri: str) -> int | None:
     site.world.pause(f"stat {path}")
     found = site.disk.get(path)
@@ -116,7 +127,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
-        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (checkpoint_try, pinning, restore)),
+        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (checkpoint_try, pinning, restore, savepoint)),
         *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
@@ -129,7 +140,8 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "driver_log", lambda *_: nullcontext()),
         (application, "bounded_outputs", lambda *_: nullcontext()),
         (application, "Cancellation", _cancellation(site)),
-        (application, "Heartbeat", _Heartbeat),
+        (application, "Heartbeat", partial(_Heartbeat, site)),
+        *((module, "open_files", _opener(site)) for module in (requested_checkpoints, savepoint, savepoint_files)),
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta
         (application, "check_shared", lambda *_: None),

@@ -5,7 +5,7 @@ batch again. Everything around it is the product's own: the stage, its query, it
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.api.source import Source
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import PinnedInput, Publisher
+from spark_jobs.protocol.documents import PinnedInput, Publisher, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
@@ -33,9 +33,11 @@ from spark_jobs.runtime.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry,
 from spark_jobs.runtime.stage import StageOutput, StageRun
 from spark_jobs.runtime.staging import file_prefix
 from spark_jobs.runtime.tables import StagingTable
+from spark_jobs.storage.files import local_path
 from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
 from tests.simulation.storage import Disk, SimulatedFiles
 from tests.simulation.threads import SimulatedThread
+from tests.simulation.windows import Windows
 from tests.simulation.world import Interrupted, World
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -71,6 +73,10 @@ class Site:
     locks: dict[str, str] | None = None
     """Those of the home, where they hold across hosts; None: a host does not see another one's."""
     input: Input = field(default_factory=Input)
+    windows: bool = False
+    """Whether every stage holds rows back."""
+    told: Callable[[StopStatus], None] = lambda status: None
+    """Told what people are, of a stop."""
 
     def files(self, path: str) -> SimulatedFiles:
         return SimulatedFiles(self.disk, path)
@@ -165,6 +171,7 @@ class Query:
     def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], writer: Any, trigger: Mapping[str, Any]) -> None:
         self._site, self._log, self._bounds, self._writer, self._trigger = site, log, bounds, writer, trigger
         self._files = site.files(f"{log.files.url.removeprefix('file://')}/{log.directory}")
+        self._windows = Windows(log, site.windows)
         self._failure: BaseException | None = None
         self._thread = SimulatedThread(site.world, target=self._run, name=f"query-{log.directory.split('/')[1]}")
         self._thread.start()
@@ -202,17 +209,19 @@ class Query:
             last, batch = self._log.last_commit(), self._log.last_offsets()
             if batch <= last:
                 lines = self._plan(last, available)
+                if lines is None and self._windows.lets_go(last):
+                    lines = list(self._lines(last))
                 if lines is None and "processingTime" not in self._trigger:
                     return
                 if lines is None:
                     self._site.world.sleep(0.1)
                     continue
                 batch = BatchId(last + 1)
-                entry = OffsetEntry(OFFSETS_VERSION, {"batchWatermarkMs": 0}, tuple(lines))
+                entry = OffsetEntry(OFFSETS_VERSION, {"batchWatermarkMs": self._windows.watermark(last)}, tuple(lines))
                 self._files.write_volatile(f"offsets/{batch}", entry.to_bytes())
-            self._writer(Rows(self._rows(batch), SimpleNamespace()), batch)
-            commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})
-            self._files.write_volatile(f"commits/{batch}", f"v2\n{commit}".encode())
+            rows, commit = self._windows.result(batch, self._rows(batch))
+            self._writer(Rows(rows, SimpleNamespace()), batch)
+            self._files.write_volatile(f"commits/{batch}", f"v2\n{json.dumps(commit)}".encode())
             if "once" in self._trigger:
                 return
 
@@ -314,6 +323,8 @@ def build_stage(
     outlet = _outlet(site, stage, round_site, frame)
     private = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)
     private.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, outlet.public.facts if outlet.public else {})
+    if site.windows:  # Spark makes it with the first batch; before that nothing looks
+        site.disk.put(f"{local_path(work, log.directory)}/state/0/held", b"")
     return StageRun(
         stage=stage,
         query_name=stage.name,

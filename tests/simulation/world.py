@@ -138,7 +138,7 @@ class World:
                 work()
             except (Crashed, Interrupted):
                 pass
-            except BaseException as error:  # noqa: BLE001 - an actor's edge: the test looks at it
+            except BaseException as error:  # noqa: BLE001 - an actor's edge: raised where the world runs
                 actor.failure = error
 
         actor = Actor(f"{process.name}/{name}", process, greenlet(live, self._hub))
@@ -260,6 +260,8 @@ class World:
         actor.greenlet.switch()
         if actor.done:
             self._forget(actor)
+        if actor.failure is not None:
+            raise actor.failure
 
     def _strikes(self, actor: Actor) -> bool:
         """Whether something befalls the process of the actor whose turn it is."""

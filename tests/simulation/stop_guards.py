@@ -1,0 +1,141 @@
+"""The guards of stops and drains, each with a way to switch it off; see :mod:`tests.simulation.guards`.
+
+Not here is what seldom matters and has a test of its own: that nothing goes on where a drain was given up (tests/unit).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint import savepoint
+from spark_jobs.checkpoint.savepoint_files import PARTS
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.runtime import running_pipeline
+from spark_jobs.runtime.application import Application
+from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.stopping import Stop
+from spark_jobs.storage.files import Files
+from tests.simulation.guards import Guard
+from tests.simulation.schedules import Ask, Plan
+from tests.simulation.stages import Site
+from tests.simulation.stop_schedules import DRAIN, ROWS, STOP, chaos_of_stops
+from tests.simulation.world import Chaos
+
+_DRAINS = Plan(rows=ROWS, windows=True, stops=(DRAIN,))
+_LONG_DRAINS = replace(_DRAINS, rows=40)
+_STOPS = Plan(rows=ROWS, windows=True, stops=(STOP, STOP, STOP))
+_SAVING = Plan(rows=ROWS, windows=True, stops=(STOP, Ask(Wanted.SAVEPOINT)))
+_NONE = replace(chaos_of_stops(), kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
+
+
+def _killed_at(*at: str) -> Callable[[], Chaos]:
+    return lambda: replace(_NONE, kills=3, at=at, odds=0.5)
+
+
+def _frozen_at(*at: str) -> Callable[[], Chaos]:
+    return lambda: replace(_NONE, freezes=4, at=at, odds=0.4, frozen_steps=(500, 4_000))
+
+
+def _no_mark(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(running_pipeline, "begin_drain", lambda work, request: None)
+
+
+def _nobody_rolls_forward(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Application, "_finish_stop", lambda application, head: None)
+
+
+def _all_stops_win(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = Stop.__init__
+
+    def begin(stop: Stop, asked: Sequence[CheckpointRequest], *rest: Any) -> None:
+        real(stop, asked, *rest)
+        stop._others, stop._asked = [], list(asked)
+
+    patch.setattr(Stop, "__init__", begin)
+
+
+def _drains_go_on_from_the_checkpoint(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningPipeline, "_take_over_stops", lambda pipeline: None)
+
+
+def _stops_are_answered_at_once(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = RunningPipeline._complete
+
+    def complete(pipeline: RunningPipeline, due: Any) -> Any:
+        return None if due.find_cut == pipeline._where_they_begin else real(pipeline, due)
+
+    patch.setattr(RunningPipeline, "_complete", complete)
+
+
+def _a_fenced_attempt_answers(site: Site, patch: pytest.MonkeyPatch) -> None:
+    def turn_down(requests: RequestedCheckpoints, asked: Sequence[CheckpointRequest], error: Any) -> None:
+        requests._answer(requests._failure(request, error) for request in asked)
+
+    patch.setattr(RequestedCheckpoints, "turn_down", turn_down)
+
+
+def _what_fails_is_told(site: Site, patch: pytest.MonkeyPatch) -> None:
+    def tell(pipeline: RunningPipeline, request: CheckpointRequest, error: StreamPipelineError) -> Any:
+        raise error
+
+    patch.setattr(RunningPipeline, "_complete_all_the_same", tell)
+
+
+def _an_export_begins_anew(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = savepoint._copy_all
+
+    def copy_all(target: Files, needed: Any) -> Any:
+        for part in set(PARTS) & set(target.names("")):
+            target.delete(part)
+        return real(target, needed)
+
+    patch.setattr(savepoint, "_copy_all", copy_all)
+
+
+def _answered_before_it_is_public(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
+
+
+_IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
+_GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create responses/stop"), frozen_steps=(500, 4_000))
+STOP_GUARDS = [
+    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=33),
+    Guard(
+        "a stop that did not finish is rolled forward",
+        _nobody_rolls_forward,
+        _DRAINS,
+        _killed_at("create responses/stop"),
+        hint=2,
+    ),
+    Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=2),
+    Guard(
+        "a drain is asked for again where rows are read again",
+        _drains_go_on_from_the_checkpoint,
+        _DRAINS,
+        chaos_of_stops,
+        hint=39,
+    ),
+    Guard(
+        "an attempt that takes over stops takes the next number first",
+        _stops_are_answered_at_once,
+        _DRAINS,
+        chaos_of_stops,
+        hint=4,
+    ),
+    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=10),
+    Guard(
+        "a stop whose checkpoint is there has not failed", _what_fails_is_told, _STOPS, lambda: replace(_NONE, faults=30), hint=5
+    ),
+    Guard(
+        "whoever makes a savepoint leaves what is right",
+        _an_export_begins_anew,
+        _SAVING,
+        _frozen_at("create savepoint.json"),
+        hint=38,
+    ),
+    Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
+]

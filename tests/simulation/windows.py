@@ -1,0 +1,57 @@
+"""What stands for Spark's windows, joins and timers: rows that are held back until the watermark has passed them.
+
+Row N has the event time N, and is handed on once the watermark is past it; the watermark follows the newest row by a delay. What comes
+behind the watermark is late and dropped, as Spark does. The state is kept in the entries of the commit log, beside what Spark writes there.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
+
+DELAY = 1
+HELD = DELAY + 1
+"""So many rows a stage holds back in the end, unless it is drained."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What one stage holds back.
+
+    Args:
+        log: The logs of its query.
+        wanted: Whether it holds back anything.
+    """
+
+    log: SparkLog
+    wanted: bool
+
+    def watermark(self, last: BatchId) -> int:
+        """That of the batch after ``last``."""
+        return self.log.next_watermark_ms(last) if self.wanted and last != NO_BATCH else 0
+
+    def lets_go(self, last: BatchId) -> bool:
+        """Whether a batch without rows would hand something on."""
+        return self.wanted and last != NO_BATCH and self.watermark(last) > self.log.offsets(last).watermark_ms
+
+    def result(self, batch: BatchId, rows: Sequence[int]) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """What a batch hands on, and what is committed for it."""
+        commit: dict[str, Any] = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {}}
+        if not self.wanted:
+            return tuple(rows), commit
+        watermark, before = self.log.offsets(batch).watermark_ms, self._held(batch - 1)
+        kept = [*before, *(row for row in rows if row >= watermark)]
+        commit["nextBatchWatermarkMs"] = max(watermark, max(rows, default=0) - DELAY)
+        commit["held"] = [row for row in kept if row >= watermark]
+        return tuple(row for row in before if row < watermark), commit
+
+    def _held(self, batch: int) -> list[int]:
+        return [] if batch < 0 else held_in(self.log.files.read(f"{self.log.directory}/commits/{batch}"))
+
+
+def held_in(commit: bytes) -> list[int]:
+    """The rows that a stage holds back after a batch, by its entry in the commit log."""
+    return list(json.loads(commit.decode().split("\n")[1]).get("held", []))
