@@ -35,6 +35,7 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.PERSIST_STATE,
         Step.CHANNEL_CREATE,
         Step.RESTORE_BEGIN,
+        Step.RESCALE,
         Step.RESTORE_END,
         Step.DISCARD,
         Step.SAVEPOINT_BEGIN,
