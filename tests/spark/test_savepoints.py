@@ -269,3 +269,41 @@ def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_pa
         changes.add(9, "insert")
         running.until(lambda: public_count(site.tables / "latest") == 1)
     assert public(site.tables / "latest", ["id", "seq"]) == {(1, 9): 1}
+
+
+def widening(site: Site, events: Events, *columns: str) -> Pipeline:
+    """A sink that takes columns in, beside a stage that reads what it stages."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    events.source(pipeline)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied"), schema_evolution="add_columns"))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", *((F.col("id") * 2).alias(column) for column in columns))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "again")))
+    def again(copied: DataFrame) -> DataFrame:
+        return copied.select("id")
+
+    return pipeline
+
+
+@pytest.mark.parametrize("code", [(), ("twice",), ("twice", "more")], ids=["the old code", "the new code", "newer code"])
+def test_a_savepoint_is_gone_on_from_although_its_table_has_gained_columns(
+    site: Site, events: Events, tmp_path: Path, code: tuple[str, ...]
+) -> None:
+    stopped(site, widening(site, events), events, tmp_path / "savepoint")
+    events.add(100)
+    with Running(site.spark, widening(site, events, "twice"), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 251)
+    events.add(100)
+    with Running(
+        site.spark, widening(site, events, *code), site.home, options=restored(tmp_path / "savepoint", keep=True)
+    ) as running:
+        running.until(lambda: len(ids(site, "again")) == 251 + 200)
+    assert ids(site, "copied") == ids(site, "again") == sorted([*range(351), *range(151, 251)])
+    table = site.spark.read.format("delta").load(str(site.tables / "copied"))
+    assert table.columns == ["id", *(code or ("twice",))]
+    written = table.where("id >= 251").select("id", "twice").collect()
+    assert {(row["id"], row["twice"]) for row in written} == {
+        (number, number * 2 if code else None) for number in range(251, 351)
+    }
