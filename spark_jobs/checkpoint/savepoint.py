@@ -7,7 +7,8 @@ outside, so it can be moved; it shares no file with the home, so what happens to
 Invariants:
 
 1. A savepoint exists if and only if ``savepoint.json`` does. It is written when everything that it names is durable, and deleted first.
-2. A directory is written only if it is empty, or if it was this savepoint that was begun there.
+2. A directory is written only if it is empty, or if it was this savepoint that was begun there. Several may be at the same one: nobody
+   deletes a file that is right, so whoever ends it first has ended it.
 3. Which checkpoints' rows it has is in its manifest, and does not depend on what has become public meanwhile.
 """
 
@@ -15,12 +16,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
@@ -218,7 +220,11 @@ def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId
         target.sync(SAVEPOINT)
         return found
     if _BEGUN in names:
-        if target.read(_BEGUN) != _identity(manifest, request):
+        try:
+            begun = target.read(_BEGUN)
+        except NotFoundError:  # another try has come to its end
+            return _standing(home, manifest, target, request)
+        if begun != _identity(manifest, request):
             raise _refused(target, "another savepoint was begun there")
     elif names:
         raise _refused(target, f"it is not empty: it has {names[0]}")
@@ -229,8 +235,6 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
     needed = needed_files(home, manifest)
     with step(Step.SAVEPOINT_BEGIN):
         target.create(_BEGUN, _identity(manifest, request))
-        for part in set(PARTS) & set(target.names("")):  # of a try that did not come to its end: some of it may be torn
-            target.delete(part)
     files = _copy_all(target, needed)
     savepoint = Savepoint(
         nonce=manifest.nonce,
@@ -264,13 +268,25 @@ def _copy_all(target: Files, needed: Mapping[str, NeededFile]) -> tuple[Savepoin
 
 def _copy(target: Files, path: str, file: NeededFile) -> Digest:
     try:
-        found = target.copy(file.source, path)
+        found = _copy_once(target, path, file.source)
     except NotFoundError as error:
         raise altered(f"file://{file.source.parent}", file.source.name, file.sha256, None) from error
     if not file.is_right(found):
         expected, here = (file.sha256, found.sha256) if file.sha256 else (f"{file.size_bytes} bytes", f"{found.size_bytes}")
         raise altered(f"file://{file.source.parent}", file.source.name, expected, here)
     return found
+
+
+def _copy_once(target: Files, path: str, source: Path) -> Digest:
+    """Copies a file that another try may have copied: one that is right stays, because that try may be at it still, on another host."""
+    try:
+        return target.copy(source, path)
+    except AlreadyExistsError:
+        found = target.digest(path)
+    if found == open_files(str(source.parent)).digest(source.name):
+        return found
+    target.delete(path)  # its host has gone down before it was durable
+    return target.copy(source, path)
 
 
 def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:

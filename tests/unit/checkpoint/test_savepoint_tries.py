@@ -1,0 +1,82 @@
+"""Several tries at one savepoint: of an attempt that has died, or of two that do not know of each other."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.checkpoint.savepoint import _identity, verify
+from spark_jobs.protocol.errors import StorageError
+from spark_jobs.storage.files import Digest
+from spark_jobs.storage.local import LocalFiles
+from tests.support.savepoint_site import SavepointSite
+from tests.unit.checkpoint.test_savepoint import REQUEST, Damage, alter, cut_off, site, taken, target_of
+
+__all__ = ["site"]
+
+
+class Meanwhile(LocalFiles):
+    """Somebody else does something right before the savepoint exists."""
+
+    def __init__(self, place: Path, do: Callable[[], object]) -> None:
+        super().__init__(str(place))
+        self._do = do
+
+    def create(self, path: str, data: bytes) -> None:
+        if path == "savepoint.json":
+            self._do()
+        super().create(path, data)
+
+
+class Away(LocalFiles):
+    """A disk that nothing can be copied to."""
+
+    def copy(self, source: Path, path: str) -> Digest:
+        raise StorageError("The disk is away.")
+
+
+def test_another_try_that_begins_and_dies_meanwhile_takes_nothing_away(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
+
+    def begin_and_die() -> None:
+        with pytest.raises(StorageError):
+            taken(site, manifest, Away(str(site.root / "savepoint")))
+
+    found = taken(site, manifest, Meanwhile(site.root / "savepoint", begin_and_die))
+    assert verify(target_of(site)) == found
+
+
+class EndsMeanwhile(LocalFiles):
+    """Another try comes to its end between a look at the directory and the next."""
+
+    def __init__(self, place: Path, end: Callable[[], object]) -> None:
+        super().__init__(str(place))
+        self._end = end
+
+    def read(self, path: str) -> bytes:
+        if path == "exporting.json":
+            self._end()
+        return super().read(path)
+
+
+def test_another_try_that_comes_to_its_end_meanwhile_has_made_it(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    target_of(site).create("exporting.json", _identity(manifest, REQUEST))
+    found = taken(site, manifest, EndsMeanwhile(site.root / "savepoint", lambda: taken(site, manifest)))
+    assert verify(target_of(site)) == found
+
+
+@pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
+def test_what_an_earlier_try_has_left_torn_is_copied_again(site: SavepointSite, damage: Damage) -> None:
+    manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
+
+    def die() -> None:
+        raise StorageError("The host goes down.")
+
+    with pytest.raises(StorageError):
+        taken(site, manifest, Meanwhile(site.root / "savepoint", die))
+    for path in (site.root / "savepoint").rglob("*"):
+        if path.is_file() and path.name != "exporting.json":
+            damage(path)
+    again = taken(site, manifest)
+    assert verify(target_of(site)) == again
