@@ -102,7 +102,7 @@ class Application:
             return standing
         with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
             try:
-                answer = channel.respond(self._run(request))
+                answer = _told(channel.respond(self._run(request)))
                 self._turn_down_late(answer)
                 return answer
             except FencedError:
@@ -306,9 +306,14 @@ class Application:
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:
     """The answer that was given before; raises it where it is an error."""
     standing = channel.response(request.request)
-    if standing is not None and standing.error is not None:
-        raise reported_error(standing.error)
-    return standing
+    return None if standing is None else _told(standing)
+
+
+def _told(answer: StartResponse) -> StartResponse:
+    """The answer that stands, which may be another driver's; raises it where it is an error."""
+    if answer.error is not None:
+        raise reported_error(answer.error)
+    return answer
 
 
 def _refuse_unpublishable(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> None:

@@ -12,9 +12,10 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import AttemptDocument, RunState, StartRequest, Status, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, RunState, StartRequest, StartResponse, Status, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, InvalidPipelineError, RunCancelledError
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RoundNumber, RunId, WorkDirectoryId
+from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.launch import launch_requested
 from spark_jobs.storage.local import LocalFiles
 from tests.support import small_pipeline
@@ -115,3 +116,24 @@ def test_a_request_that_was_given_up_before_its_driver_came_starts_no_spark(home
     with pytest.raises(InterruptedRunError, match="It has not begun in time"):
         home.launch()
     assert home.channel.attempts.numbers() == []
+
+
+def test_a_run_whose_request_another_driver_has_answered_with_an_error_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+
+    def run(self: Application, request: StartRequest) -> StartResponse:
+        home.channel.respond_failure(request, InvalidPipelineError("The other driver cannot run it."))
+        return StartResponse(
+            request=request.request,
+            attempt=request.attempt,
+            run=request.run,
+            checkpoint=None,
+            sinks={},
+            answered_at=datetime.now(UTC),
+        )
+
+    monkeypatch.setattr(Application, "_run", run)
+    with pytest.raises(InvalidPipelineError, match="The other driver cannot run it"):
+        launch_requested(small_pipeline.pipeline, home.files, home.request.request, no_spark)
