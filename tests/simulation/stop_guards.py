@@ -124,7 +124,7 @@ STOP_GUARDS = [
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=4,
+        hint=227,
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=10),
     Guard(
@@ -135,7 +135,7 @@ STOP_GUARDS = [
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=38,
+        hint=369,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
 ]
