@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from airflow_provider.driver_log import last_lines
 from airflow_provider.driver_probe import probe_driver
-from airflow_provider.facts import run_facts
 from airflow_provider.homes import check_place, open_home, open_root
 from airflow_provider.local_driver import LocalDriver, start_local_driver
 from airflow_provider.looking import first_look, look_for_answer
@@ -278,10 +277,6 @@ class StreamPipelineHook(BaseHook):
     def manifests(self, home: str) -> list[Manifest]:
         """All checkpoints that can be used, newest first."""
         return CheckpointStore(self.files(home)).manifests()[::-1]
-
-    def facts(self, home: str, answer: StartResponse) -> dict[str, Any]:
-        """What a run has left; see :func:`airflow_provider.facts.run_facts`. ``answer`` names a checkpoint."""
-        return run_facts(self.files(home).url, answer, self.kept(home, answer))
 
     def kept(self, home: str, answer: StartResponse) -> Manifest | None:
         """The checkpoint that a run was answered with; None where it was discarded since."""

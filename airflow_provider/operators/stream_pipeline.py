@@ -13,7 +13,7 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.charge import Charge
 from airflow_provider.clocks import monotonic_at
 from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
-from airflow_provider.facts import live_facts, log_result
+from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.goals import Goal, WaitFor
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.identity import run_id_of
@@ -269,7 +269,8 @@ class StreamPipelineOperator(BaseOperator):
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
         self._in_charge.let_end(_EXIT_WAIT_S)
-        facts, manifest = self.hook.facts(self.home, answer), self.hook.kept(self.home, answer)
+        manifest = self.hook.kept(self.home, answer)
+        facts = run_facts(self.hook.files(self.home).url, answer, manifest)
         log_result(self.log, facts, manifest.run if manifest is not None else None)
         emit_tables(self, context, facts)
         return facts

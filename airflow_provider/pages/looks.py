@@ -61,9 +61,8 @@ class Look:
     @property
     def checkpoint(self) -> CheckpointId | None:
         """The checkpoint, also where it was discarded since."""
-        return (
-            self.manifest.checkpoint if self.manifest is not None else self.answer.checkpoint if self.answer is not None else None
-        )
+        known = self.manifest or self.answer
+        return None if known is None else known.checkpoint
 
     def results(self) -> dict[SinkName, SinkResult]:
         """The tables as the run has left them; empty while it has not ended."""

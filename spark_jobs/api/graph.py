@@ -133,11 +133,12 @@ def build_graph(
         _check_delays(name, sources.values())
     _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
+    endless = not all(source.bounded for source in sources.values())
     for stage_name in order:
         nodes[stage_name] = declared[stage_name].placed(
             MappingProxyType({argument: nodes[read] for argument, read in declared[stage_name].inputs.items()}),
             publish,
-            endless=not all(source.bounded for source in sources.values()),
+            endless=endless,
         )
     placed = [node for node in nodes.values() if isinstance(node, Stage)]
     for node in placed:

@@ -23,7 +23,7 @@ from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
 from spark_jobs.cli.options import AllowDrained, AllowDropped, Entry, Params, ParamsFile, Restore, parameters
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import OnEnd, OnRewind, StartRequest
+from spark_jobs.protocol.documents import OnEnd, OnRewind, RestoreFrom, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
@@ -71,8 +71,8 @@ def validate(
             raise InvalidParameterError(
                 "--restore says how a home goes on, and no home is given.", safe="Nothing was changed.", remedy="Add --home URL."
             )
-        request = _request(RunId(run_id) if run_id else new_run_id(), bound.public(), on_end, fresh, on_rewind)
-        request = request.model_copy(update={"restore": savepoint})
+        run = RunId(run_id) if run_id else new_run_id()
+        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint)
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
             on_end=graph.on_end,
@@ -107,7 +107,9 @@ def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[Sin
     return found
 
 
-def _request(run: RunId, public: dict[str, Any], on_end: OnEnd | None, fresh: bool, on_rewind: OnRewind) -> StartRequest:
+def _request(
+    run: RunId, public: dict[str, Any], on_end: OnEnd | None, fresh: bool, on_rewind: OnRewind, restore: RestoreFrom | None
+) -> StartRequest:
     """The request that a start would write."""
     attempt = AttemptNumber(1)
     return StartRequest(
@@ -119,6 +121,7 @@ def _request(run: RunId, public: dict[str, Any], on_end: OnEnd | None, fresh: bo
         on_end=on_end,
         fresh=fresh,
         on_rewind=on_rewind,
+        restore=restore,
     )
 
 
@@ -174,10 +177,13 @@ def outlook(decision: Decision) -> Outlook:
             what = f"A start would begin round {number} {after}, and read what has arrived until then."
             return Outlook(decision="begin", explanation=what, round=number, checkpoint=parent)
         case BeginIncarnation(number, follows, on_rewind):
-            public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}
-            anew = f"begin anew with round {number}{public.get(on_rewind, '')}" if follows else "begin here for the first time"
+            public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}.get(
+                on_rewind, ""
+            )
             if isinstance(decision, BeginFromSavepoint):
-                anew = f"begin round {number} with the savepoint{public.get(on_rewind, '')}"
+                anew = f"begin round {number} with the savepoint{public}"
+            else:
+                anew = f"begin anew with round {number}{public}" if follows else "begin here for the first time"
             return Outlook(decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=None)
 
 

@@ -45,7 +45,7 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.adoption import check_stages, old_offsets
 from spark_jobs.runtime.attempt import begin_attempt, build_work_directory, check_first, check_partitions
 from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.decision import Answer, Continue, Decision, decide
+from spark_jobs.runtime.decision import Answer, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.facts import read_facts
 from spark_jobs.runtime.heartbeat import Heartbeat
@@ -125,7 +125,7 @@ class Application:
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
         self._finish_stop(facts.head)
-        given = self._given_before(request, facts.head)
+        given = self._given_before(request, facts)
         if given is not None:
             return given
         start = savepoint_start(self.home, self.pipeline, request, facts)
@@ -181,13 +181,15 @@ class Application:
                 return _success(request, *run_until_stopped(run, in_place=in_place))
             return _success(request, *run_to_its_end(run))
 
-    def _given_before(self, request: StartRequest, head: Manifest | None) -> StartResponse | None:
+    def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """The answer of a run that was stopped, where the pipeline has gone on since; its checkpoint may have been discarded."""
-        given, store = Channel(self.home).answer(request.run), CheckpointStore(self.home)
-        if given is None or given.checkpoint is None or head is None or given.checkpoint == head.checkpoint:
+        if facts.head is None or not any(attempt.run == request.run for attempt in facts.attempts):
+            return None  # a run that was stopped has had an attempt: for any other the answers need not be looked through
+        given = Channel(self.home).answer(request.run)
+        if given is None or given.checkpoint is None or given.checkpoint == facts.head.checkpoint:
             return None
         try:
-            kept = store.kept(given.checkpoint)
+            kept = CheckpointStore(self.home).kept(given.checkpoint)
         except CorruptDocumentError:  # as everywhere, it is none that counts: the run goes on without it
             return None
         if kept is not None and kept.checkpoint_kind is not CheckpointKind.STOP:
