@@ -324,3 +324,19 @@ class Schedule:
             rows = sorted(self.promises.rows(self.site.tables.by_path[f"{WAREHOUSE}/{sink}"]))
             if rows != list(range(self.plan.rows)):
                 raise Violation(f"table {sink} has {rows} of {self.plan.rows} rows")
+
+
+def repeatable(schedule: Schedule, arguments: str) -> Outcome:
+    """Runs a schedule.
+
+    Args:
+        schedule: The schedule.
+        arguments: How the command names it that repeats it.
+
+    Raises:
+        Violation: It breaks a promise; says how to repeat it.
+    """
+    try:
+        return schedule.run()
+    except Violation as violation:
+        raise Violation(f"{violation}\nrepeat with: python -m tests.simulation {arguments}") from violation

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.schedules import Outcome, Schedule
-from tests.simulation.world import Violation
+from tests.simulation.schedules import Outcome, Schedule, repeatable
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
@@ -28,10 +27,7 @@ def run(number: int) -> Outcome:
     Raises:
         Violation: It breaks a promise; says how to repeat it.
     """
-    try:
-        return Schedule(number).run()
-    except Violation as violation:
-        raise Violation(f"{violation}\nrepeat with: python -m tests.simulation {number}") from violation
+    return repeatable(Schedule(number), str(number))
 
 
 def test_every_promise_holds_whatever_befalls_and_everything_befalls() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.guards import Guard
-from tests.simulation.schedules import Outcome
+from tests.simulation.schedules import Outcome, repeatable
 from tests.simulation.stop_guards import STOP_GUARDS
 from tests.simulation.stop_schedules import StopSchedule
 from tests.simulation.world import Violation
@@ -31,10 +31,7 @@ def run(number: int) -> Outcome:
     Raises:
         Violation: It breaks a promise; says how to repeat it.
     """
-    try:
-        return StopSchedule(number).run()
-    except Violation as violation:
-        raise Violation(f"{violation}\nrepeat with: python -m tests.simulation --stops {number}") from violation
+    return repeatable(StopSchedule(number), f"--stops {number}")
 
 
 def breaks_a_promise(guard: Guard, number: int) -> bool:
