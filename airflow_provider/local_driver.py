@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
-from spark_jobs.storage.local import translated
+from spark_jobs.storage.os_errors import translated
 
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""

@@ -22,11 +22,11 @@ from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, ne
 from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Digest, Files, by_directory, create_document, local_path, read_document
+from spark_jobs.storage.files import Digest, Files, create_document, end_copies, local_path, read_document
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
@@ -259,10 +259,10 @@ def _copy_all(target: Files, needed: Mapping[str, NeededFile]) -> tuple[Savepoin
         digest = _copy(target, path, needed[path])
         return SavepointFile(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
 
-    with step(Step.SAVEPOINT_FILES), ThreadPoolExecutor(_AT_ONCE) as pool:
-        files = tuple(pool.map(place, sorted(needed)))
-        for synced in [pool.submit(target.sync, *paths) for paths in by_directory(needed)]:
-            synced.result()
+    with step(Step.SAVEPOINT_FILES):
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            files = tuple(pool.map(place, sorted(needed)))
+        end_copies(target, needed, _AT_ONCE)
     return files
 
 
@@ -281,7 +281,7 @@ def _copy_once(target: Files, path: str, source: Path) -> Digest:
     """Copies a file that another try may have copied: one that is right stays, because that try may be at it still, on another host."""
     try:
         return target.copy(source, path)
-    except AlreadyExistsError:
+    except ConflictError:
         found = target.digest(path)
     if found == open_files(str(source.parent)).digest(source.name):
         return found

@@ -16,7 +16,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.local import translated
+from spark_jobs.storage.os_errors import translated
 
 DRIVER_LOCK = "work/driver.lock"
 """Held by the driver's Python process from its first to its last moment."""

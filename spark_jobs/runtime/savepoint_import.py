@@ -41,7 +41,7 @@ from spark_jobs.runtime.pinning import place_of
 from spark_jobs.runtime.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staging import file_prefix
-from spark_jobs.storage.files import Digest, Files, by_directory, local_path
+from spark_jobs.storage.files import Digest, Files, end_copies, local_path
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
@@ -325,8 +325,7 @@ def _copy(opened: OpenedSavepoint, target: Files, paths: Mapping[str, str]) -> N
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(copy, paths))
-        for synced in [pool.submit(target.sync, *group) for group in by_directory(paths.values())]:
-            synced.result()
+    end_copies(target, paths.values(), _AT_ONCE)
 
 
 def _is_there(target: Files, path: str, expected: Digest) -> bool:

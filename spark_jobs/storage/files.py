@@ -10,6 +10,7 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -91,6 +92,7 @@ class Files(Protocol):
         Raises:
             NotFoundError: There is no such file.
             AlreadyExistsError: The name is taken.
+            ConflictError: Somebody has made the file meanwhile, or removed its directory.
         """
         ...
 
@@ -104,6 +106,10 @@ class Files(Protocol):
 
     def sync(self, *paths: str) -> None:
         """Makes files that somebody else wrote under the root durable, and their names."""
+        ...
+
+    def remove_unfinished(self, *paths: str) -> None:
+        """Removes what writers that died have left of files that are there now; one that is still at it finds the name taken."""
         ...
 
 
@@ -134,6 +140,17 @@ def by_directory(paths: Iterable[str]) -> list[list[str]]:
     for path in paths:
         found[path.rpartition("/")[0]].append(path)
     return list(found.values())
+
+
+def end_copies(files: Files, paths: Iterable[str], at_once: int) -> None:
+    """Makes copies that were made, or found to be right, durable; what earlier tries at them have left goes."""
+
+    def end(group: list[str]) -> None:
+        files.sync(*group)
+        files.remove_unfinished(*group)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(end, by_directory(paths)))
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

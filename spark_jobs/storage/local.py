@@ -6,58 +6,33 @@ shared file system; the unfinished name goes, and the directory is fsynced. A cr
 nobody sees, or the whole file.
 
 An unfinished file is called ``.<name>.<random>.tmp``. One that a crash has left is removed by the next create or replace of the
-same name, and a day later by any in the same directory. A writer so slow that its file is removed under its hands is told to
+same name, or on request, and a day later by any in the same directory. A writer so slow that its file is removed under its hands is told to
 look again.
 """
 
 import errno
 import os
 import re
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import (
-    AccessDeniedError,
-    AlreadyExistsError,
-    ConflictError,
-    InvalidParameterError,
-    MissingRequirementError,
-    NotFoundError,
-    OutcomeUnknownError,
-    StorageError,
-    StorageFullError,
-    StreamPipelineError,
-)
-from spark_jobs.storage.files import Digest
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError
+from spark_jobs.storage.files import Digest, by_directory
+from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
 from spark_jobs.storage.system import RealSystem, System
 
 _UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
+_OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _LEFTOVER_AGE_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 _NO_SECOND_NAME = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """Why a file cannot get a name here: another file system, one without hard links, another owner's file, too many names."""
 _AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
 """What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
-
-_KINDS: dict[int, type[StreamPipelineError]] = (
-    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StorageFullError)
-    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDeniedError)
-    | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), NotFoundError)
-    | dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), InvalidParameterError)
-    | dict.fromkeys((errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL), MissingRequirementError)
-)
-_REMEDIES: dict[type[StreamPipelineError], str] = {
-    StorageFullError: "Free space or raise the quota, then repeat.",
-    AccessDeniedError: "Give this user the right to write there, on a file system that has hard links.",
-    NotFoundError: "Check the path; if the home has lost the file, restore it from a copy.",
-    InvalidParameterError: "Use a shorter path.",
-    MissingRequirementError: "Use a file system with hard links and durable directories.",
-    StorageError: "Repeat; if it goes on, check the disk or the mount.",
-}
 
 
 class LocalFiles:
@@ -96,7 +71,7 @@ class LocalFiles:
         target = self._target(path)
         with translated(target):
             self._make_directory(os.path.dirname(target))
-            unfinished = self._write_unfinished(target, data)
+            unfinished = self._write_unfinished(target, [data], durable=True)
             try:
                 self._link(unfinished, target, data)
             except BaseException:
@@ -113,11 +88,11 @@ class LocalFiles:
         target = self._target(path)
         with translated(target):
             self._make_directory(os.path.dirname(target))
-            unfinished = self._write_unfinished(target, data)
+            unfinished = self._write_unfinished(target, [data], durable=True)
             try:
                 self._system.replace(unfinished, target)
             except FileNotFoundError as error:
-                raise _overtaken(target) from error
+                raise overtaken(target) from error
             except BaseException:
                 self._remove_quietly(unfinished)
                 raise
@@ -144,7 +119,7 @@ class LocalFiles:
             try:
                 self._system.link(os.fspath(source), target)
             except FileExistsError as error:
-                raise _taken(target) from error
+                raise taken(target) from error
             except OSError as error:
                 if error.errno not in _NO_SECOND_NAME:
                     raise
@@ -183,6 +158,10 @@ class LocalFiles:
                 self._fsync(directory)
         with translated(self._root):
             self._keep_root()
+
+    def remove_unfinished(self, *paths: str) -> None:
+        for group in by_directory(paths):
+            self._remove_leftovers(*(self._target(path) for path in group))
 
     def _target(self, path: str) -> str:
         parts = path.split("/")
@@ -233,14 +212,16 @@ class LocalFiles:
                 self._fsync(directory)
         self._root_is_durable = True
 
-    def _write_unfinished(self, target: str, data: bytes) -> str:
+    def _write_unfinished(self, target: str, chunks: Iterable[bytes], *, durable: bool) -> str:
         directory, name = os.path.split(target)
         unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
         try:
             descriptor = self._system.create_file(unfinished)
             try:
-                self._write(descriptor, data)
-                self._system.fsync(descriptor)
+                for chunk in chunks:
+                    self._write(descriptor, chunk)
+                if durable:
+                    self._system.fsync(descriptor)
             finally:
                 self._system.close(descriptor)
         except BaseException:
@@ -259,10 +240,10 @@ class LocalFiles:
                 found = None
             except FileNotFoundError:
                 if isinstance(error, FileExistsError | FileNotFoundError):
-                    raise _overtaken(target) from error
+                    raise overtaken(target) from error
                 raise error from None
             except OSError as unreadable:
-                raise _outcome_unknown(target, unreadable) from error
+                raise unknown_outcome(target, unreadable) from error
             if found != data:
                 self._remove_leftovers(target)
                 raise AlreadyExistsError(
@@ -285,25 +266,26 @@ class LocalFiles:
             self._system.close(descriptor)
 
     def _copy(self, source: str, target: str) -> Digest:
-        directory, name = os.path.split(target)
-        unfinished = os.path.join(directory, f".{name}.{uuid4().hex[:12]}.tmp")
         size_bytes, hashed = 0, new_sha256()
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size_bytes
+            for chunk in chunks:
+                size_bytes += len(chunk)
+                hashed.update(chunk)
+                yield chunk
+
+        with closing(self._chunks(source)) as chunks:
+            unfinished = self._write_unfinished(target, counted(), durable=False)
         try:
-            descriptor = self._system.create_file(unfinished)
-            with closing(self._chunks(source)) as chunks:
-                try:
-                    for chunk in chunks:
-                        self._write(descriptor, chunk)
-                        size_bytes += len(chunk)
-                        hashed.update(chunk)
-                finally:
-                    self._system.close(descriptor)
             self._system.link(unfinished, target)
-            return Digest(size_bytes, hashed.hexdigest())
         except FileExistsError as error:
-            raise _taken(target) from error
+            raise taken(target) from error
+        except FileNotFoundError as error:
+            raise overtaken(target) from error
         finally:
             self._remove_quietly(unfinished)
+        return Digest(size_bytes, hashed.hexdigest())
 
     def _write(self, descriptor: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -334,67 +316,12 @@ class LocalFiles:
         with suppress(OSError):  # the error that brought us here matters more; leftovers have their own rule
             self._system.unlink(unfinished)
 
-    def _remove_leftovers(self, target: str) -> None:
-        """Removes what crashes have left; the name is taken now, so nobody needs its unfinished files any more."""
-        directory, name = os.path.split(target)
-        ours = re.compile(re.escape(f".{name}.") + r"[0-9a-f]{12}\.tmp")
+    def _remove_leftovers(self, *targets: str) -> None:
+        """Removes what crashes have left of names in one directory; they are taken now, so nobody needs their unfinished files any more."""
+        directory, ours = os.path.dirname(targets[0]), {os.path.basename(target) for target in targets}
         with suppress(OSError):
             for found in filter(_UNFINISHED.fullmatch, self._system.listdir(directory)):
-                leftover = os.path.join(directory, found)
+                leftover, of = os.path.join(directory, found), _OURS.fullmatch(found)
                 with suppress(OSError):
-                    if ours.fullmatch(found) or self._system.age_s(leftover) > _LEFTOVER_AGE_S:
+                    if (of and of[1] in ours) or self._system.age_s(leftover) > _LEFTOVER_AGE_S:
                         self._system.unlink(leftover)
-
-
-@contextmanager
-def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
-    """The one place where the system's errors become ours.
-
-    Args:
-        target: What the calls inside are about.
-        outcome_unknown: Whether what they do may be half done.
-
-    Raises:
-        StorageError: Or one of its kin, for an ``OSError`` inside.
-    """
-    try:
-        yield
-    except OSError as error:
-        if outcome_unknown:
-            raise _outcome_unknown(target, error) from error
-        kind = _KINDS.get(error.errno or 0, StorageError)
-        raise kind(
-            f"{target}: {error.strerror or error}.",
-            safe="No file is half-written, and the call may be repeated.",
-            remedy=_REMEDIES[kind],
-            path=target,
-            errno=error.errno,
-        ) from error
-
-
-def _taken(target: str) -> AlreadyExistsError:
-    return AlreadyExistsError(
-        f"{target} exists already.",
-        safe="It was not changed.",
-        remedy="Look at it, and remove it if nobody needs it.",
-        path=target,
-    )
-
-
-def _outcome_unknown(target: str, error: OSError) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{target} may or may not be durable: {error.strerror or error}.",
-        exists="If it is there, it is whole.",
-        remedy="Repeat with the same contents.",
-        path=target,
-        errno=error.errno,
-    )
-
-
-def _overtaken(target: str) -> ConflictError:
-    return ConflictError(
-        f"Somebody else wrote or removed {target} at the same time.",
-        safe="Nothing was mixed.",
-        remedy="Look again, then repeat.",
-        path=target,
-    )

@@ -1,6 +1,6 @@
 """A loss of power before each operation of the local storage: what a finished call has promised is there after the restart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -201,7 +201,7 @@ class SkipsDirectory(LocalFiles):
     def create(self, path: str, data: bytes) -> None:
         target = self._target(path)
         self._make_directory(str(Path(target).parent))
-        unfinished = self._write_unfinished(target, data)
+        unfinished = self._write_unfinished(target, [data], durable=True)
         self._link(unfinished, target, data)
         self._system.unlink(unfinished)
 
@@ -209,12 +209,8 @@ class SkipsDirectory(LocalFiles):
 class SkipsContents(LocalFiles):
     """A create that does not fsync what it writes."""
 
-    def _write_unfinished(self, target: str, data: bytes) -> str:
-        unfinished = f"{target}.tmp"
-        descriptor = self._system.create_file(unfinished)
-        self._system.write(descriptor, data)
-        self._system.close(descriptor)
-        return unfinished
+    def _write_unfinished(self, target: str, chunks: Iterable[bytes], *, durable: bool) -> str:
+        return super()._write_unfinished(target, chunks, durable=False)
 
 
 class SkipsParents(LocalFiles):

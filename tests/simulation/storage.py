@@ -195,6 +195,9 @@ class SimulatedFiles:
         for path in paths:
             self._disk.synced(self._path(path))
 
+    def remove_unfinished(self, *paths: str) -> None:
+        """Here a file has its name or is not there."""
+
     def write_volatile(self, path: str, data: bytes) -> None:
         """As Spark writes its own logs: created if absent, made durable by nobody.
 

@@ -62,6 +62,9 @@ class MemoryFiles:
     def sync(self, *paths: str) -> None:
         pass
 
+    def remove_unfinished(self, *paths: str) -> None:
+        pass
+
 
 class _Below(MemoryFiles):
     """A directory of another one's contents."""

@@ -1,5 +1,6 @@
 """Several tries at one savepoint: of an attempt that has died, or of two that do not know of each other."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from spark_jobs.checkpoint.savepoint import _identity, verify
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.storage.files import Digest
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.system import RealSystem
 from tests.support.savepoint_site import SavepointSite
 from tests.unit.checkpoint.test_savepoint import REQUEST, Damage, alter, cut_off, site, taken, target_of
 
@@ -63,6 +65,21 @@ def test_another_try_that_comes_to_its_end_meanwhile_has_made_it(site: Savepoint
     manifest = site.complete([(1, "a")])
     target_of(site).create("exporting.json", _identity(manifest, REQUEST))
     found = taken(site, manifest, EndsMeanwhile(site.root / "savepoint", lambda: taken(site, manifest)))
+    assert verify(target_of(site)) == found
+
+
+class RobbedOfUnfinished(RealSystem):
+    """Another try has made each file, and takes ours for a leftover, right before ours gets its name."""
+
+    def link(self, source: str, target: str) -> None:
+        Path(target).write_bytes(Path(source).read_bytes())
+        os.unlink(source)
+        super().link(source, target)
+
+
+def test_a_try_whose_files_are_taken_for_leftovers_goes_on_with_those_of_the_other(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
+    found = taken(site, manifest, LocalFiles(site.root / "savepoint", RobbedOfUnfinished()))
     assert verify(target_of(site)) == found
 
 

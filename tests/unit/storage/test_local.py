@@ -116,6 +116,11 @@ class TestLeftovers:
             LocalFiles(home).create("new", b"ours")
         assert ".new.0123456789ab.tmp" not in os.listdir(home)
 
+    def test_go_on_request_where_their_file_is_there_in_its_directory(self, home: Path) -> None:
+        (home / "new").write_bytes(b"whole")
+        LocalFiles(home.parent).remove_unfinished(f"{home.name}/new")
+        assert sorted(os.listdir(home)) == [".other.0123456789ab.tmp", "new"]
+
     def test_go_with_their_directory(self, home: Path) -> None:
         LocalFiles(home.parent).delete(home.name)
         assert not home.exists()
@@ -147,7 +152,10 @@ def test_a_writer_whose_unfinished_file_was_removed_is_told_to_look_again(tmp_pa
         files.create("a", b"ours")
     with pytest.raises(ConflictError, match="at the same time"):
         files.replace("a", b"ours")
-    assert files.names("") == []
+    (tmp_path / "source").write_bytes(b"ours")
+    with pytest.raises(ConflictError, match="at the same time"):
+        files.copy(tmp_path / "source", "a")
+    assert files.names("") == ["source"]
 
 
 def test_a_writer_whose_unfinished_file_was_removed_by_the_winner_finds_the_winner(tmp_path: Path) -> None:

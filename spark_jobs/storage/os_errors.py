@@ -1,0 +1,88 @@
+"""What the operating system says about files, as this product's errors."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    ConflictError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageFullError,
+    StreamPipelineError,
+)
+
+_KINDS: dict[int, type[StreamPipelineError]] = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StorageFullError)
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDeniedError)
+    | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), NotFoundError)
+    | dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), InvalidParameterError)
+    | dict.fromkeys((errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL), MissingRequirementError)
+)
+_REMEDIES: dict[type[StreamPipelineError], str] = {
+    StorageFullError: "Free space or raise the quota, then repeat.",
+    AccessDeniedError: "Give this user the right to write there, on a file system that has hard links.",
+    NotFoundError: "Check the path; if the home has lost the file, restore it from a copy.",
+    InvalidParameterError: "Use a shorter path.",
+    MissingRequirementError: "Use a file system with hard links and durable directories.",
+    StorageError: "Repeat; if it goes on, check the disk or the mount.",
+}
+
+
+@contextmanager
+def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
+    """The one place where the system's errors become ours.
+
+    Args:
+        target: What the calls inside are about.
+        outcome_unknown: Whether what they do may be half done.
+
+    Raises:
+        StorageError: Or one of its kin, for an ``OSError`` inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        if outcome_unknown:
+            raise unknown_outcome(target, error) from error
+        kind = _KINDS.get(error.errno or 0, StorageError)
+        raise kind(
+            f"{target}: {error.strerror or error}.",
+            safe="No file is half-written, and the call may be repeated.",
+            remedy=_REMEDIES[kind],
+            path=target,
+            errno=error.errno,
+        ) from error
+
+
+def taken(target: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"{target} exists already.",
+        safe="It was not changed.",
+        remedy="Look at it, and remove it if nobody needs it.",
+        path=target,
+    )
+
+
+def unknown_outcome(target: str, error: OSError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{target} may or may not be durable: {error.strerror or error}.",
+        exists="If it is there, it is whole.",
+        remedy="Repeat with the same contents.",
+        path=target,
+        errno=error.errno,
+    )
+
+
+def overtaken(target: str) -> ConflictError:
+    return ConflictError(
+        f"Somebody else wrote or removed {target} at the same time.",
+        safe="Nothing was mixed.",
+        remedy="Look again, then repeat.",
+        path=target,
+    )
