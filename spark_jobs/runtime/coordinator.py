@@ -57,6 +57,7 @@ class Coordinator:
         cancellation: Of the attempt.
         requests: One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
         is_idle: Whether a checkpoint would say what the last one says: then none is taken, unless somebody asks for it.
+        check_live: Raises where a later attempt is live; asked instead of a checkpoint that would have found it out.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Coordinator:
         cancellation: Cancellation,
         requests: Requests,
         is_idle: Callable[[], bool] = lambda: False,
+        check_live: Callable[[], object] = lambda: None,
     ) -> None:
         self._stages = stages
         self._failures = failures
@@ -82,12 +84,14 @@ class Coordinator:
         self._cancellation = cancellation
         self._requests = requests
         self._is_idle = is_idle
+        self._check_live = check_live
 
     def run(self) -> Manifest:
         """Takes checkpoints as they are due; returns the one that the pipeline was stopped with.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
+            FencedError: A later attempt is live.
             InterruptedRunError: More tries than are tolerable have failed.
             IncompleteError: The pipeline was stopped, and not all that follows the checkpoint is done.
             StreamPipelineError: A stage has given up, or a checkpoint cannot be published.
@@ -104,6 +108,7 @@ class Coordinator:
             elif asked or (self._schedule.is_due(now_s) and not self._is_idle()):
                 self._try(asked)
             elif self._schedule.is_due(now_s):
+                self._check_live()
                 self._schedule.skipped(now_s)
 
     def pause(self) -> None:

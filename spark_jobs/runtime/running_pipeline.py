@@ -1,5 +1,6 @@
 """A pipeline with an unbounded input: every stage behind one runs by itself, and checkpoints are taken while they run."""
 
+import logging
 import math
 import random
 import threading
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
@@ -16,6 +18,7 @@ from spark_jobs.protocol.errors import (
     OutcomeUnknownError,
     RejectedError,
     RunCancelledError,
+    StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
@@ -33,6 +36,8 @@ from spark_jobs.runtime.schedule import CheckpointSchedule
 from spark_jobs.runtime.stage import StageRun
 from spark_jobs.runtime.stopping import Stop
 from spark_jobs.runtime.way_back import begin_drain, drain_begun
+
+_LOG = logging.getLogger(__name__)
 
 
 class EndingStages:
@@ -202,6 +207,7 @@ class RunningPipeline:
             cancellation=self._run.site.cancellation,
             requests=self._requests,
             is_idle=self._is_idle,
+            check_live=self._check_live,
         )
 
     def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
@@ -295,6 +301,12 @@ class RunningPipeline:
         """Whether nothing has happened since the last checkpoint: another one would say the same."""
         last = self._parent.stages if self._parent and self._published is not None else {}
         return all(stage.name in last and stage.committed() == last[stage.name].batch for stage in self._stages)
+
+    def _check_live(self) -> None:
+        try:
+            Attempts(self._run.home).check_live(self._run.attempt.attempt)
+        except StorageError as error:
+            _LOG.warning("whether a later attempt is live cannot be read: %s", error)
 
     def _held(self) -> list[StageName]:
         return [stage.name for stage in self._stages if not stage.run.output.ended.is_set()]

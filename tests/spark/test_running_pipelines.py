@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import RestartsExhaustedError
-from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError
+from spark_jobs.protocol.ids import AttemptNumber, SinkName, StageName
 from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.runtime import attempt
 from tests.spark.conftest import Site
@@ -288,7 +288,14 @@ def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(s
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
-def test_a_pipeline_without_rows_takes_no_checkpoints_and_makes_no_versions(site: Site, events: Events) -> None:
+def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that_a_later_attempt_is_live(
+    site: Site, events: Events
+) -> None:
     with Running(site.spark, three_stages(site, events), site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
         running.until(running.is_quiet)
+        attempts = Attempts(running.files)
+        mine = attempts.latest()
+        assert mine is not None
+        attempts.create(mine.model_copy(update={"attempt": AttemptNumber(mine.attempt + 1)}))
+        assert isinstance(running.ends(), FencedError)

@@ -60,12 +60,15 @@ class Askers:
 class World:
     """A coordinator of no stages, whose tries end as they are told to."""
 
-    def __init__(self, directory: Path, askers: Askers, *, interval_s: float = NEVER_S, tolerable_failures: int = 0) -> None:
+    def __init__(
+        self, directory: Path, askers: Askers, *, interval_s: float = NEVER_S, tolerable_failures: int = 0, idle: bool = False
+    ) -> None:
         self.askers = askers
         self.due: list[Due] = []
         self.errors: list[Exception] = []
         self.stops: list[list[CheckpointRequest]] = []
         self.stops_end: list[Manifest | None] = []
+        self.looked = 0
         self._coordinator = Coordinator(
             (),
             self._failure,
@@ -76,6 +79,8 @@ class World:
             schedule=CheckpointSchedule(interval_s, 0.0, tolerable_failures, began_s=0.0),
             cancellation=Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
             requests=askers,
+            is_idle=lambda: idle,
+            check_live=self._check_live,
         )
 
     def run(self) -> None:
@@ -88,6 +93,11 @@ class World:
     def run_until(self, error: type[Exception]) -> None:
         with pytest.raises(error):
             self._coordinator.run()
+
+    def _check_live(self) -> None:
+        self.looked += 1
+        if self.looked == 3:
+            raise FencedError("Another attempt is live.")
 
     def _failure(self) -> BaseException | None:
         return TheEnd() if not self.askers.asked and not self.errors and self.due else None
@@ -168,5 +178,17 @@ def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) ->
 def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([STOP], [A]))
     world.stops_end = [None]
+    world.run()
+    assert world.askers.completed_with == [([A], 1)]
+
+
+def test_an_idle_pipeline_takes_no_checkpoint_and_asks_instead_whether_it_is_still_live(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers(), interval_s=0.0, idle=True)
+    world.run_until(FencedError)
+    assert (world.due, world.looked) == ([], 3)
+
+
+def test_an_idle_pipeline_takes_a_checkpoint_for_who_asks(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), idle=True)
     world.run()
     assert world.askers.completed_with == [([A], 1)]
