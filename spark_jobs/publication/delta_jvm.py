@@ -15,34 +15,61 @@ _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
 _WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
 
+def java_class(spark: "SparkSession", name: str) -> Any:
+    """A class of the session's JVM by its full name.
+
+    For ``spark._jvm.a.b.C`` py4j asks the JVM what ``a`` is, and what ``a.b`` is, and each time every jar is searched for a class of
+    that name: milliseconds, in every batch.
+    """
+    from py4j.java_gateway import JavaClass
+
+    jvm: Any = spark._jvm
+    return JavaClass(name, jvm._gateway_client)
+
+
+def java_list(spark: "SparkSession", values: Any) -> list[Any]:
+    """The elements of a ``java.util.Collection``.
+
+    A Java iterator tells py4j of its end by an exception, and PySpark asks the JVM about two dozen classes before it lets go of one.
+    """
+    found = java_class(spark, "java.util.ArrayList")(values)  # a list of Scala's would count its way to each element
+    return [found.get(index) for index in range(found.size())]
+
+
 class DeltaJvm:
     """Delta's own classes for one session."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.spark = spark
-        jvm: Any = spark._jvm
-        self.jvm = jvm
         self._session: Any = spark._jsparkSession
-        self.convert = jvm.scala.jdk.javaapi.CollectionConverters
+        self._sessions = self.java("org.apache.spark.sql.classic.SparkSession")
+        self._utils = self.java("org.apache.spark.util.Utils")
+        self._objects: dict[str, Any] = {}
+        self.convert = self.java("scala.jdk.javaapi.CollectionConverters")
+
+    def java(self, name: str) -> Any:
+        """A class of the JVM by its full name."""
+        return java_class(self.spark, name)
 
     def object(self, name: str) -> Any:
         """A Scala object of Delta. ``Class.forName`` misses jars that were added with ``--packages``."""
-        return self.jvm.org.apache.spark.util.Utils.classForName(name, True, False).getField("MODULE$").get(None)
+        if name not in self._objects:
+            self._objects[name] = self._utils.classForName(name, True, False).getField("MODULE$").get(None)
+        return self._objects[name]
 
     def log(self, path: str) -> Any:
         """The ``DeltaLog`` of a table; this thread's session becomes the active one, from which Delta reads its settings."""
-        self.jvm.SparkSession.setActiveSession(self._session)
+        self._sessions.setActiveSession(self._session)
         return self.object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
 
     def forget(self, path: str) -> None:
         """Makes Delta read a log anew that was changed otherwise than by adding versions."""
-        self.object("org.apache.spark.sql.delta.DeltaLog$").invalidateCache(
-            self._session, self.jvm.org.apache.hadoop.fs.Path(path)
-        )
+        location = self.java("org.apache.hadoop.fs.Path")(path)
+        self.object("org.apache.spark.sql.delta.DeltaLog$").invalidateCache(self._session, location)
 
     def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
         """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
-        none = self.jvm.scala.Option.apply(None)
+        none = self.java("scala.Option").apply(None)
         snapshot = self.log(path).update(False, none, none)
         return (
             int(snapshot.version()),
@@ -59,11 +86,11 @@ class DeltaJvm:
         # The only way to recognise a file that was written and recorded nowhere: Delta's own name for it would be a bare UUID.
         self._session.sessionState().conf().setConfString(_FILE_PREFIX, prefix)
         actions = self.log(path).startTransaction().writeFiles(frame._jdf)
-        return [json.loads(action.json())["add"] for action in self.convert.asJava(actions)]
+        return [json.loads(action.json())["add"] for action in java_list(self.spark, self.convert.asJava(actions))]
 
     def add_files(self, adds: Iterable[Mapping[str, Any]]) -> Any:
         """Delta's own objects for ``add`` actions, as a Java list; parsed in one call, as a call for each takes longer than the commit."""
-        load = self.jvm.org.apache.spark.util.Utils.classForName
+        load = self._utils.classForName
         mapper = self.object("org.apache.spark.sql.delta.util.JsonUtils$").mapper()
         add_file = load("org.apache.spark.sql.delta.actions.AddFile", True, False)
         kind = mapper.getTypeFactory().constructCollectionType(load("java.util.ArrayList", True, False), add_file)
@@ -114,16 +141,16 @@ class JvmTransaction:
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
             replace: Remove all files that the table has, in the same transaction; then every other commit is a conflict.
         """
-        jvm, convert = self._delta.jvm, self._delta.convert
-        some, delta = jvm.scala.Option.apply, jvm.org.apache.spark.sql.delta
-        actions = jvm.java.util.ArrayList()
-        actions.add(delta.actions.SetTransaction(self._app, version, some(int(jvm.System.currentTimeMillis()))))
+        java, convert = self._delta.java, self._delta.convert
+        some, now_ms = java("scala.Option").apply, int(java("java.lang.System").currentTimeMillis())
+        actions = java("java.util.ArrayList")()
+        actions.add(java("org.apache.spark.sql.delta.actions.SetTransaction")(self._app, version, some(now_ms)))
         if replace:
-            for file in convert.asJava(self._transaction.filterFiles()):
+            for file in java_list(self._delta.spark, convert.asJava(self._transaction.filterFiles())):
                 actions.add(file.remove())
         actions.addAll(self._delta.add_files(adds))
-        modes = jvm.org.apache.spark.sql.streaming.OutputMode
-        operation = getattr(delta, "DeltaOperations$StreamingUpdate")(
+        modes = java("org.apache.spark.sql.streaming.OutputMode")
+        operation = java("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(
             modes.Complete() if replace else modes.Append(), self._app, version, some(canonical(dict(commit_info)).decode())
         )
         self._transaction.commit(convert.asScala(actions).toSeq(), operation)

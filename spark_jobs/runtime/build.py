@@ -26,7 +26,6 @@ from spark_jobs.runtime.staging import file_prefix
 from spark_jobs.runtime.watermark import held_position
 
 _POLLING = "spark.sql.streaming.pollingDelay"
-_POLLING_DEFAULT = "10"
 _POLLING_DELAY = "100ms"
 """How often a stage looks for rows while there are none. Spark's 10 ms keep a core busy with a few stages."""
 
@@ -126,7 +125,7 @@ def _room(output: StageOutput, max_channel_bytes: int | None) -> Callable[[], bo
 
 def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     session = session_for_run(spark)
-    if stage.unbounded and session.conf.get(_POLLING, None) == _POLLING_DEFAULT:
+    if stage.unbounded and session.conf.get(_POLLING, None) is None:
         session.conf.set(_POLLING, _POLLING_DELAY)
     for key, value in stage.conf.items():
         session.conf.set(key, value)

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from spark_jobs.publication.delta_jvm import java_class, java_list
 
 DELAY_KEY = "spark.watermarkDelayMs"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
@@ -64,9 +66,9 @@ class StaticLeaf:
 def static_leaves(frame: DataFrame) -> list[StaticLeaf]:
     """The relations that a batch frame reads."""
     leaves = []
-    jvm: Any = frame.sparkSession._jvm
     # not by name: Delta's relation is an anonymous subclass
-    files = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.datasources.HadoopFsRelation")
+    relations = java_class(frame.sparkSession, "java.lang.Class")
+    files = relations.forName("org.apache.spark.sql.execution.datasources.HadoopFsRelation")
     for node in _walk(_analyzed(frame)):
         if int(node.children().size()) > 0:
             continue
@@ -87,21 +89,26 @@ def static_leaves(frame: DataFrame) -> list[StaticLeaf]:
 def streaming_leaves(frame: DataFrame) -> list[Leaf]:
     """The streams that ``frame`` reads, in the order in which Spark's offset log lists them."""
     leaves = []
-    jvm: Any = frame.sparkSession._jvm
+    spark = frame.sparkSession
+    system, convert = java_class(spark, "java.lang.System"), java_class(spark, "scala.jdk.javaapi.CollectionConverters")
     for node in _walk(_analyzed(frame)):
         name = str(node.getClass().getSimpleName())
         if name == "StreamingRelation":
             source = node.dataSource()
-            options = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(source.options()))
+            options = _options(spark, convert.asJava(source.options()))
             schema = StructType.fromJson(json.loads(source.sourceInfo().schema().json()))
-            leaves.append(Leaf(jvm.System.identityHashCode(source), name, str(source.className()), options, schema))
+            leaves.append(Leaf(system.identityHashCode(source), name, str(source.className()), options, schema))
         elif name == "StreamingRelationV2":  # a second use of the same stream is another node over the same table
-            identity, options = jvm.System.identityHashCode(node.table()), dict(node.extraOptions().asCaseSensitiveMap())
+            identity, options = system.identityHashCode(node.table()), _options(spark, node.extraOptions().asCaseSensitiveMap())
             schema = StructType.fromJson(json.loads(node.schema().json()))
             leaves.append(Leaf(identity, name, str(node.sourceName()), options, schema, node))
         elif name.startswith("StreamingRelation"):
-            leaves.append(Leaf(jvm.System.identityHashCode(node), name, str(node.sourceName()), {}, StructType()))
+            leaves.append(Leaf(system.identityHashCode(node), name, str(node.sourceName()), {}, StructType()))
     return leaves
+
+
+def _options(spark: SparkSession, options: Any) -> dict[str, str]:
+    return {name: options.get(name) for name in java_list(spark, options.keySet())}
 
 
 def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
@@ -109,13 +116,12 @@ def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
 
     Asked with the stream's own options, as a query with ``Trigger.AvailableNow`` would; no query is started and nothing is written.
     """
-    jvm: Any = frame.sparkSession._jvm
     relation = leaf.relation
     # the place of a checkpoint, from which such a stream only makes a name for itself
     stream = relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream("spark-jobs-pin")
     try:
         stream.prepareForTriggerAvailableNow()
-        everything = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+        everything = java_class(frame.sparkSession, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
         offset = stream.latestOffset(stream.deserializeOffset("{}"), everything)
         return None if offset is None else str(offset.json())
     finally:

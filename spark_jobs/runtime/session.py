@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.class_archive import archive_path, using
 from spark_jobs.runtime.delta_jars import DeltaJars
 
@@ -46,6 +47,7 @@ _DEFAULTS = {
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
+_PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
 """How much a cluster's driver logs is for whoever has set up the cluster to say."""
@@ -250,8 +252,7 @@ class WorkLock:
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        self._file = jvm.java.io.RandomAccessFile(path, "rw")
+        self._file = java_class(spark, "java.io.RandomAccessFile")(path, "rw")
         self._lock: Any = None
 
     def try_lock(self) -> bool:
@@ -294,36 +295,32 @@ def default_location(spark: SparkSession, name: str) -> str | None:
             remedy="Give the sink a path, or Spark a metastore (spark.sql.catalogImplementation=hive).",
             table=name,
         )
-    jvm: Any = spark._jvm
-    database = jvm.scala.Option.apply(schema[-1] if schema else spark.catalog.currentDatabase())
-    identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, database)
+    database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())
+    identifier = java_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(table, database)
     session: Any = spark._jsparkSession
     return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
 
 
 def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
     """The modification time in milliseconds and the size in bytes of a file, as Spark's file source sees them."""
-    jvm: Any = spark._jvm
     java_context: Any = spark.sparkContext._jsc
-    location = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+    location = java_class(spark, _PATH)(java_class(spark, "java.net.URI")(path))
     status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
     return int(status.getModificationTime()), int(status.getLen())
 
 
 def qualified_path(spark: SparkSession, path: str) -> str:
     """A path as Spark's file source writes it into its log: absolute, a URL, with escapes."""
-    jvm: Any = spark._jvm
     java_context: Any = spark.sparkContext._jsc
-    location = jvm.org.apache.hadoop.fs.Path(path)
+    location = java_class(spark, _PATH)(path)
     located = location.getFileSystem(java_context.hadoopConfiguration()).makeQualified(location).toUri()
-    return str(jvm.org.apache.spark.paths.SparkPath.fromUri(located).urlEncoded())
+    return str(java_class(spark, "org.apache.spark.paths.SparkPath").fromUri(located).urlEncoded())
 
 
 def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
     """What Spark would write before the offsets of a first batch: no watermark, and the settings that its state depends on."""
     companion = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
-    jvm: Any = spark._jvm
-    metadata = jvm.java.lang.Class.forName(companion).getField("MODULE$").get(None)
+    metadata = java_class(spark, "java.lang.Class").forName(companion).getField("MODULE$").get(None)
     header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
     conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}
     return header | {"conf": conf}
