@@ -155,7 +155,9 @@ def test_a_password_that_a_template_has_put_into_an_argument_is_refused_before_i
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("quotes", [False, True], ids=["used", "quoted by an error"])
+@pytest.mark.parametrize(
+    "quotes", [pytest.param(False, id="used"), pytest.param(True, id="quoted by an error", marks=pytest.mark.nightly)]
+)
 def test_no_real_driver_writes_a_secret_down(
     homes: Homes,
     triggers: list[str],

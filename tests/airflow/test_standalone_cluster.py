@@ -101,6 +101,7 @@ def in_mid_run(site: RunSite) -> bool:
     return status is not None and any(stage.batch is not None for stage in status.stages.values())
 
 
+@pytest.mark.nightly
 def test_a_pipeline_reaches_its_final_checkpoint_although_an_executor_is_lost(connected: RunSite, cluster: SparkCluster) -> None:
     lost: list[int] = []
 

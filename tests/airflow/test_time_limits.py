@@ -52,7 +52,9 @@ def run(**arguments: Any) -> str:
 @pytest.mark.airflow
 @pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with what it and its dependencies deprecate
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-@pytest.mark.parametrize("cancel_on_kill", [True, False], ids=["cancels", "leaves it"])
+@pytest.mark.parametrize(
+    "cancel_on_kill", [pytest.param(True, id="cancels"), pytest.param(False, id="leaves it", marks=pytest.mark.nightly)]
+)
 def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
     homes: Homes, soon: None, deferrable: bool, cancel_on_kill: bool
 ) -> None:

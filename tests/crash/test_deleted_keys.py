@@ -85,6 +85,7 @@ def test_what_was_deleted_in_public_stays_deleted_for_a_fresh_start_that_keeps(c
     assert public(customers_site) == [("a", 6), ("b", 2), ("c", 8)], "the delete at 9 was never public"
 
 
+@pytest.mark.nightly
 def test_deletes_outlive_incarnations_that_publish_nothing(customers_site: RunSite) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
     rewinds = [OnRewind.REPLACE, OnRewind.KEEP]

@@ -87,7 +87,9 @@ def without_housekeeping(points: list[Point]) -> list[Point]:
 
 def test_a_run_that_dies_once_is_finished_by_the_next(site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path) -> None:
     kinds = {point.name: point for point in clean_run if point.step in (Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT)}
-    for number, point in enumerate([*kinds.values(), *Random(seed).sample(without_housekeeping(clean_run), 1)]):
+    for number, point in enumerate(
+        [*Random(seed).sample(list(kinds.values()), 1), *Random(seed).sample(without_housekeeping(clean_run), 1)]
+    ):
         crash_once(replace(site, directory=tmp_path / str(number)), point)
 
 

@@ -36,6 +36,7 @@ def test_a_triggerer_that_dies_loses_nothing(airflow: RunningAirflow, deferred: 
     assert (home.starts(), deferred.tries) == (1, 1)
 
 
+@pytest.mark.nightly
 def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
     assert (home.starts(), deferred.tries) == (1, 1)
 
 
+@pytest.mark.nightly
 def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home) -> None:
     deferred.clear()
     deferred.reaches("deferred", tries=2)
@@ -66,7 +68,7 @@ def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home
     home.assert_one_result(deferred)
 
 
-@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.nightly)])
 def test_a_task_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
     deferred.mark(state)
     home.ends()
@@ -79,6 +81,7 @@ def test_a_dag_run_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Ho
     home.ends()
 
 
+@pytest.mark.nightly
 def test_a_driver_that_fails_is_retried_and_a_refused_run_is_not(airflow: RunningAirflow, home: Home) -> None:
     refused = airflow.trigger("refused_deferred", home=f"{home.name}-refused")
     failed = airflow.trigger("failed_deferred", home=home.name)
@@ -101,6 +104,7 @@ def test_a_task_that_does_not_cancel_leaves_its_driver_to_the_next_try(airflow: 
     assert (home.starts(), task.xcom()["attempt"]) == (1, 1)
 
 
+@pytest.mark.nightly
 def test_a_wait_whose_time_is_up_leaves_its_driver(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "waits_short_of_time", "deferred", "failed")
     task.reaches("failed")

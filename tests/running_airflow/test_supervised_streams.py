@@ -41,6 +41,7 @@ def test_a_driver_that_is_killed_twice_costs_no_retry(airflow: RunningAirflow, h
     home.assert_one_result(task)
 
 
+@pytest.mark.nightly
 def test_an_exhausted_strategy_ends_the_task_in_its_first_try_and_its_callback_is_told(
     airflow: RunningAirflow, home: Home
 ) -> None:

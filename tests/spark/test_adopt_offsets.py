@@ -138,6 +138,7 @@ def test_an_old_query_that_stopped_within_the_first_snapshot_is_continued_in_its
     assert_same(public(delta.old.table), _all_of(delta))
 
 
+@pytest.mark.nightly
 def test_an_old_query_that_stopped_among_the_versions_is_continued_there(delta: Move) -> None:
     delta.old.run(delta.site.spark)
     for seed in (7, 8, 9):
@@ -223,7 +224,7 @@ def test_two_sources_of_one_stage_go_on_each_where_its_old_query_stopped(delta: 
     assert_same(delta.both() + public(second.table), expected)
 
 
-@pytest.mark.parametrize("kind", ["delta", "files"])
+@pytest.mark.parametrize("kind", [pytest.param("delta", marks=pytest.mark.nightly), "files"])
 def test_where_nothing_is_left_nothing_is_staged_and_the_next_round_takes_up_what_arrives(
     kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -99,7 +99,9 @@ def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beg
     assert found == [(120, 15)]
 
 
-@pytest.mark.parametrize("then", ["in place", "after a loss", "from a savepoint"])
+@pytest.mark.parametrize(
+    "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
+)
 def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Events, tmp_path: Path, then: str) -> None:
     """It begins where the savepoint ends, whenever it comes to its first batch, and whoever starts it."""
     stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")

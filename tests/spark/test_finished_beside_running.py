@@ -151,7 +151,7 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
 
-@pytest.mark.parametrize("build", [in_one_stage, in_a_stage_of_its_own])
+@pytest.mark.parametrize("build", [pytest.param(in_one_stage, marks=pytest.mark.nightly), in_a_stage_of_its_own])
 def test_what_has_ended_is_not_read_again_by_the_next_attempt(site: Site, history: Events, live: Events, build) -> None:  # type: ignore[no-untyped-def]
     """Also that the watermark moves on in each of them, as the test above has it of one attempt."""
     pipeline = build(site, history, live)

@@ -91,7 +91,14 @@ CASES = {
 }
 
 
-AT_NIGHT = {"delta, in the first batch", "delta, in the last batch", "files, one at a time, before the log is compacted"}
+AT_NIGHT = {
+    "delta, in the first batch",
+    "delta, in the last batch",
+    "delta, all at once",
+    "delta, midway through the versions",
+    "files, one at a time, before the log is compacted",
+    "files, latest first",
+}
 """Others have the same source, and fail elsewhere in the round."""
 
 

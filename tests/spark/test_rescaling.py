@@ -80,7 +80,7 @@ def partitions(manifest: Manifest) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("wanted", [5, 1])
+@pytest.mark.parametrize("wanted", [pytest.param(5, marks=pytest.mark.nightly), 1])
 def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
     site: Site, events: Events, tmp_path: Path, wanted: int
 ) -> None:
@@ -129,7 +129,7 @@ def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site:
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 451)))
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_rescale_that_dies_is_done_again_by_the_next_attempt(site: Site, events: Events, after: bool) -> None:
     pipeline = three_stages(site, events)
     with Running(site.spark, pipeline, site.home) as running:

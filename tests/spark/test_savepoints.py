@@ -167,7 +167,10 @@ def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path
     assert late == 0
 
 
-@pytest.mark.parametrize("dies_at", [Step.INCARNATION_CLOSE, Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, Step.RESTORE_END])
+AT_NIGHT = [pytest.param(step, marks=pytest.mark.nightly) for step in (Step.INCARNATION_CLOSE, Step.RESTORE_END)]
+
+
+@pytest.mark.parametrize("dies_at", [Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, *AT_NIGHT])
 def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_savepoint_all_the_same(
     site: Site, events: Events, tmp_path: Path, dies_at: Step
 ) -> None:
@@ -287,7 +290,14 @@ def widening(site: Site, events: Events, *columns: str) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("code", [(), ("twice",), ("twice", "more")], ids=["the old code", "the new code", "newer code"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param((), id="the old code"),
+        pytest.param(("twice",), id="the new code", marks=pytest.mark.nightly),
+        pytest.param(("twice", "more"), id="newer code", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_savepoint_is_gone_on_from_although_its_table_has_gained_columns(
     site: Site, events: Events, tmp_path: Path, code: tuple[str, ...]
 ) -> None:

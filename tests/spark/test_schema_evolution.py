@@ -54,7 +54,9 @@ def _source(site: Site, versions: int) -> DataFrame:
 SINKS = [{}, {"mode": "upsert", "keys": ["id", "key"]}, {"partition_by": ["key"]}]
 
 
-@pytest.mark.parametrize("sink", SINKS, ids=["append", "upsert", "partitioned"])
+@pytest.mark.parametrize(
+    "sink", [*SINKS[:-1], pytest.param(SINKS[-1], marks=pytest.mark.nightly)], ids=["append", "upsert", "partitioned"]
+)
 def test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_there(site: Site, sink: dict[str, Any]) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "id", "key", **sink))

@@ -221,8 +221,8 @@ CASES: dict[str, tuple[Build, Build, str]] = {
 }
 
 
-AT_NIGHT = {"windows of a table", "without duplicates"}
-"""Their state is kept as that of the windows of files is: one store, with one kind of rows."""
+AT_NIGHT = {"windows of files", "windows of a table", "without duplicates"}
+"""Their state is one store with one kind of rows; each side of a join has two, and timers several kinds in one."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])

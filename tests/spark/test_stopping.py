@@ -198,8 +198,15 @@ def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, e
     assert [path.name for path in taken.iterdir()] == ["something"]
 
 
-@pytest.mark.parametrize("run", ["first", "second"])
-@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize(
+    ("drain", "run"),
+    [
+        (True, "first"),
+        (False, "second"),
+        pytest.param(False, "first", marks=pytest.mark.nightly),
+        pytest.param(True, "second", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, run: str, *, drain: bool
 ) -> None:

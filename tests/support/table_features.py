@@ -84,7 +84,7 @@ class Feature:
 
 
 FEATURES = (
-    Feature("no table feature", everyday=ALL_MODES),
+    Feature("no table feature"),
     Feature(
         "partitions (spaces, `%`, `/`, unicode, null, dates, decimals, timestamps)",
         sink={"partition_by": ["region", "day", "price", "at"]},
@@ -114,7 +114,7 @@ FEATURES = (
         properties={"delta.columnMapping.mode": "name"},
         staged=(*STAGED, "region AS `a b`"),
         columns_of_answer=(*STAGED, "`a b`"),
-        everyday=ALL_MODES,
+        everyday=frozenset({SinkMode.UPSERT}),
     ),
     Feature(
         "column mapping by name, and partitions",
@@ -138,7 +138,7 @@ FEATURES = (
         properties={"delta.enableDeletionVectors": "true"},
         between=("DELETE FROM {table} WHERE id % 7 = 3",),
         deleted="id % 7 = 3",
-        everyday=ALL_MODES,
+        everyday=frozenset({SinkMode.APPEND, SinkMode.UPSERT}),
     ),
     Feature(
         "change data feed",
@@ -151,6 +151,7 @@ FEATURES = (
         frozenset({"appendOnly"}),
         properties={"delta.appendOnly": "true"},
         modes=frozenset({SinkMode.APPEND}),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "`TIMESTAMP_NTZ`",
@@ -185,13 +186,13 @@ FEATURES = (
         frozenset({"clustering", "domainMetadata"}),
         sink={"cluster_by": ["name", "value"]},
         publisher=SPARK,
-        everyday=ALL_MODES,
     ),
     Feature(
         "in-commit timestamps",
         frozenset({"inCommitTimestamp"}),
         properties={"delta.enableInCommitTimestamps": "true"},
         publisher=SPARK,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "type widening",
@@ -267,6 +268,7 @@ FEATURES = (
         },
         publisher=SPARK,
         readers=frozenset({DUCKDB_READER}),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "`VARIANT` as it was called before it was final",

@@ -28,6 +28,7 @@ def stopped_after(live: Live, *options: str, run: str) -> dict[str, int]:
     return partitions(head)
 
 
+@pytest.mark.nightly
 def test_a_new_driver_rescales_before_it_has_run_any_query(live: Live) -> None:
     before = stopped_after(live, run="first")
     assert stopped_after(live, "--state-partitions=3", run="second") == dict.fromkeys(before, 3) != before

@@ -19,14 +19,13 @@ IN_ORDER = [step for step in Step if step not in {*HOUSEKEEPING, *NOT_IN_A_SMALL
 BEFORE, AFTER = True, False
 Moments = dict[Step, list[bool]]
 A_FEW: Moments = {
-    Step.ROUND_CREATE: [AFTER],
     Step.STAGE_VERSION: [BEFORE],
     Step.PLAN_BATCH: [AFTER],
     Step.MANIFEST_CREATE: [BEFORE],
     Step.PUBLISH_SINK: [AFTER],
     Step.INCARNATION_CLOSE: [AFTER],
 }
-"""Before there is anything, in the middle of a batch, in a drain, before the manifest, among the sinks, among a fresh start's."""
+"""In the middle of a batch, in a drain, before the manifest, among the sinks, among a fresh start's."""
 ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
 BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
 SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after it, an attempt has its manifest already

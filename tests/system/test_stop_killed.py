@@ -38,7 +38,7 @@ STOP = (
     Step.RESPONSE_CREATE,
 )
 DRAIN = (Step.DRAIN_BEGIN, Step.PLAN_BATCH, *STOP)
-IN_EVERY_RUN = {(True, Step.PLAN_BATCH, False), (False, Step.MANIFEST_CREATE, False)}
+IN_EVERY_RUN = {(True, Step.PLAN_BATCH, False)}
 CASES = [
     pytest.param(
         drain,
