@@ -62,7 +62,8 @@ def print_next_steps(console: Console, output: Path, home: Path, manifest: Manif
     for line in (
         f"{command} checkpoints --home {shown(home)}",
         f"{command} inspect --home {shown(home)}",
-        f"{python} -c \"from deltalake import DeltaTable; print(DeltaTable('{shown(table)}').to_pandas())\"",
+        f'{python} -c "from deltalake import *; '
+        f"print(QueryBuilder().register('rows', DeltaTable('{shown(table)}')).execute('SELECT * FROM rows').read_all())\"",
     ):
         console.print(f"  {line}", soft_wrap=True, highlight=False)
     console.print(

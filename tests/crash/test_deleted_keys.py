@@ -75,6 +75,7 @@ def test_a_delete_that_never_became_public_buries_nothing_of_a_fresh_start(custo
     assert public(customers_site) == [("a", 1)]
 
 
+@pytest.mark.nightly
 def test_what_was_deleted_in_public_stays_deleted_for_a_fresh_start_that_keeps(customers_site: RunSite) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
     die_between_the_burial_and_its_publication(customers_site, "second", ("a", 9, "delete"), ("c", 9, "delete"))

@@ -58,7 +58,11 @@ def error_of(site: RunSite, system: FaultSystem) -> StreamPipelineError | None:
     return None
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize(
+    "code",
+    [CODES[0], *(pytest.param(code, marks=pytest.mark.nightly) for code in CODES[1:])],
+    ids=lambda code: errno.errorcode[code],
+)
 def test_a_run_whose_storage_fails_once_says_so_and_the_next_ends_well(
     site: RunSite, operations: int, code: int, seed: int, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_an_exhausted_strategy_ends_the_task_in_its_first_try_and_its_callback_i
     assert home.starts() == 3
 
 
+@pytest.mark.nightly
 def test_a_triggerer_that_dies_with_the_driver_loses_no_restart(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "live_deferred", "deferred")
     airflow.kill_triggerer()

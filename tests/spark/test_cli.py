@@ -109,6 +109,7 @@ def test_a_pipeline_is_run_looked_at_published_and_run_again(tmp_path: Path) -> 
     assert "starting Spark" not in again.stderr
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_says_so_and_goes_on_also_with_spark_submit(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     process = subprocess.Popen(

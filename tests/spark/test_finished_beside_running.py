@@ -165,6 +165,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(site: Site, histor
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
 
+@pytest.mark.nightly
 def test_a_stage_of_its_own_is_drained_and_shown_as_ended_while_the_others_run(site: Site, history: Events, live: Events) -> None:
     with Running(site.spark, in_a_stage_of_its_own(site, history, live), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)

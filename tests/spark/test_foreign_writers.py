@@ -87,6 +87,7 @@ def test_a_publication_whose_commit_is_replaced_later_is_found_out(tmp_path: Pat
         for kind in Kind
     ],
 )
+@pytest.mark.nightly
 def test_several_publishers_in_a_crowd_of_writers(
     tmp_path: Path, spark: SparkSession, seed: int, kind: Kind, round_: int
 ) -> None:

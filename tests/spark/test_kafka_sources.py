@@ -77,6 +77,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.nightly
 def test_records_that_arrive_while_a_round_is_interrupted_join_the_next_one(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, starts: list[str]
 ) -> None:

@@ -32,7 +32,8 @@ def _deliver(directory: Path, *ids: int) -> None:
     inputs.append(directory / "events", pd.DataFrame({"id": pd.array(ids, "int64")}))
 
 
-@pytest.mark.parametrize("table", ["sales.orders", pytest.param("spark_catalog.sales.orders", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("table", ["sales.orders", "spark_catalog.sales.orders"])
 def test_a_missing_table_is_made_under_its_name_and_found_by_it(tmp_path: Path, table: str) -> None:
     _deliver(tmp_path, 1, 2)
     first = _run(tmp_path, table)

@@ -44,8 +44,11 @@ def _files(table: Path) -> int:
 
 @pytest.mark.parametrize(
     ("sink", "files"),
-    [({}, 1), ({"partition_by": ["region"]}, len(inputs.REGIONS)), ({"table_properties": MAPPED}, 1)],
-    ids=["plain", "partitioned", "mapped"],
+    [
+        pytest.param({}, 1, id="plain", marks=pytest.mark.nightly),
+        pytest.param({"partition_by": ["region"]}, len(inputs.REGIONS), id="partitioned"),
+        pytest.param({"table_properties": MAPPED}, 1, id="mapped", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, sink: dict[str, object], files: int) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(6_000)[["id", "ts", "region"]], BATCHES)

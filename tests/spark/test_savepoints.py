@@ -167,10 +167,12 @@ def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path
     assert late == 0
 
 
-AT_NIGHT = [pytest.param(step, marks=pytest.mark.nightly) for step in (Step.INCARNATION_CLOSE, Step.RESTORE_END)]
+AT_NIGHT = [
+    pytest.param(step, marks=pytest.mark.nightly) for step in (Step.INCARNATION_CLOSE, Step.MANIFEST_CREATE, Step.RESTORE_END)
+]
 
 
-@pytest.mark.parametrize("dies_at", [Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, *AT_NIGHT])
+@pytest.mark.parametrize("dies_at", [Step.SAVEPOINT_IMPORT, *AT_NIGHT])
 def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_savepoint_all_the_same(
     site: Site, events: Events, tmp_path: Path, dies_at: Step
 ) -> None:

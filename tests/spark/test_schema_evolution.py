@@ -96,6 +96,7 @@ def test_a_column_that_a_whole_result_has_gained_is_in_every_row_of_it(site: Sit
     assert_same(answer(_table(site)), answer(counted.selectExpr("key", "count", "count * 2")))
 
 
+@pytest.mark.nightly
 def test_a_column_that_the_source_has_gained_reaches_the_table(site: Site) -> None:
     _arrive(site, 1)
     site.run(_pipeline(site, "*"))

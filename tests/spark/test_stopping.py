@@ -277,6 +277,7 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
     assert_same(public(site.tables / "hours"), answer(all_hours(site, 401)))
 
 
+@pytest.mark.nightly
 def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be_asked_for_again(
     site: Site, events: Events
 ) -> None:

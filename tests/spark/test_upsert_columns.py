@@ -81,6 +81,7 @@ def test_a_condition_that_no_constraint_can_hold_is_refused_by_name(site: Site) 
     assert site.checkpoints() == []
 
 
+@pytest.mark.nightly
 def test_a_path_with_a_backtick_is_a_path_like_any_other(site: Site) -> None:
     tables = Site(site.spark, site.home.parent / "it`s")
     (tables.home.parent).mkdir()

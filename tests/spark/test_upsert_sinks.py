@@ -150,6 +150,7 @@ def test_a_stage_after_an_upsert_stage_reads_its_changes(site: Site) -> None:
     assert_same(public(site.tables / "log", COLUMNS), answer(whole.select(*COLUMNS)))
 
 
+@pytest.mark.nightly
 def test_a_fresh_start_that_replaces_leaves_nothing_of_the_earlier_rows_and_deletes(site: Site) -> None:
     _in_rounds(site, _split(changes(1_000, seed=8), 2))
     inputs.write_versions(site.home.parent / "after", changes(500, seed=9), 1)

@@ -11,6 +11,8 @@ SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
 COLUMNS = "id LONG, seq LONG, value INT, name STRING"
 STAGED = ("id", "seq", "value", "name")
 ALL_MODES = frozenset(SinkMode)
+APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
+"""A replacement is published as an append is, and has tests of its own: tests/spark/test_complete_sinks.py."""
 AT_NIGHT: frozenset[SinkMode] = frozenset()
 """For another version of a kind of table that every run of the tests tries."""
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
@@ -89,7 +91,7 @@ FEATURES = (
         "partitions (spaces, `%`, `/`, unicode, null, dates, decimals, timestamps)",
         sink={"partition_by": ["region", "day", "price", "at"]},
         staged=(*STAGED, "region", "day", "price", "at"),
-        everyday=ALL_MODES,
+        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "`CHECK` constraints",
@@ -138,13 +140,13 @@ FEATURES = (
         properties={"delta.enableDeletionVectors": "true"},
         between=("DELETE FROM {table} WHERE id % 7 = 3",),
         deleted="id % 7 = 3",
-        everyday=frozenset({SinkMode.APPEND, SinkMode.UPSERT}),
+        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "change data feed",
         frozenset({"changeDataFeed"}),
         properties={"delta.enableChangeDataFeed": "true"},
-        everyday=ALL_MODES,
+        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "append only",
@@ -179,7 +181,7 @@ FEATURES = (
         frozenset({"rowTracking", "domainMetadata"}),
         properties={"delta.enableRowTracking": "true"},
         publisher=SPARK,
-        everyday=ALL_MODES,
+        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "clustering",

@@ -21,6 +21,7 @@ LINGERING_S = 15.0
 """How long it is watched that a driver waits for a JVM that another one has left behind."""
 
 
+@pytest.mark.nightly
 def test_a_driver_whose_jvm_dies_says_so_and_the_next_one_goes_on(drivers: Drivers) -> None:
     found = drivers.run(doom=Doomed("widowed", Step.STAGE_FILES, before=True))
     assert found.code == ExitCode.FAILED, found

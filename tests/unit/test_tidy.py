@@ -34,6 +34,7 @@ ONLY_AT_NIGHT = {
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
     "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/test_upgrade_example.py has the DAG at every change",
     "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py has the DAG at every change",
+    "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
     "tests/system/test_running_rescaled.py": "a driver of its own; tests/spark/test_rescaling.py rescales in a Spark that runs",
     "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
 }
