@@ -3,6 +3,9 @@
 PYTHON := .venv/bin/python
 BIN := .venv/bin
 
+# The tests start hundreds of Python processes. Each compiles all that it imports where the environment tells it to keep nothing.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What a change must pass while it is being written: no JVM, under a minute.
 FAST_TESTS := tests/unit tests/contract tests/corruption
 

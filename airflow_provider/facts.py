@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider.waits.pipeline_states import newest_checkpoint
+from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status
-from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
+from spark_jobs.publication.publisher import Publication
+from spark_jobs.storage.files import Files
 
 
 def run_facts(home: str, answer: StartResponse, manifest: Manifest | None) -> dict[str, Any]:
@@ -16,7 +20,7 @@ def run_facts(home: str, answer: StartResponse, manifest: Manifest | None) -> di
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Without a manifest ``round``, ``drained`` and
         ``completed_at`` are None.
     """
-    known = _facts(home, manifest) if manifest is not None else _unknown(home, answer)
+    known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     return known | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
 
 
@@ -26,18 +30,24 @@ def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | N
     return {"home": home, "run": run, "attempt": attempt, "checkpoint": checkpoint}
 
 
-def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId | None) -> None:
+def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     """Tells in a task's log what a run has left in its tables, and whether another one has done it."""
-    if done_by not in (None, facts["run"]):
+    if done_by != facts["run"]:
         log.warning("Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, facts["checkpoint"])
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
 
 
-def publication_facts(home: str, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
-    """What a publication has left. As :func:`checkpoint_facts`, with ``version``; ``rows`` are those of the checkpoint's round."""
-    return _facts(home, manifest) | {"sinks": _results(results)}
+def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
+    """What a publication has left. As :func:`checkpoint_facts`, with ``version``; ``rows`` are those of the checkpoint's round.
+
+    Of a checkpoint that was public and was discarded since, all but ``home``, ``checkpoint``, ``table`` and ``version`` is None.
+    """
+    sinks = _results(results)
+    if plan.was_discarded:
+        return _unknown(home, plan.checkpoint) | {"sinks": {name: sink | {"rows": None} for name, sink in sinks.items()}}
+    return _facts(home, plan.manifest) | {"sinks": sinks}
 
 
 def checkpoint_facts(home: str, manifest: Manifest) -> dict[str, Any]:
@@ -64,6 +74,23 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
     }
 
 
+def cancel_facts(files: Files, cancelled: Cancelled | None) -> dict[str, Any]:
+    """What a cancel has come to.
+
+    Returns:
+        ``home``, ``attempt`` and ``run`` (None where nothing ran), ``cancelled``: whether the attempt was ended, or its restart
+        was prevented, and the newest complete ``checkpoint`` of the home, or None.
+    """
+    outcome = None if cancelled is None else outcome_of(files, cancelled)
+    return {
+        "home": files.url,
+        "attempt": outcome and outcome.attempt,
+        "run": outcome and outcome.run,
+        "cancelled": outcome is not None and outcome.error is not None,
+        "checkpoint": newest_checkpoint(files),
+    }
+
+
 def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
     return {
         "home": home,
@@ -76,10 +103,10 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _unknown(home: str, answer: StartResponse) -> dict[str, Any]:
+def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """As :func:`_facts`, of a checkpoint that is gone."""
     nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at"))
-    return {"home": home} | nothing | {"checkpoint": answer.checkpoint}
+    return {"home": home} | nothing | {"checkpoint": checkpoint}
 
 
 def _results(sinks: Mapping[SinkName, SinkResult]) -> dict[str, Any]:

@@ -11,6 +11,11 @@ _FIELDS: dict[str, Any] = {
         "description": "Directories that may hold homes, with commas between them. No request leaves them.",
         "schema": _TEXTS,
     },
+    "savepoint_root": {
+        "label": "Savepoint roots",
+        "description": "Directories, or s3://bucket/prefix, that may hold savepoints, too, with commas between them.",
+        "schema": _TEXTS,
+    },
     "python": {
         "label": "Driver's Python",
         "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",

@@ -1,16 +1,16 @@
-"""The allow-list of home roots: whatever a run's configuration says, no request leaves them.
+"""The allow-lists of home roots and of savepoint roots: whatever a run's configuration says, no request leaves them.
 
-A home is resolved before it is compared: relative parts, escapes of a URL and symbolic links. What is opened afterwards is the
+A place is resolved before it is compared: relative parts, escapes of a URL and symbolic links. What is opened afterwards is the
 resolved place, not what was asked for.
 """
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
-from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files, is_here, local_path
+from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
 def open_home(home: str, roots: Sequence[str]) -> Files:
@@ -35,18 +35,59 @@ def open_home(home: str, roots: Sequence[str]) -> Files:
         raise InvalidParameterError(
             "The home is empty.", safe="Nothing was read or written.", remedy="Give the task a home.", home=home
         )
-    asked = os.path.join(roots[0], home) if _is_relative(home) else home
-    place = _resolved(asked)
-    if not any(_is_inside(place, _resolved(root)) for root in roots):
+    return open_files(_inside(open_files, home, roots, "home"))
+
+
+def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
+    """Opens the place of a savepoint inside one of ``roots``. Reads and writes nothing.
+
+    Args:
+        savepoint: A path or URL; a relative path starts at the first root.
+        roots: Directories, or prefixes in object stores, that may hold savepoints.
+
+    Raises:
+        AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
+        InvalidParameterError: It is no path or URL of a supported kind.
+    """
+    if not roots or not savepoint.strip():
+        return open_home(savepoint, roots)  # which is refused
+    return open_place(_inside(open_place, savepoint, roots, "savepoint"))
+
+
+def _inside(open_: Callable[[str], Files], asked: str, roots: Sequence[str], what: str) -> str:
+    """Where a place really is."""
+    place = _resolved(open_(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
+    if not any(_is_inside(place, _resolved(open_(root))) for root in roots):
         raise AccessDeniedError(
-            f"The home {home!r} is not allowed: it is {place}, which is inside none of the connection's home roots.",
+            f"The {what} {asked!r} is not allowed: it is {place}, which is inside none of the connection's {what} roots.",
             safe="Nothing was read or written.",
-            remedy=f"Use a home inside {' or '.join(roots)}, or add its root to home_root in the connection's extras.",
-            home=home,
+            remedy=f"Use a {what} inside {' or '.join(roots)}, or add its root to {what}_root in the connection's extras.",
             found=place,
             roots=list(roots),
+            **{what: asked},
         )
-    return open_files(place)
+    return place
+
+
+def check_roots(roots: Sequence[str], savepoint_roots: Sequence[str]) -> str:
+    """Looks whether homes can be kept in each of ``roots``, and savepoints be found in ``savepoint_roots``. Leaves nothing behind.
+
+    Returns:
+        What was found, in words.
+
+    Raises:
+        StorageError: This host does not have one, or may not look at it.
+        MissingRequirementError: One does not hold what a home needs, or what speaks to its store is not installed.
+    """
+    for root in roots:
+        check_create_if_absent(open_root(root))
+    for root in savepoint_roots:
+        files = open_place(root)
+        if is_here(files) and not os.path.isdir(_resolved(files)):
+            raise _not_there(_resolved(files), "savepoint")
+        files.names("")
+    found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
+    return f"{', '.join(roots)} can hold homes.{found}"
 
 
 def open_root(root: str) -> Files:
@@ -55,7 +96,7 @@ def open_root(root: str) -> Files:
     Raises:
         StorageError: This host does not have it.
     """
-    place = _resolved(root)
+    place = _resolved(open_files(root))
     if not os.path.isdir(place):
         raise _not_there(place)
     return open_files(place)
@@ -69,7 +110,7 @@ def check_place(home: Files, roots: Sequence[str]) -> None:
         InvalidParameterError: It is inside another pipeline's home, whose documents it would be taken for.
     """
     place = local_path(home)
-    around = [found for root in roots if _is_inside(str(place), found := _resolved(root))]
+    around = [found for root in roots if _is_inside(str(place), found := _resolved(open_files(root)))]
     if not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
     for above in place.parents:
@@ -83,11 +124,11 @@ def check_place(home: Files, roots: Sequence[str]) -> None:
             )
 
 
-def _not_there(root: str) -> StorageError:
+def _not_there(root: str, what: str = "home") -> StorageError:
     return StorageError(
-        f"The home root {root} is not there on {socket.gethostname()}.",
+        f"The {what} root {root} is not there on {socket.gethostname()}.",
         safe="Nothing was read or written.",
-        remedy="Mount it there. If it is new, make the directory; if it is mistyped, correct home_root in the connection's extras.",
+        remedy=f"Mount it there. If it is new, make the directory; if it is mistyped, correct {what}_root in the connection's extras.",
         root=root,
     )
 
@@ -96,10 +137,10 @@ def _is_relative(home: str) -> bool:
     return not home.startswith(("/", "~")) and ":" not in home
 
 
-def _resolved(place: str) -> str:
-    """The real path that the storage would touch, without links and relative parts."""
-    return os.path.realpath(local_path(open_files(place), ""))
+def _resolved(place: Files) -> str:
+    """What the storage would touch: the real path, without links and relative parts, or the URL in an object store."""
+    return os.path.realpath(local_path(place)) if is_here(place) else place.url
 
 
 def _is_inside(place: str, root: str) -> bool:
-    return place != root and os.path.commonpath([place, root]) == root
+    return place != root and place.startswith(f"{root.rstrip('/')}/")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink, conf
 
-from airflow_provider.identity import TaskIdentity
+from airflow_provider.tasks.identity import TaskIdentity
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

@@ -1,7 +1,7 @@
 """When a pipeline's error is worth another try: by its branch in the error tree, never by its text."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import RetryDecision, RetryPolicy
 
@@ -13,6 +13,21 @@ if TYPE_CHECKING:
 
 RETRIES = 3
 """Of a task that may be tried again at any time, because a next try takes up what is there. Airflow's own default is none."""
+
+
+class Tries(Protocol):
+    """What a task instance knows of its tries."""
+
+    try_number: int
+    max_tries: int
+
+
+def is_automatic_retry(task: Tries, retries: int | None) -> bool:
+    """Whether Airflow tries a task again by itself: neither for the first time, nor because somebody has cleared it.
+
+    A clear raises ``max_tries`` so that the try after it has all ``retries`` again, as the first one had.
+    """
+    return task.try_number > max(1, task.max_tries - (retries or 0) + 1)
 
 
 class PipelineRetryPolicy(RetryPolicy):

@@ -12,21 +12,34 @@ from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
-EXTRAS = ("home_root", "python", "master", "conf", "checkpoint", "spark_conn_id", "spark_main")
+EXTRAS = ("home_root", "savepoint_root", "python", "master", "conf", "checkpoint", "spark_conn_id", "spark_main")
 """What a connection may say: the fields of its form."""
-_SECRET = re.compile(r"secret|password|passphrase|token|(access|private)[.]?key|(account|encryption)[.]key", re.IGNORECASE)
-"""As ``spark.redaction.regex``, and the names that stores use."""
-_REFERENCE = re.compile(r"spark[.]kubernetes[.](driver|executor)[.](secretKeyRef|secrets)[.]|.*File$")
-"""These say where a secret is."""
-_SECRET_INSIDE = re.compile(r"-D[\w.]*(secret|password|passphrase|token)[\w.]*=\S|://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
-"""A property that is handed to a JVM, and a URL with a user's password, as of a repository of packages."""
+_SECRET = re.compile(
+    r"secret|pass(word|wd|phrase)|token|(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)|[.]sas[.](?!expiry|key[.]mode)|[.]credential$",
+    re.IGNORECASE,
+)
+"""As ``spark.redaction.regex``, and the names that stores and environments use."""
+_REFERENCE = re.compile(
+    r"spark[.]kubernetes[.]((driver|executor)[.](secretKeyRef|secrets)[.]|kerberos[.]tokenSecret[.]|container[.]image[.]pullSecrets$)"
+    r"|spark[.]yarn[.]am[.]tokenConfRegex$|spark[.]ssl[.].*privateKey$|.*secretBitLength$|.*(File|[._-]file|_FILE)s?$"
+    r"|.*[.]token[.](provider|renew|binding)"
+)
+"""These say where a secret is, what gives it, or what it has to be like."""
+_PROPERTY = re.compile(r"-D([^\s=]+)=\S")
+"""One that is handed to a JVM."""
+_SECRET_INSIDE = re.compile(
+    r"://[^/\s:@]+:[^/\s@]+@|(^|[?&;\s])(password|pwd|sig|secret|token|AccountKey|SharedAccessKey)=\S", re.IGNORECASE
+)
+"""In a URL with a user's password, as of a repository of packages, or in the parameters of a URL, a connection or a login."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where homes may be, and how a driver is started."""
+    """Where homes and savepoints may be, and how a driver is started."""
 
     roots: tuple[str, ...] = ()
+    savepoint_roots: tuple[str, ...] = ()
+    """Where savepoints may be, beside the homes."""
     python: str = sys.executable
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +87,8 @@ class Settings:
 
 
 def _is_secret(key: str, value: str) -> bool:
-    return (_SECRET.search(key) is not None and not _REFERENCE.match(key)) or _SECRET_INSIDE.search(value) is not None
+    names = (key, *_PROPERTY.findall(value))
+    return any(_SECRET.search(name) and not _REFERENCE.match(name) for name in names) or _SECRET_INSIDE.search(value) is not None
 
 
 def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
@@ -93,11 +107,6 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
             connection=conn_id,
             extras=unknown,
         )
-    roots = given.get("home_root", ())
-    if isinstance(roots, str):
-        roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]
-    if not isinstance(roots, list | tuple) or not all(isinstance(root, str) for root in roots):
-        raise _refused(conn_id, "home_root", roots, "a directory, or several with commas between them")
     for name in ("python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
@@ -117,7 +126,8 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
             connection=conn_id,
         )
     return Settings(
-        roots=tuple(roots),
+        roots=_roots(conn_id, "home_root", given),
+        savepoint_roots=_roots(conn_id, "savepoint_root", given),
         python=given.get("python", sys.executable),
         master=given.get("master"),
         conf=conf,
@@ -125,6 +135,15 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
         spark_conn_id=given.get("spark_conn_id"),
         spark_main=given.get("spark_main"),
     )
+
+
+def _roots(conn_id: str, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    roots = given.get(name, ())
+    if isinstance(roots, str):
+        roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]
+    if not isinstance(roots, list | tuple) or not all(isinstance(root, str) for root in roots):
+        raise _refused(conn_id, name, roots, "a directory, or several with commas between them")
+    return tuple(roots)
 
 
 def _refused(conn_id: str, name: str, found: Any, wanted: str) -> InvalidParameterError:

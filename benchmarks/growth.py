@@ -27,8 +27,8 @@ from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.site import Site
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.log_folding import Consumer, fold_consumed, trim
-from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed, trim
+from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
 
 RESULTS = Path(__file__).parent / "results"

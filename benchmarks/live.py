@@ -25,7 +25,7 @@ from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.storage.open import open_files
 
 _LOOK_S = 0.005

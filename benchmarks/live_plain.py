@@ -5,12 +5,13 @@ import os
 from benchmarks.plain_session import plain_session
 from benchmarks.site import COLD_SETTINGS
 from benchmarks.state_sizes import kept
-from spark_jobs.runtime.session import REQUIRED_SETTINGS
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 
 
 def main() -> None:
     spark = plain_session({**COLD_SETTINGS, **REQUIRED_SETTINGS})
-    rows = spark.readStream.format("delta").load(os.environ["LIVE_INPUT"]).withWatermark("at", "1 minute")
+    source = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(os.environ["LIVE_INPUT"])
+    rows = source.withWatermark("at", "1 minute")
     writer = kept(rows).writeStream.format("delta").option("checkpointLocation", os.environ["LIVE_CHECKPOINT"])
     writer.start(os.environ["LIVE_OUTPUT"]).awaitTermination()
 

@@ -55,7 +55,10 @@ class Report:
         figures = [figure for figure in self.figures if figure.kind.name not in kinds]
         if not figures:
             return newer
-        later = [entry for entry in self.about.get("later", []) if not set(entry["kinds"]) <= set(kinds)]
+        older = [
+            entry | {"kinds": [kind for kind in entry["kinds"] if kind not in kinds]} for entry in self.about.get("later", [])
+        ]
+        later = [entry for entry in older if entry["kinds"]]
         return Report(dict(self.about) | {"later": [*later, {"kinds": kinds} | dict(newer.about)]}, [*figures, *newer.figures])
 
     def markdown(self, page: str) -> str:

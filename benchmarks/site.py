@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Publish
-from spark_jobs.runtime.session import start_session
+from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 
 SETTINGS: Mapping[str, str] = {
@@ -27,6 +27,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",  # a state of some age has a snapshot
 }
 """The same for both ways: the plain one runs in a session that differs in nothing else."""
 COLD_SETTINGS: Mapping[str, str] = {key: value for key, value in SETTINGS.items() if not key.endswith("ProgressUpdates")}

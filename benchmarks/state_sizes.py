@@ -27,7 +27,10 @@ RESTORE = Kind(
 WAY_BACK = Kind("the way back", "seconds to the first new batch", Better.LESS, "ours", "a plain application, started again")
 _FAILS = "benchmark.fails"
 _FEW = 1_000
-_ROW_BYTES = 1_024
+_BATCHES = 25
+"""So many that Spark has made a snapshot of the state, as of every state of some age."""
+_SNAPSHOT = 20
+"""The batch of the newest one, at least."""
 
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
@@ -69,7 +72,7 @@ class Life:
         self.home = self.directory / "home"
         self.arrivals = Arrivals(self.site, self.directory / "arrivals", payload=True)
         self.tell("its input is written")
-        self.arrivals.add(self.rows, 8)
+        self.arrivals.add(self.rows, _BATCHES)
         self._first_life()
         for way, lost in (("in place", None), ("local copy", "mark"), ("home", "work")):
             self._back(way, lost)
@@ -84,14 +87,14 @@ class Life:
             checkpoint=CheckpointSettings(interval="1 hour"),
             restart=RestartStrategy.fixed_delay(attempts=10, delay="0 seconds"),
         )
-        read(pipeline, self.arrivals)
+        read(pipeline, self.arrivals, files_per_trigger=1)
         pipeline.stage(sink=DeltaSink(str(self.directory / tables / "kept")), name="kept")(kept)
         return pipeline
 
     def _first_life(self) -> None:
         with Live(self.site, self._pipeline(), self.home) as live:
             self.tell("it is built")
-            live.until(lambda: live.has_read("kept", self.rows))
+            live.until(lambda: live.has_read("kept", self.rows) and _has_snapshots(self.home))
             self.tell("the first checkpoint")
             self.found["full"] = sum(each.duration_s for each in live.checkpoint().steps)
             self.arrivals.add(max(self.rows // 100, 1))
@@ -111,7 +114,7 @@ class Life:
         if lost == "work":
             remove(self.home / "work")
         elif lost == "mark":  # a half-built directory is not continued, but its files are there
-            for work in (self.home / "work").iterdir():
+            for work in filter(Path.is_dir, (self.home / "work").iterdir()):
                 (work / "restoring.json").write_bytes(b"{}")
         self.arrivals.add(_FEW)
         with Live(self.site, self._pipeline(), self.home) as live:
@@ -143,26 +146,28 @@ class Life:
     def _plain(self) -> float:
         """A script with the same query: it builds the state, is killed, and is started again."""
         self.tell("a plain application builds it")
-        self._plain_batch_s(settle_s=5.0)
+        self._plain_s(_BATCHES, settle_s=10.0)
         self.arrivals.add(_FEW)
         self.tell("a plain application, started again")
-        return self._plain_batch_s(settle_s=0.0)
+        return self._plain_s(1, settle_s=0.0)
 
-    def _plain_batch_s(self, settle_s: float) -> float:
-        """From the start of the script to its first batch; then it is killed."""
+    def _plain_s(self, batches: int, settle_s: float) -> float:
+        """From the start of the script to the end of so many batches; then it is killed."""
         checkpoint = self.directory / "plain-checkpoint"
         before, began_s = _commits(checkpoint), time.monotonic()
         places = {"INPUT": self.arrivals.path, "OUTPUT": self.directory / "plain", "CHECKPOINT": checkpoint}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.live_plain"],
-            env=os.environ | {f"LIVE_{name}": str(path) for name, path in places.items()},
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while _commits(checkpoint) <= before:
+        log = self.directory / "plain.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.live_plain"],
+                env=os.environ | {f"LIVE_{name}": str(path) for name, path in places.items()},
+                start_new_session=True,
+                stdout=output,
+                stderr=output,
+            )
+        while _commits(checkpoint) < before + batches:
             if process.poll() is not None:
-                raise RuntimeError(f"the plain application has ended with {process.returncode}")
+                raise RuntimeError(f"the plain application has ended with {process.returncode}: {log.read_text()[-4_000:]}")
             time.sleep(0.005)
         took_s = time.monotonic() - began_s
         time.sleep(settle_s)
@@ -177,6 +182,11 @@ def kept(arrivals: DataFrame) -> DataFrame:
     rows = arrivals.withColumn("key", told.cast("long"))
     counts = rows.groupBy(F.window("at", "3650 days"), "key").agg(F.first("text").alias("text"))
     return counts.select("key", "text")
+
+
+def _has_snapshots(directory: Path) -> bool:
+    """Whether Spark has made snapshots of both state partitions."""
+    return len([path for path in directory.rglob("*.zip") if int(path.stem.partition("_")[0]) >= _SNAPSHOT]) > 1
 
 
 def _commits(checkpoint: Path) -> int:

@@ -16,6 +16,9 @@ from airflow_provider.retry import PipelineRetryPolicy
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
 HOME = "nightly_drain"
+RETRY_DELAY = timedelta(seconds=30)
+OUTLAST_BACKOFF = 10
+"""So many retries of ``drain`` take longer than the longest delay of a restart, which is two minutes in ``pipelines/live.py``."""
 
 with DAG(
     "nightly_drain",
@@ -24,7 +27,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=2,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
+    default_args={"retries": 2, "retry_delay": RETRY_DELAY, "retry_policy": PipelineRetryPolicy()},
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "live.schema.json", arrivals=f"{DATA}/nightly_drain/arrivals", warehouse=f"{DATA}/nightly_drain/warehouse"
@@ -38,8 +41,11 @@ with DAG(
     at night, in one checkpoint, and stops the pipeline. `run` begins again with its savepoint, and lives until the next night's `drain`,
     which ends it with success: so there are two DAG runs for a moment, and one otherwise.
 
-    * **The first night** nothing is at work: `is_at_work` leaves `drain` out, and `run` begins.
+    * **The first night** there is nothing to drain: `is_there` leaves `drain` out, and `run` begins.
     * **The driver failed for good during the day?** The same: the next night's run goes on where it was, and is drained the night after.
+    * **The driver was lost, and its restart is not due yet?** `drain` is tried again until the pipeline runs. If it never does, `drain`
+      fails after some minutes, and nothing is begun beside the night before: clear that night's `run`, or mark `drain` as a success to
+      go on without it.
     * **A row that comes after the night, for a window of before**, makes a window of its own with the same time. Drain when a day is
       complete; else let the watermark do it.
     * **The savepoints** are below the home, one a night; they are yours to dispose of.
@@ -49,13 +55,13 @@ with DAG(
 ):
 
     @task.branch
-    def is_at_work() -> str:
-        """The first step of this night."""
+    def is_there() -> str:
+        """The first step of this night: a pipeline between two attempts is there, too."""
         from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 
-        return "drain" if StreamPipelineHook().is_at_work(HOME) else "arrive"
+        return "drain" if StreamPipelineHook().goes_on(HOME) else "arrive"
 
-    drain = StopWithSavepointOperator(task_id="drain", home=HOME, drain=True)
+    drain = StopWithSavepointOperator(task_id="drain", home=HOME, drain=True, retries=OUTLAST_BACKOFF)
     arrive = BashOperator(
         task_id="arrive",
         bash_command='"$PYTHON" "$SCRIPT" day 2013-01-01 --flights "$ARRIVALS"',
@@ -75,6 +81,6 @@ with DAG(
         restore="{{ (ti.xcom_pull('drain') or {}).get('savepoint', '') }}",
         allow_drained="{{ ti.xcom_pull('drain') is not none }}",
     )
-    first = is_at_work()
+    first = is_there()
     first >> [drain, arrive]
     drain >> arrive >> run

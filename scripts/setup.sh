@@ -121,7 +121,7 @@ install_packages() {
     local index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
     watched "installer" "$python" -m pip install -c constraints.txt pip setuptools || explain "The installer"
-    local project='.[spark,airflow,demo]'
+    local project='.[spark,airflow,s3,demo]'
     if watched "uv" "$python" -m pip install --only-binary :all: -c constraints.txt uv; then
         watched "packages" "$python" -m uv pip install --python "$python" --build-constraints constraints.txt -c constraints.txt \
             -e "$project" --group dev || explain "The packages"

@@ -21,7 +21,7 @@ from spark_jobs.protocol.errors import (
 
 if TYPE_CHECKING:
     from spark_jobs.publication.evidence import consistent_versions
-    from spark_jobs.runtime.staged_rows import read_staged
+    from spark_jobs.runtime.staged.staged_rows import read_staged
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ __all__ = [
 
 _LAZY = {
     "consistent_versions": "spark_jobs.publication.evidence",
-    "read_staged": "spark_jobs.runtime.staged_rows",
+    "read_staged": "spark_jobs.runtime.staged.staged_rows",
 }
 """What is imported when it is first asked for: declaring a pipeline needs neither Spark nor delta-rs."""
 

@@ -58,7 +58,7 @@ def _reader(session: Any, pipeline: Pipeline, name: str, rows: Any, path: str) -
 def _session() -> Any:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.runtime.session import start_session
+    from spark_jobs.runtime.spark.session import start_session
 
     conf = {
         "spark.master": "local[2]",

@@ -84,7 +84,7 @@ def started_by_us() -> list[psutil.Process]:
 def close_jvm() -> None:
     """Ends this process's own JVM, if there can be one."""
     if "pyspark" in sys.modules:
-        from spark_jobs.runtime.session import end_jvm
+        from spark_jobs.runtime.spark.session import end_jvm
 
         end_jvm(OUTLIVE_S)
 

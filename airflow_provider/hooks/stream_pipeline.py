@@ -13,20 +13,21 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from pydantic import BaseModel
 
-from airflow_provider.driver_log import last_lines
-from airflow_provider.driver_probe import probe_driver
-from airflow_provider.homes import check_place, open_home, open_root
-from airflow_provider.local_driver import LocalDriver, start_local_driver
-from airflow_provider.looking import first_look, look_for_answer
+from airflow_provider.drivers.driver_log import last_lines
+from airflow_provider.drivers.driver_probe import probe_driver
+from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
+from airflow_provider.homes import check_place, check_roots, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import Settings, read_settings
-from airflow_provider.waiting import FirstLook, Look
+from airflow_provider.waits.looking import first_look, look_for_answer
+from airflow_provider.waits.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
+from spark_jobs.control.supervision import goes_on
 from spark_jobs.protocol.checkpointing import over
 from spark_jobs.protocol.documents import ErrorReport, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
@@ -40,10 +41,9 @@ from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import check_create_if_absent
 
 if TYPE_CHECKING:
-    from airflow_provider.spark_submit import Submission
+    from airflow_provider.drivers.spark_submit import Submission
 
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LAST_LINES = 500
@@ -64,9 +64,9 @@ class StreamPipelineHook(BaseHook):
 
     Args:
         conn_id: A connection of type ``stream_pipeline``. Its extras: ``home_root``, the directories that may hold homes
-            (required); ``python``, the driver's interpreter; ``master`` and ``conf``, Spark's; ``checkpoint``, checkpoint settings
-            over the pipelines'; ``spark_conn_id``, the Spark connection to submit drivers to, and ``spark_main``, where its
-            cluster finds ``spark_jobs/main.py``.
+            (required); ``savepoint_root``, those that may hold savepoints, too; ``python``, the driver's interpreter; ``master`` and
+            ``conf``, Spark's; ``checkpoint``, checkpoint settings over the pipelines'; ``spark_conn_id``, the Spark connection to
+            submit drivers to, and ``spark_main``, where its cluster finds ``spark_jobs/main.py``.
     """
 
     conn_name_attr = "conn_id"
@@ -101,6 +101,10 @@ class StreamPipelineHook(BaseHook):
         """The home's files, at their resolved place."""
         return open_home(home, self.settings.roots)
 
+    def savepoint_files(self, savepoint: str) -> Files:
+        """The files of a savepoint, at their resolved place: inside a savepoint root or a home root."""
+        return open_savepoint(savepoint, self.settings.savepoint_roots + self.settings.roots)
+
     @property
     def submits(self) -> bool:
         """Whether ``spark-submit`` starts the drivers of this connection, and a cluster may let them wait."""
@@ -111,7 +115,7 @@ class StreamPipelineHook(BaseHook):
         return not self.submits or self._submission(conf).driver_is_here
 
     def first_look(self, home: str, run: RunId, start_timeout_s: float | None = None) -> FirstLook:
-        """What the home shows before anything is asked; see :func:`airflow_provider.looking.first_look`."""
+        """What the home shows before anything is asked; see :func:`airflow_provider.waits.looking.first_look`."""
         return first_look(self.files(home), run, start_timeout_s)
 
     def asked_at(self, home: str, request: RequestId) -> float:
@@ -162,7 +166,8 @@ class StreamPipelineHook(BaseHook):
         """Asks for a run, durably, and starts a driver for it on this host, or ``spark-submit``.
 
         Safe to repeat: a run that has an open request is given that one, and of several drivers for one request all but one end
-        by themselves. With ``spark-submit`` each request has one driver: an open one of this run is given up.
+        by themselves. With ``spark-submit`` each request has one driver: an open one of this run is given up, and
+        one that nothing could be submitted for.
 
         Raises:
             RejectedError: The order or the connection is not allowed. Nothing was written.
@@ -179,7 +184,9 @@ class StreamPipelineHook(BaseHook):
             submission.check_secrets(list(order.secrets))
         environment, parameters = self._secrets(order.secrets), json_values(order.parameters)
         if submission is not None and (stale := Channel(files).unclaimed()) is not None and stale.run == order.run:
-            self.give_up(home, stale.attempt, _given_up(stale))
+            self.give_up(
+                home, stale.attempt, _given_up(stale, f"No driver had begun {stale.request} when the next one was asked for.")
+            )
         request = Channel(files).request_start(
             order.run,
             parameters=parameters,
@@ -192,28 +199,40 @@ class StreamPipelineHook(BaseHook):
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )
-        if submission is None:
-            command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)
-        else:
-            command = submission.command(entry=order.entry, home=files.url, request=request.request)
-            environment |= submission.environment()
-        driver = start_local_driver(
-            command,
-            output=self.driver_output(home, request.attempt),
-            environment=environment,
-            submits=submission is not None and not submission.driver_is_here,
-        )
+        try:
+            if submission is None:
+                command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)
+            else:
+                command = submission.command(entry=order.entry, home=files.url, request=request.request)
+                environment |= submission.environment()
+            driver = start_local_driver(
+                command,
+                output=self.driver_output(home, request.attempt),
+                environment=environment,
+                submits=submission is not None and not submission.driver_is_here,
+            )
+        except Exception as error:
+            if submission is not None:  # a next try would wait for a driver that may be in a cluster's queue
+                with suppress(StreamPipelineError):  # what has failed first says more
+                    self.give_up(
+                        home, request.attempt, _given_up(request, f"Nothing was submitted for {request.request}: {error}")
+                    )
+            raise
         return request, driver
 
     def plan_publication(self, home: str, checkpoint: CheckpointId | None) -> Publication:
         """A publication of a checkpoint, by default of the newest one, checked; writes nothing."""
         return plan_publication(self.files(home), checkpoint)
 
-    def start_publication(self, home: str, checkpoint: CheckpointId, conf: Mapping[str, str]) -> LocalDriver | None:
-        """Starts a process on this host that publishes with Spark; None where one is at work already. Safe to repeat, also at once."""
-        files = self.files(home)
+    def check_publishes(self, conf: Mapping[str, str]) -> dict[str, str]:
+        """Refuses what :meth:`start_publication` would refuse, for every home; the settings of its Spark."""
         settings = self.settings.local_conf(conf)
         self.settings.check_python()
+        return settings
+
+    def start_publication(self, home: str, checkpoint: CheckpointId, conf: Mapping[str, str]) -> LocalDriver | None:
+        """Starts a process on this host that publishes with Spark; None where one is at work already. Safe to repeat, also at once."""
+        files, settings = self.files(home), self.check_publishes(conf)
         words = ("publish", "--home", files.url, "--checkpoint", str(checkpoint), "--output", "json")
         command = self._command(*words, conf=settings)
         output = self.publication_output(home, checkpoint)
@@ -266,6 +285,10 @@ class StreamPipelineHook(BaseHook):
         """Whether a driver holds the home, as far as this host can tell."""
         return driver_at_work(self.files(home))
 
+    def goes_on(self, home: str) -> bool:
+        """Whether a driver holds the home, or one follows by itself; see :func:`spark_jobs.control.supervision.goes_on`."""
+        return goes_on(self.files(home))
+
     def head(self, home: str) -> Manifest | None:
         """The newest checkpoint."""
         return CheckpointStore(self.files(home)).head()
@@ -296,8 +319,7 @@ class StreamPipelineHook(BaseHook):
         try:
             if not self.settings.roots:
                 return False, "home_root is empty: name the directory that holds your pipelines' homes."
-            for root in self.settings.roots:
-                check_create_if_absent(open_root(root))
+            places = check_roots(self.settings.roots, self.settings.savepoint_roots)
             self.settings.check_python()
             self.settings.driver_conf({})
             submitting = self._probe_submission() if self.submits else ""
@@ -306,10 +328,10 @@ class StreamPipelineHook(BaseHook):
             return False, f"Seen from {socket.gethostname()}: {error}"
         versions = ", ".join(f"{name} {version}" for name, version in found.items())
         has = f" The driver has {versions}." if found else " What the driver has there, its first run says."
-        return True, f"Seen from {socket.gethostname()}: {', '.join(self.settings.roots)} can hold homes.{submitting}{has}"
+        return True, f"Seen from {socket.gethostname()}: {places}{submitting}{has}"
 
     def _probe_submission(self) -> str:
-        from airflow_provider.spark_submit import check_spark
+        from airflow_provider.drivers.spark_submit import check_spark
 
         submission = self._submission({})
         return (
@@ -323,7 +345,7 @@ class StreamPipelineHook(BaseHook):
         return [self.settings.python, "-m", "spark_jobs", *words, *settings]
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
-        from airflow_provider.spark_submit import plan_submission
+        from airflow_provider.drivers.spark_submit import plan_submission
 
         return plan_submission(self.settings, self.settings.driver_conf(conf))
 
@@ -368,9 +390,9 @@ def _reported(output: str) -> StreamPipelineError | None:
     return None
 
 
-def _given_up(request: StartRequest) -> InterruptedRunError:
+def _given_up(request: StartRequest, why: str) -> InterruptedRunError:
     return InterruptedRunError(
-        f"No driver had begun {request.request} when the next one was asked for.",
+        why,
         safe="Nothing of this attempt was begun.",
         remedy="None is needed: the next attempt does the work.",
         request=request.request,

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider.cancelling import Cancelled, cancel_facts, cancel_newest, has_ended, too_late
 from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.facts import cancel_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.retry import RETRIES
-from airflow_provider.time_limits import TimeLimits, time_limits
+from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.time_limits import TimeLimits, time_limits
 from airflow_provider.triggers.end import EndTrigger
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.looking import look_for_end
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.waiting import ChangeLog, Patience
+from spark_jobs.control.cancelling import Cancelled, cancel_newest, has_ended, too_late
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
@@ -32,7 +37,7 @@ class CancelPipelineOperator(BaseOperator):
     All tries of a task are one cancel: a next try waits on, and leaves alone what somebody has begun since. Where nothing is at work the
     task succeeds. Killing it takes nothing back.
 
-    Returns as XCom what :func:`airflow_provider.cancelling.cancel_facts` says.
+    Returns as XCom what :func:`airflow_provider.facts.cancel_facts` says.
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
@@ -103,10 +108,10 @@ class CancelPipelineOperator(BaseOperator):
             cancelled = self._cancel(context, files)
             while cancelled is not None:
                 self.log.info("Asked attempt %s in %s to end.", cancelled.attempt, files.url)
-                if not has_ended(files, cancelled):
-                    if self.deferrable:
-                        self._defer(files.url, cancelled, limits)
+                if not self.deferrable:
                     self._wait(files, cancelled, limits)
+                elif not has_ended(files, cancelled):
+                    self._defer(files.url, cancelled, limits)
                 time.sleep(self.poll_interval_s)  # a restart on which was decided before the cancel was there shows by now
                 before, cancelled = cancelled, self._cancel(context, files)
                 if cancelled == before:
@@ -117,7 +122,7 @@ class CancelPipelineOperator(BaseOperator):
 
     def _cancel(self, context: "Context", files: Files) -> Cancelled | None:
         run = run_id_of(context["ti"])
-        return cancel_newest(files, f"cancel {run}", f"{run} has cancelled it")
+        return cancel_newest(files, run, f"{run} has cancelled it")
 
     def _defer(self, home: str, cancelled: Cancelled, limits: TimeLimits) -> NoReturn:
         self.defer(
@@ -135,7 +140,13 @@ class CancelPipelineOperator(BaseOperator):
         )
 
     def _wait(self, files: Files, cancelled: Cancelled, limits: TimeLimits) -> None:
-        while not has_ended(files, cancelled):
-            if limits.own_at is not None and time.time() >= limits.own_at:
-                raise too_late(files, cancelled, self.timeout_s)
+        changes, patience = ChangeLog(self.log), Patience(limits.own_at and monotonic_at(limits.own_at))
+        while True:
+            seen = patient_look(lambda: look_for_end(files, cancelled), patience, self.log)
+            if seen is not None:
+                if seen.ended:
+                    return
+                changes.see(seen.doing)
+                if limits.own_at is not None and time.time() >= limits.own_at:
+                    raise too_late(files, cancelled, self.timeout_s)
             time.sleep(self.poll_interval_s)

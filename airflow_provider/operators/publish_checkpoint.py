@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
-from airflow_provider.driver_log import log_last_lines
+from airflow_provider.drivers.driver_log import log_last_lines
+from airflow_provider.drivers.local_driver import LocalDriver, is_at_work
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hidden_values import refuse_hidden
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.local_driver import LocalDriver, is_at_work
 from airflow_provider.retry import RETRIES
 from airflow_provider.spark_conf import checked_conf
-from airflow_provider.time_limits import time_limits
+from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
 from airflow_provider.version_compat import container_of_one_task
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId
@@ -36,8 +38,9 @@ class PublishCheckpointOperator(BaseOperator):
     """Publishes checkpoints of one or several pipelines: of all, or of none.
 
     Every checkpoint is looked at before anything is written to any table: each has to be complete, and every table of every one
-    fit for it. If one is not, none is published. Then they are published one after the other; whatever dies in between, a retry
-    does the rest, and each row becomes public once. All before a checkpoint that is pending is published with it.
+    fit for it. If one is not, none is published. Then they are published one after the other, those that need Spark first; whatever
+    dies in between, a retry does the rest, and each row becomes public once. All before a checkpoint that is pending is published
+    with it.
 
     Without a JVM, in this worker, in about a second. A pipeline whose sinks Spark publishes needs the connection's ``python``, with
     Spark, on this host: a process that outlives the task's, is found again by a next try, and is waited for in the triggerer.
@@ -91,15 +94,24 @@ class PublishCheckpointOperator(BaseOperator):
         self._limits = time_limits(self)
         with raising_airflow_errors():
             refuse_hidden(pipelines=self.pipelines, conf=self.conf)
-            checked_conf(self, self.written_conf, self.conf)
+            conf = checked_conf(self, self.written_conf, self.conf)
             planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
-            checkpoints = {plan.files.url: plan.manifest.checkpoint for plan in planned}
+            if any(plan.by_spark for plan in planned):
+                self.hook.check_publishes(conf)
+            planned.sort(key=lambda plan: not plan.by_spark)  # what a Spark lacks is seen before anything else is public
+            checkpoints = {plan.files.url: plan.checkpoint for plan in planned}
             record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
-    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        """Goes on after Spark has published one of them, or has failed to."""
-        self._limits = time_limits(self)
+    def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float | None = None) -> dict[str, Any]:
+        """Goes on after Spark has published one of them, or has failed to.
+
+        Args:
+            context: The task's.
+            event: What the trigger has sent.
+            began_at: When the try began, in seconds since 1970; None: an earlier version has deferred the task.
+        """
+        self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
             if "error" in event:
                 raise reported_error(ErrorReport.model_validate(event["error"]))
@@ -129,7 +141,7 @@ class PublishCheckpointOperator(BaseOperator):
             while (plan := self.hook.plan_publication(home, checkpoint)).by_spark:
                 self.log.info("Checkpoint %s of %s: Spark publishes %s.", checkpoint, home, ", ".join(plan.by_spark))
                 self._publish_by_spark(home, checkpoints)
-            facts[home] = publication_facts(home, plan.manifest, plan.carry_out())
+            facts[home] = publication_facts(home, plan, plan.carry_out())
             for sink in facts[home]["sinks"].values():
                 public = (checkpoint, home, sink["table"], sink["version"])
                 self.log.info("Checkpoint %s of %s is public in %s, version %s.", *public)
@@ -147,7 +159,8 @@ class PublishCheckpointOperator(BaseOperator):
         ends_with_us = started and container_of_one_task() is not None
         if self.deferrable and not ends_with_us:
             self._defer(home, checkpoints, started=started)
-        while is_at_work(output) and not self._killed:
+        patience = Patience(None)
+        while patient_look(lambda: is_at_work(output), patience, self.log) is not False and not self._killed:
             time.sleep(_SLICE_S)
         if self._killed:
             self.on_kill()  # once more: the signal may have come before the process was known
@@ -176,6 +189,7 @@ class PublishCheckpointOperator(BaseOperator):
                 timeout_s=self._limits.first_s,
             ),
             method_name="execute_complete",
+            kwargs={"began_at": self._limits.began_at},
         )
 
 

@@ -11,13 +11,16 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import savepoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.orders import is_true
-from airflow_provider.requests import LookForAnswer, RequestWait, ask_once
 from airflow_provider.retry import RETRIES
-from airflow_provider.time_limits import time_limits
+from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.time_limits import TimeLimits, time_limits
 from airflow_provider.triggers.request import RequestTrigger
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.requests import LookForAnswer, RequestWait, ask_once
+from airflow_provider.waits.waiting import ChangeLog, Patience
 from spark_jobs.checkpoint.savepoint import dispose
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -43,7 +46,8 @@ class TriggerSavepointOperator(BaseOperator):
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
-        target: URL of the directory that the savepoint is to be in, inside the home roots, too; it is made. Empty: one below the home.
+        target: URL of the directory that the savepoint is to be in, inside the savepoint roots or the home roots; it is made. Empty: one
+            below the home.
             Templated.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
         timeout_s: How long to wait; None: as long as it takes.
@@ -100,17 +104,14 @@ class TriggerSavepointOperator(BaseOperator):
         limits = time_limits(self, self.timeout_s)
         with raising_airflow_errors():
             files = self.hook.files(self.home)
-            target = self.hook.files(self.target).url if self.target else None
+            target = self.hook.savepoint_files(self.target).url if self.target else None
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=target)
             record_homes(context, self.conn_id, {files.url: None})
             self.log.info("Asked %s for a %s: %s", files.url, self.wanted.value, request)
-            look = LookForAnswer(files, request)
-            if look() != (True, False):
-                if self.deferrable:
-                    self._defer(files.url, request, limits.first_at, limits.first_s)
-                waits = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s)
-                while not waits.is_over(look(), time.monotonic(), limits.own_at and limits.own_at - time.time()):
-                    time.sleep(self.poll_interval_s)
+            if not self.deferrable:
+                self._wait(files, request, limits)
+            elif not LookForAnswer(files, request)().is_over:
+                self._defer(files.url, request, limits.first_at, limits.first_s)
             return self._result(context, files.url, request)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +137,19 @@ class TriggerSavepointOperator(BaseOperator):
             ),
             method_name="execute_complete",
         )
+
+    def _wait(self, files: Files, request: RequestId, limits: TimeLimits) -> None:
+        waits, changes = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s), ChangeLog(self.log)
+        look, patience = LookForAnswer(files, request), Patience(limits.own_at and monotonic_at(limits.own_at))
+        while True:
+            seen = patient_look(look, patience, self.log)
+            if seen is None:
+                waits.began_anew()
+            elif waits.is_over(seen, time.monotonic(), limits.own_at and limits.own_at - time.time()):
+                return
+            else:
+                changes.see(seen.doing)
+            time.sleep(self.poll_interval_s)
 
     def _result(self, context: "Context", home: str, request: RequestId) -> dict[str, Any]:
         files = self.hook.files(home)
@@ -190,7 +204,7 @@ class DisposeSavepointOperator(BaseOperator):
     Returns as XCom ``savepoint``: its URL.
 
     Args:
-        savepoint: URL of its directory, inside the connection's home roots. Templated.
+        savepoint: URL of its directory, inside the connection's savepoint roots or home roots. Templated.
         home: The home that may need it, or several. Templated.
         conn_id: The connection, of type ``stream_pipeline``.
         retries: As for every operator, but for the default.
@@ -226,7 +240,7 @@ class DisposeSavepointOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Looks who needs it, and deletes it."""
         with raising_airflow_errors():
-            savepoint = self.hook.files(self.savepoint)
+            savepoint = self.hook.savepoint_files(self.savepoint)
             homes = [self.hook.files(home) for home in ([self.home] if isinstance(self.home, str) else self.home)]
             for home in homes:
                 _check_is_home(home)

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
-from airflow_provider.charge import Charge
-from airflow_provider.clocks import monotonic_at
+from airflow_provider.drivers.local_driver import check_host_lasts
 from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
 from airflow_provider.facts import live_facts, log_result, run_facts
-from airflow_provider.goals import Goal, WaitFor
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.identity import run_id_of
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.local_driver import check_host_lasts
-from airflow_provider.looking import start_limit
 from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.params import warn_of_unknown
-from airflow_provider.retry import RETRIES
-from airflow_provider.supervision import End, Restart, next_start, not_due
-from airflow_provider.task_orders import RESTORE_FIELDS, order_of
-from airflow_provider.time_limits import time_limits
+from airflow_provider.retry import RETRIES, is_automatic_retry
+from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.task_orders import RESTORE_FIELDS, order_of
+from airflow_provider.tasks.time_limits import not_due, time_limits
+from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.triggers.patience import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
-from airflow_provider.worker_wait import WorkerWait
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.looking import start_limit
+from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
+from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
@@ -69,10 +69,11 @@ class StreamPipelineOperator(BaseOperator):
         on_end: ``"drain"`` or ``"suspend"``, instead of the pipeline's own. Templated; empty: the pipeline's.
         publish: ``"final"``, ``"every_checkpoint"`` or ``"external"``, instead of the sinks' own. Templated; empty: the sinks'.
         fresh: Begin a new incarnation.
-        restore: Directory of the savepoint to begin with, inside the home roots, too. Every DAG run begins with it anew; all tries of one
-            go on with what they have begun. Templated; empty: the home goes on where it is.
+        restore: Directory of the savepoint to begin with, inside a savepoint root. Every DAG run begins with it anew; all tries of one
+            go on with what they have begun. Templated; empty or ``"latest"``: the home goes on from its newest checkpoint.
         allow_drained: The savepoint may be one that was taken after a drain. Templated.
         allow_dropped: Stages of the savepoint may be left behind that are not there any more. Templated.
+        take_pending: The rows that it holds staged for tables which stay are published first. Templated.
         state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
@@ -117,6 +118,7 @@ class StreamPipelineOperator(BaseOperator):
         restore: str | None = None,
         allow_drained: bool | str = False,
         allow_dropped: bool | str = False,
+        take_pending: bool | str = False,
         state_partitions: int | str | None = None,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
@@ -135,26 +137,20 @@ class StreamPipelineOperator(BaseOperator):
     ) -> None:
         super().__init__(retries=retries, **kwargs)
         check_waits(wait_for, poll_interval_s, timeout_s, start_timeout_s)
-        self.entry = entry
-        self.home = home
-        self.parameters = parameters
-        self.secrets = secrets
+        self.entry, self.home = entry, home
+        self.parameters, self.secrets = parameters, secrets
         self.on_end = on_end
         self.publish = publish
-        self.fresh = fresh
-        self.restore = restore
-        self.allow_drained, self.allow_dropped = allow_drained, allow_dropped
-        self.state_partitions = state_partitions
-        self.on_rewind = on_rewind
+        self.fresh, self.on_rewind = fresh, on_rewind
+        self.restore, self.state_partitions = restore, state_partitions
+        self.allow_drained, self.allow_dropped, self.take_pending = allow_drained, allow_dropped, take_pending
         self.checkpoint = checkpoint
         self.wait_for = wait_for
         self.deferrable = deferrable
         self.conf = self.written_conf = conf
-        self.poll_interval_s = poll_interval_s
-        self.max_poll_interval_s = max_poll_interval_s
-        self.timeout_s = timeout_s
+        self.poll_interval_s, self.max_poll_interval_s = poll_interval_s, max_poll_interval_s
+        self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
         self.cancel_on_kill = cancel_on_kill
-        self.start_timeout_s = start_timeout_s
         self.allow_driver_in_pod = allow_driver_in_pod
         self.conn_id = conn_id
         self._charge: Charge | None = None
@@ -216,6 +212,8 @@ class StreamPipelineOperator(BaseOperator):
                 order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
                 record_homes(context, self.conn_id, {self.hook.files(self.home).url: None})
                 while True:
+                    if is_automatic_retry(context["ti"], self.retries):
+                        self._in_charge.check_not_called_off(order.run)
                     begun = self._begin(order, token)
                     if isinstance(begun, StartResponse):
                         self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
@@ -271,8 +269,10 @@ class StreamPipelineOperator(BaseOperator):
         self._in_charge.let_end(_EXIT_WAIT_S)
         manifest = self.hook.kept(self.home, answer)
         facts = run_facts(self.hook.files(self.home).url, answer, manifest)
-        log_result(self.log, facts, manifest.run if manifest is not None else None)
-        emit_tables(self, context, facts)
+        done_by = answer.run if manifest is None else manifest.run
+        log_result(self.log, facts, done_by)
+        if done_by == answer.run:
+            emit_tables(self, context, facts)
         return facts
 
     def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_provider.driver_log import last_lines
+from airflow_provider.drivers.driver_log import last_lines
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
 

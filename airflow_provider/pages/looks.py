@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.identity import dag_of, run_id_of
 from airflow_provider.pages.read_only import read_only
+from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel

@@ -4,7 +4,7 @@ import errno
 import os
 from typing import NoReturn
 
-from airflow_provider.plain_files import open_plain
+from airflow_provider.drivers.plain_files import open_plain
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem

@@ -9,11 +9,13 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.identity import run_id_of
-from airflow_provider.looking import WantedCheckpoint, find_checkpoint
 from airflow_provider.sensors.time_up import seen_error
-from airflow_provider.time_limits import time_limits
+from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.checkpoint import CheckpointTrigger
+from airflow_provider.waits.looking import WantedCheckpoint, find_checkpoint
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.ids import CheckpointId, RunId
 
 if TYPE_CHECKING:
@@ -78,6 +80,11 @@ class CheckpointSensor(BaseSensorOperator):
     def hook(self) -> StreamPipelineHook:
         return StreamPipelineHook(self.conn_id)
 
+    @cached_property
+    def _patience(self) -> Patience:
+        """Of the looks of one worker's process; Airflow ends the wait between two of them."""
+        return Patience(None)
+
     def execute(self, context: "Context") -> Any:
         """Looks once; then waits in the triggerer, or here, as every sensor."""
         if not self.deferrable:
@@ -102,18 +109,17 @@ class CheckpointSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        """What the trigger has seen."""
+        """What the trigger has seen: the pipeline may have discarded it by now."""
         with raising_airflow_errors():
             if "error" in event:
                 raise seen_error(self, event["error"])
-            home = event["home"]  # the DAG file may say another one by now
-            return checkpoint_facts(self.hook.files(home).url, self.hook.manifest(home, CheckpointId(event["checkpoint"])))
+            return dict(event["facts"])
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        """Looks once."""
+        """Looks once; a storage that is away shows nothing yet."""
         with raising_airflow_errors():
-            files = self.hook.files(self.home)
-            found = find_checkpoint(files, self._wanted(context))
+            files, wanted = self.hook.files(self.home), self._wanted(context)
+            found = patient_look(lambda: find_checkpoint(files, wanted), self._patience, self.log)
             return PokeReturnValue(found is not None, None if found is None else checkpoint_facts(files.url, found))
 
     def _wanted(self, context: "Context") -> WantedCheckpoint:

@@ -8,10 +8,12 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.pipeline_states import LookForState, state_facts
 from airflow_provider.sensors.time_up import seen_error
-from airflow_provider.time_limits import time_limits
+from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.state import PipelineStateTrigger
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.pipeline_states import LookForState, state_facts
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.documents import RunState
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ class PipelineStateSensor(BaseSensorOperator):
     ``failed`` are how the newest attempt has ended, once its driver has: the home is free then. A driver that was lost counts as failed;
     who supervises it may start the next attempt.
 
-    Returns as XCom what :func:`airflow_provider.pipeline_states.state_facts` says.
+    Returns as XCom what :func:`airflow_provider.waits.pipeline_states.state_facts` says.
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
@@ -73,6 +75,11 @@ class PipelineStateSensor(BaseSensorOperator):
     def hook(self) -> StreamPipelineHook:
         return StreamPipelineHook(self.conn_id)
 
+    @cached_property
+    def _patience(self) -> Patience:
+        """Of the looks of one worker's process; Airflow ends the wait between two of them."""
+        return Patience(None)
+
     def execute(self, context: "Context") -> Any:
         """Looks once; then waits in the triggerer, or here, as every sensor."""
         if not self.deferrable:
@@ -101,9 +108,13 @@ class PipelineStateSensor(BaseSensorOperator):
             return dict(event["facts"])
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        """Looks once."""
+        """Looks once; a storage that is away shows nothing yet."""
         with raising_airflow_errors():
-            files = self.hook.files(self.home)
-            look = LookForState(files)()
-            is_there = look.is_one_of(frozenset(RunState(state) for state in self.states))
-            return PokeReturnValue(is_there, state_facts(files, look) if is_there else None)
+            files, states = self.hook.files(self.home), frozenset(RunState(state) for state in self.states)
+
+            def look() -> PokeReturnValue:
+                found = LookForState(files)()
+                is_there = found.is_one_of(states)
+                return PokeReturnValue(is_there, state_facts(files, found) if is_there else None)
+
+            return patient_look(look, self._patience, self.log) or PokeReturnValue(False)

@@ -7,8 +7,9 @@ from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
+from airflow_provider.facts import checkpoint_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
@@ -18,7 +19,8 @@ from spark_jobs.storage.open import open_files
 class CheckpointTrigger(WaitingTrigger):
     """Waits for a checkpoint. Only reads; can be started again at any time, in any triggerer that sees the home.
 
-    The event has the ``"home"``, and the number as ``"checkpoint"`` or an error of :mod:`spark_jobs.protocol.errors` as ``"error"``.
+    The event has the ``"home"``, and what :func:`airflow_provider.facts.checkpoint_facts` says as ``"facts"``, or an error of
+    :mod:`spark_jobs.protocol.errors` as ``"error"``.
 
     Args:
         final: Only a final one counts.
@@ -57,8 +59,8 @@ class CheckpointTrigger(WaitingTrigger):
         key = ("listing", self.home)  # whatever is searched for there: all waits for one home share the looks
         waiting = wait_for(key, ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
-        event = event or {"checkpoint": found and found.checkpoint}
-        yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]
+        facts = {"facts": checkpoint_facts(files.url, found)} if found is not None else {}
+        yield TriggerEvent({"home": self.home} | event | facts)  # type: ignore[no-untyped-call]
 
     def _too_late(self) -> DeadlineExceededError:
         what = "a final checkpoint" if self.wanted.final else "a checkpoint"

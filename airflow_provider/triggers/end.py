@@ -6,8 +6,10 @@ from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.cancelling import Cancelled, has_ended, too_late
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.waits.looking import EndLook, look_for_end
+from airflow_provider.waits.waiting import ChangeLog
+from spark_jobs.control.cancelling import Cancelled, too_late
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.open import open_files
 
@@ -35,15 +37,16 @@ class EndTrigger(WaitingTrigger):
         self.cancelled = Cancelled(AttemptNumber(attempt), OwnerNumber(owner))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and sends one event."""
-        files = open_files(self.home)
+        """Waits, logs what the pipeline is doing, and sends one event."""
+        files, changes = open_files(self.home), ChangeLog(self.log)
 
-        async def see(ended: bool, left_s: float | None) -> bool:
-            if not ended and left_s is not None and left_s <= 0:
+        async def see(look: EndLook, left_s: float | None) -> bool:
+            changes.see(look.doing)
+            if not look.ended and left_s is not None and left_s <= 0:
                 raise too_late(files, self.cancelled, self.timeout_s)
-            return ended
+            return look.ended
 
         key = ("end", self.home, self.cancelled)
-        waiting = wait_for(key, lambda: has_ended(files, self.cancelled), self.pace, eq, see, self.deadline_at, self.log)
+        waiting = wait_for(key, lambda: look_for_end(files, self.cancelled), self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
         yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]

@@ -9,9 +9,9 @@ from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from airflow.triggers.base import BaseTrigger
 
-from airflow_provider.clocks import monotonic_at
-from airflow_provider.shared_looks import Pace, looks
-from airflow_provider.waiting import Patience
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.shared_looks import Pace, looks
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
 
@@ -80,7 +80,7 @@ async def wait_for(
     """Looks until ``see`` has seen enough.
 
     Args:
-        key: Whose looks these are; see :func:`airflow_provider.shared_looks.looks`.
+        key: Whose looks these are; see :func:`airflow_provider.waits.shared_looks.looks`.
         look: Looks once.
         pace: How often.
         same: Whether nothing has changed between two looks.

@@ -13,10 +13,10 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_home
-from airflow_provider.looking import ListingLook
-from airflow_provider.public_checkpoints import PublicationSearch, PublicCheckpoint
 from airflow_provider.settings import read_settings
-from airflow_provider.shared_looks import Pace, looks
+from airflow_provider.waits.looking import ListingLook
+from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
+from airflow_provider.waits.shared_looks import Pace, looks
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.storage.files import Files

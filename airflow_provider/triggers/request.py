@@ -7,8 +7,9 @@ from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.requests import LookForAnswer, RequestLook, RequestWait
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
+from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.open import open_files
 
@@ -37,13 +38,16 @@ class RequestTrigger(WaitingTrigger):
         self.restart_timeout_s = restart_timeout_s
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and sends one event."""
+        """Waits, logs what the pipeline is doing, and sends one event."""
+        changes = ChangeLog(self.log)
         waits = RequestWait(self.home, self.request, self.restart_timeout_s, self.timeout_s)
 
         async def see(look: RequestLook, left_s: float | None) -> bool:
+            changes.see(look.doing)
             return waits.is_over(look, time.monotonic(), left_s)
 
         look = LookForAnswer(open_files(self.home), self.request)
-        waiting = wait_for(("request", self.home, self.request), look, self.pace, eq, see, self.deadline_at, self.log)
+        key, back = ("request", self.home, self.request), waits.began_anew
+        waiting = wait_for(key, look, self.pace, eq, see, self.deadline_at, self.log, back)
         event = await settled(waiting, self.settle_s)
         yield TriggerEvent({"home": self.home, "request": self.request} | event)  # type: ignore[no-untyped-call]

@@ -8,14 +8,15 @@ from typing import Any, Unpack
 from airflow.triggers.base import TriggerEvent
 from airflow.utils.state import TaskInstanceState
 
-from airflow_provider.clocks import monotonic_at
-from airflow_provider.goals import Goal, WaitFor
-from airflow_provider.looking import look_for_answer, same_run, start_limit
-from airflow_provider.supervision import Restart, after_end, not_due
+from airflow_provider.tasks.time_limits import not_due
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed, settled, wait_for
 from airflow_provider.version_compat import state_of
-from airflow_provider.waiting import Look, ProgressLog, Wait
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.looking import look_for_answer, same_run, start_limit
+from airflow_provider.waits.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.owners import Owners
+from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 from spark_jobs.storage.open import open_files
@@ -41,7 +42,7 @@ class RunTrigger(WaitingTrigger):
         cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
         start_by: Until when the driver may be on its way from a cluster's queue, in seconds since 1970; None: it starts at once.
         start_timeout_s: The time that ``start_by`` ends, for its error.
-        wait_for: One of :class:`airflow_provider.goals.WaitFor`.
+        wait_for: One of :class:`airflow_provider.waits.goals.WaitFor`.
         waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
     """
 
@@ -138,15 +139,29 @@ class RunTrigger(WaitingTrigger):
         return error, following.due_at
 
     async def on_kill(self) -> None:
-        """Ends the driver, unless somebody else has taken charge of it, or the task goes on to wait.
+        """Ends the driver, unless somebody else has taken charge of it, or the task goes on to wait, or nobody can say whether it does.
 
         Airflow's triggerer takes a trigger that another one has taken over for one whose task was killed: a triggerer that was held up
         for longer than ``[triggerer] triggerer_health_check_threshold`` would end the driver of a task that nobody has touched.
         """
-        if self.task_instance is not None and await state_of(self.task_instance) == TaskInstanceState.DEFERRED:
-            self.log.info("The task waits still, in another triggerer: its driver goes on.")
+        if self.task_instance is not None and await self._may_wait_still():
             return
         await asyncio.to_thread(self._cancel)
+
+    async def _may_wait_still(self) -> bool:
+        """Whether the task waits in another triggerer, as far as Airflow can say."""
+        try:
+            waits = await state_of(self.task_instance) == TaskInstanceState.DEFERRED
+        except TimeoutError:
+            self.log.warning(
+                "Airflow does not say whether the task waits still, in another triggerer: its driver goes on. If nobody wants it: "
+                "spark-jobs cancel --home %s",
+                self.home,
+            )
+            return True
+        if waits:
+            self.log.info("The task waits still, in another triggerer: its driver goes on.")
+        return waits
 
     def _cancel(self) -> None:
         owners = Owners(open_files(self.home), self.attempt)

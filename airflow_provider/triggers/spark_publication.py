@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.local_driver import is_at_work
-from airflow_provider.shared_looks import Pace
+from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
+from airflow_provider.waits.shared_looks import Pace
 from spark_jobs.protocol.errors import DeadlineExceededError
 
 _PACE = Pace(shortest_s=1.0, longest_s=2.0)

@@ -6,8 +6,8 @@ from typing import Any, Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.pipeline_states import LookForState, StateLook, state_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.storage.open import open_files
@@ -16,7 +16,7 @@ from spark_jobs.storage.open import open_files
 class PipelineStateTrigger(WaitingTrigger):
     """Waits until a pipeline is in one of some states. Only reads; can be started again at any time, in any triggerer that sees the home.
 
-    The event has the ``"home"``, and what :func:`airflow_provider.pipeline_states.state_facts` says as ``"facts"``, or an error of
+    The event has the ``"home"``, and what :func:`airflow_provider.waits.pipeline_states.state_facts` says as ``"facts"``, or an error of
     :mod:`spark_jobs.protocol.errors` as ``"error"``.
 
     Args:

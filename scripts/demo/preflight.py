@@ -31,7 +31,7 @@ def check_requirements(output: Path) -> None:
     if missing:
         raise CannotRunError(f"{', '.join(missing)} cannot be imported. Run 'make setup', then 'make demo' again.")
     from spark_jobs.protocol.errors import MissingRequirementError
-    from spark_jobs.runtime.session import check_java
+    from spark_jobs.runtime.spark.session import check_java
 
     try:
         check_java()

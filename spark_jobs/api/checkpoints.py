@@ -16,7 +16,7 @@ class CheckpointSettings:
 
     Args:
         interval: From one checkpoint's beginning to the next one's; at least a millisecond.
-        timeout: How long a checkpoint may take, over every step, until it has failed.
+        timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
         min_pause: From one checkpoint's end to the next one's beginning, at least.
         tolerable_failures: So many checkpoints in a row may fail; one more fails the pipeline.
         retained: How many complete checkpoints are kept, at least one.

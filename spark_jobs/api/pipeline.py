@@ -290,6 +290,7 @@ class Pipeline:
         restore: str | os.PathLike[str] | None = None,
         allow_drained: bool = False,
         allow_dropped: bool = False,
+        take_pending: bool = False,
         state_partitions: int | None = None,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
@@ -311,6 +312,7 @@ class Pipeline:
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
             allow_dropped: Whether stages of it may be left behind that are not there any more.
+            take_pending: Whether rows that it holds staged for tables which stay are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
 
         Raises:
@@ -325,7 +327,7 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained, allow_dropped),
+            restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
             state_partitions=checked_partitions(state_partitions),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)

@@ -4,27 +4,28 @@ import os
 
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 
 
 def restore_from(
-    directory: str | os.PathLike[str] | None, allow_drained: bool, allow_dropped: bool = False
+    directory: str | os.PathLike[str] | None, allow_drained: bool, allow_dropped: bool = False, take_pending: bool = False
 ) -> RestoreFrom | None:
     """The savepoint in a directory, wherever it is read from; None where none is named.
 
     Raises:
-        InvalidParameterError: It is no directory that can be opened, or something is allowed of it where none is named.
+        InvalidParameterError: It is no directory that can be opened, or something is said of it where none is named.
     """
-    if directory is None and (allow_drained or allow_dropped):
+    said = {"allow_drained": allow_drained, "allow_dropped": allow_dropped, "take_pending": take_pending}
+    if directory is None and any(said.values()):
         raise InvalidParameterError(
-            f"{'allow_drained' if allow_drained else 'allow_dropped'} says something about a savepoint, and none is given.",
+            f"{next(name for name, given in said.items() if given)} says something about a savepoint, and none is given.",
             safe="Nothing was started.",
             remedy="Name the savepoint (restore), or leave it out.",
         )
     if directory is None:
         return None
-    url = open_files(os.fspath(directory)).url
-    return RestoreFrom(savepoint=url, allow_drained=allow_drained, allow_dropped=allow_dropped)
+    url = open_place(os.fspath(directory)).url
+    return RestoreFrom(savepoint=url, **said)
 
 
 def checked_partitions(number: int | None) -> int | None:

@@ -8,6 +8,7 @@ Invariants:
 2. A manifest goes before what it names: nobody finds one that names what is gone. What a crash leaves then is named by nothing, and goes
    the next time.
 3. A corrupt manifest is never discarded, and what was kept by tries at its number stays.
+4. A kept checkpoint is kept whole: whoever goes on from it, or publishes it, finds all that it names.
 """
 
 import re
@@ -24,28 +25,23 @@ _STATE = "state"
 _TRY = re.compile(r"(\d+)-\d+-\d+")
 
 
-def discardable(
+def kept(
     manifests: Sequence[Manifest],
     *,
     retained: int,
     published: Mapping[SinkName, CheckpointId | None],
-    remembered: Mapping[StageName, BatchId],
     needed: Container[CheckpointId] = (),
-    closed: Container[IncarnationId] = (),
-) -> list[CheckpointId]:
-    """The checkpoints that nobody needs any more, ascending.
+) -> list[Manifest]:
+    """The checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
 
-    What stays: the newest ones, and the head's parent, which takes its place should the head turn out corrupt; final checkpoints, which are
-    the answers of their rounds; what is not public in every sink; and what names files of batches that a private log has not forgotten,
-    which nothing else may name. What was taken for a savepoint or a stop goes like any other: the savepoint is a copy.
+    These are, of the head's incarnation, the newest ones, and the head's parent, which takes its place should the head turn out corrupt;
+    and what is not public in every sink. Of any incarnation what an open request names.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
         retained: How many of the head's incarnation stay, at least 1.
         published: By sink the newest checkpoint of the head's incarnation that is public.
-        remembered: By stage the first batch that its private log has not forgotten.
         needed: What open requests name: it is not copied yet.
-        closed: Incarnations into whose tables nothing can be published any more: what is not public there is not waited for.
 
     Raises:
         InvalidParameterError: ``retained`` is less than 1.
@@ -60,18 +56,42 @@ def discardable(
     if not manifests:
         return []
     head = manifests[-1]
-    line = [manifest.checkpoint for manifest in manifests if manifest.incarnation == head.incarnation]
-    stay, found = {*line[-retained:], head.parent}, []
-    for manifest in reversed(manifests):
-        ours = manifest.incarnation == head.incarnation
-        if (
-            manifest.checkpoint not in stay
-            and manifest.checkpoint not in needed
-            and manifest.checkpoint_kind is not CheckpointKind.FINAL
-            and (_is_public(manifest, published) and not _tells(manifest, remembered) if ours else manifest.incarnation in closed)
-        ):
-            found.append(manifest.checkpoint)
-    return found[::-1]
+    line = [manifest for manifest in manifests if manifest.incarnation == head.incarnation]
+    stay = {*(manifest.checkpoint for manifest in line[-retained:]), head.parent}
+    stay |= {manifest.checkpoint for manifest in line if not _is_public(manifest, published)}
+    return [manifest for manifest in manifests if manifest.checkpoint in stay or manifest.checkpoint in needed]
+
+
+def discardable(
+    manifests: Sequence[Manifest],
+    kept: Iterable[Manifest],
+    *,
+    remembered: Mapping[StageName, BatchId],
+    closed: Container[IncarnationId] = (),
+) -> list[CheckpointId]:
+    """The checkpoints that nobody needs any more, ascending.
+
+    What stays beside those that are kept: final checkpoints, which are the answers of their rounds; what names files of batches that a
+    private log has not forgotten, which nothing else may name; and what an earlier incarnation may still publish. What was taken for a
+    savepoint or a stop goes like any other: the savepoint is a copy.
+
+    Args:
+        manifests: All valid ones, ascending; the last one is the head.
+        kept: Those of them that :func:`kept` has found.
+        remembered: By stage the first batch that its private log has not forgotten.
+        closed: Incarnations into whose tables nothing can be published any more.
+    """
+    stay = {manifest.checkpoint for manifest in kept}
+    return [
+        manifest.checkpoint
+        for manifest in manifests
+        if manifest.checkpoint not in stay
+        and manifest.checkpoint_kind is not CheckpointKind.FINAL
+        and (
+            manifest.incarnation in closed
+            or (manifest.incarnation == manifests[-1].incarnation and not _tells(manifest, remembered))
+        )
+    ]
 
 
 def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
@@ -102,6 +122,24 @@ def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId |
     """
     channels = (manifest.stages[stage].channel for manifest in manifests if stage in manifest.stages)
     return min((channel.first for channel in channels if channel is not None), default=None)
+
+
+def unpublished_from(
+    manifests: Sequence[Manifest], published: Mapping[SinkName, CheckpointId | None], stage: StageName
+) -> BatchId | None:
+    """The first batch of a stage whose rows a checkpoint of the head's incarnation has and not every sink; None where there is none.
+
+    Args:
+        manifests: All valid ones, ascending; the last one is the head.
+        published: As for :func:`kept`.
+        stage: The stage.
+    """
+    line = [manifest for manifest in manifests if manifest.incarnation == manifests[-1].incarnation]
+    first = next((manifest for manifest in line if not _is_public(manifest, published)), None)
+    if first is None:
+        return None
+    parent = next((manifest for manifest in line if manifest.checkpoint == first.parent), None)
+    return BatchId(parent.stages[stage].batch + 1) if parent and stage in parent.stages else BatchId(0)
 
 
 def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:

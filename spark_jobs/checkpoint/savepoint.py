@@ -8,15 +8,17 @@ Invariants:
 
 1. A savepoint exists if and only if ``savepoint.json`` does. It is written when everything that it names is durable, and deleted first.
 2. A directory is written only if it is empty, or if it was this savepoint that was begun there. Several may be at the same one: nobody
-   deletes a file that is right, so whoever ends it first has ended it.
+   deletes a file that is right, so whoever ends it first has ended it. What was begun goes only once its request has been answered with
+   an error: nobody will ever be told that it is whole.
 3. Which checkpoints' rows it has is in its manifest, and does not depend on what has become public meanwhile.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
@@ -26,7 +28,7 @@ from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedErr
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Digest, Files, create_document, end_copies, local_path, read_document
+from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document, real_url
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ SAVEPOINTS = "savepoints"
 """The directory in a home where a savepoint is unless its asker names another place; below it the id of the request."""
 _BEGUN = "exporting.json"
 _AT_ONCE = 16
+_DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
 
 
 def default_target(home: Files, request: RequestId) -> Files:
@@ -128,7 +131,7 @@ def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
     """Deletes a savepoint, durably; idempotent. One that was begun and is not whole goes, too.
 
     Args:
-        savepoint: Its directory. What is there and is not the savepoint's stays.
+        savepoint: Its directory. What somebody has put beside the savepoint's own files and directories stays.
         needed_by: Who needs it, in words: then it stays.
 
     Raises:
@@ -138,8 +141,58 @@ def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
     """
     if savepoint.names(""):
         _dispose(savepoint, list(needed_by))
-    with suppress(OSError):  # what is left is somebody else's
-        local_path(savepoint).rmdir()
+    _remove_directory(savepoint)
+
+
+def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | None:
+    """The checkpoint of which a request's savepoint is whole, or was begun; None where it was not, or the home has it no more.
+
+    Whoever answers the request later goes on with that one, whatever the newest checkpoint is: another cannot be where it is begun.
+
+    Raises:
+        CorruptDocumentError: A document is torn or altered.
+        StorageError: The directory or the home cannot be looked at.
+    """
+    names = target.names("")
+    if SAVEPOINT in names:
+        savepoint = read_document(target, SAVEPOINT, Savepoint)
+        found: Mapping[str, Any] | None = _whose(savepoint, savepoint.request)
+    else:
+        found = _begun(target) if _BEGUN in names else None
+    if not found or found.get("request") != request:
+        return None
+    manifest = CheckpointStore(home).kept(found["checkpoint"])
+    return manifest if manifest is not None and _whose(manifest, request) == found else None
+
+
+def begun_by(target: Files) -> RequestId | None:
+    """The request whose export was begun in a directory and has not come to its end; None where nobody's was, or nobody can tell.
+
+    Raises:
+        StorageError: The directory cannot be looked at.
+    """
+    names = target.names("")
+    found = _begun(target) if _BEGUN in names and SAVEPOINT not in names else None
+    return None if not found or not found.get("request") else RequestId(found["request"])
+
+
+def abandon(manifest: Manifest, target: Files, *, request: RequestId) -> None:
+    """Deletes what an export has begun and not ended, once its request has been answered with an error; idempotent, durable on return.
+
+    What is whole stays, and so does what is somebody else's.
+
+    Args:
+        manifest: The checkpoint that was exported.
+        target: The directory.
+        request: Whose savepoint it was to be.
+
+    Raises:
+        StorageError: Not everything was deleted; repeat.
+    """
+    names = target.names("")
+    if _BEGUN in names and SAVEPOINT not in names and target.read(_BEGUN) == _identity(manifest, request):
+        _remove(target, names)
+        _remove_directory(target)
 
 
 def _dispose(savepoint: Files, needed_by: list[str]) -> None:
@@ -159,10 +212,20 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
         with step(Step.SAVEPOINT_VOID):  # it becomes one that is not whole: whoever repeats this finds what to do
             savepoint.create(_BEGUN, _identity(found, found.request))
             savepoint.delete(SAVEPOINT)
+    _remove(savepoint, names)
+
+
+def _remove(savepoint: Files, names: Iterable[str]) -> None:
     with step(Step.SAVEPOINT_REMOVE):
         for name in set(PARTS) & set(names):
             savepoint.delete(name)
         savepoint.delete(_BEGUN)
+
+
+def _remove_directory(savepoint: Files) -> None:
+    if is_here(savepoint):  # an object store has no directories
+        with suppress(OSError):  # what is left is somebody else's
+            local_path(savepoint).rmdir()
 
 
 def check_target(home: Files, target: Files, tables: Iterable[str], request: RequestId) -> None:
@@ -175,7 +238,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
         request: Who asks for it: what it has begun there may be ended.
 
     Raises:
-        RejectedError: It is inside the home or a table, or has other things.
+        RejectedError: It is inside the home or a table, or has other things: also what was begun for another request.
         StorageError: It cannot be looked at.
     """
     _check_place(home, target, tables)
@@ -184,17 +247,34 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
         found = read_document(target, SAVEPOINT, Savepoint)
         if found.request != request:
             raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
-    elif names and _BEGUN not in names:
+    elif _BEGUN in names:
+        begun = _begun(target)
+        if begun is None:  # another try has come to its end
+            check_target(home, target, tables, request)
+        elif begun.get("request") != request:
+            raise _refused(target, f"a savepoint was begun there for {begun.get('request') or 'somebody else'}", _DISPOSE)
+    elif names:
         raise _refused(target, f"it is not empty: it has {names[0]}")
 
 
+def _begun(target: Files) -> Mapping[str, Any] | None:
+    """Whose export was begun in a directory, as it has written it; None where it is gone, empty where nobody can tell."""
+    try:
+        found = json.loads(target.read(_BEGUN))
+    except NotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _check_place(home: Files, target: Files, tables: Iterable[str]) -> None:
-    if target.url.startswith(f"{home.url}/") and not target.url.startswith(f"{home.url}/{SAVEPOINTS}/"):
+    place, around = real_url(target), real_url(home)
+    if place.startswith(f"{around}/") and not place.startswith(f"{around}/{SAVEPOINTS}/"):
         raise _refused(target, f"it is inside the home, and not below {SAVEPOINTS}/")
-    for url in tables:
-        table = open_files(url).url
-        if f"{target.url}/".startswith(f"{table}/"):
-            raise _refused(target, f"it is inside the table {table}, whose VACUUM would delete it")
+    for table in map(open_files, tables):
+        if f"{place}/".startswith(f"{real_url(table)}/"):
+            raise _refused(target, f"it is inside the table {table.url}, whose VACUUM would delete it")
 
 
 def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
@@ -268,37 +348,40 @@ def _copy_all(target: Files, needed: Mapping[str, NeededFile]) -> tuple[Savepoin
 
 def _copy(target: Files, path: str, file: NeededFile) -> Digest:
     try:
-        found = _copy_once(target, path, file.source)
+        found = _copy_once(target, path, file)
     except NotFoundError as error:
-        raise altered(f"file://{file.source.parent}", file.source.name, file.sha256, None) from error
+        raise altered(file.source.url, file.path, file.sha256, None) from error
     if not file.is_right(found):
         expected, here = (file.sha256, found.sha256) if file.sha256 else (f"{file.size_bytes} bytes", f"{found.size_bytes}")
-        raise altered(f"file://{file.source.parent}", file.source.name, expected, here)
+        raise altered(file.source.url, file.path, expected, here)
     return found
 
 
-def _copy_once(target: Files, path: str, source: Path) -> Digest:
+def _copy_once(target: Files, path: str, file: NeededFile) -> Digest:
     """Copies a file that another try may have copied: one that is right stays, because that try may be at it still, on another host."""
     try:
-        return target.copy(source, path)
+        return target.copy(file.source, file.path, path)
     except ConflictError:
         found = target.digest(path)
-    if found == open_files(str(source.parent)).digest(source.name):
+    if found == file.source.digest(file.path):
         return found
     target.delete(path)  # its host has gone down before it was durable
-    return target.copy(source, path)
+    return target.copy(file.source, file.path, path)
 
 
 def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:
     """Whose directory it is, before and after its savepoint is whole."""
-    whose = {"pipeline": of.pipeline, "incarnation": of.incarnation, "checkpoint": of.checkpoint, "request": request}
-    return canonical(whose) + b"\n"
+    return canonical(_whose(of, request)) + b"\n"
 
 
-def _refused(target: Files, reason: str) -> RejectedError:
+def _whose(of: Manifest | Savepoint, request: RequestId | None) -> dict[str, Any]:
+    return {"pipeline": of.pipeline, "incarnation": of.incarnation, "checkpoint": of.checkpoint, "request": request}
+
+
+def _refused(target: Files, reason: str, remedy: str = "Name a directory that is not there yet.") -> RejectedError:
     return RejectedError(
         f"{target.url} cannot be the savepoint's directory: {reason}.",
-        safe="Nothing was written there. The checkpoint that it was to hold is complete and stays.",
-        remedy="Name a directory that is not there yet.",
+        safe="Nothing was written there. Checkpoints that are complete stay.",
+        remedy=remedy,
         path=target.url,
     )

@@ -7,7 +7,6 @@ What is below the home keeps its path, except that each stage's staged files are
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,7 +30,9 @@ _LOG = "_delta_log"
 class NeededFile:
     """A file that is to be copied."""
 
-    source: Path
+    source: Files
+    path: str
+    """Where it has it."""
     size_bytes: int | None = None
     """As the manifest, or what it names, says; None where nothing says it."""
     sha256: str | None = None
@@ -59,15 +60,15 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NeededFile]:
     found: dict[str, NeededFile] = {}
     for name, cut in manifest.stages.items():
         for file in cut.files:
-            found[file.stored] = NeededFile(local_path(home, file.stored), file.size_bytes, file.sha256)
-        found[channels[name].path] = NeededFile(local_path(home, channels[name].path), sha256=channels[name].sha256)
+            found[file.stored] = NeededFile(home, file.stored, file.size_bytes, file.sha256)
+        found[channels[name].path] = NeededFile(home, channels[name].path, sha256=channels[name].sha256)
         found |= dict(_in_flight(home, name, channels[name]))
     for each in pending_manifests(store, manifest):
         path = manifest_path(each.checkpoint)
-        found[path] = NeededFile(local_path(home, path), sha256=sha256(home.read(path)))
+        found[path] = NeededFile(home, path, sha256=sha256(home.read(path)))
         for sink, sink_cut in each.sinks.items():
             if is_pending(manifest, sink, each.checkpoint):
-                found[sink_cut.actions.path] = NeededFile(local_path(home, sink_cut.actions.path), sha256=sink_cut.actions.sha256)
+                found[sink_cut.actions.path] = NeededFile(home, sink_cut.actions.path, sha256=sink_cut.actions.sha256)
                 found |= dict(_staged(home, sink_cut))
     for name in manifest.stages:
         found |= dict(_own_table(manifest, name, channels[name]))
@@ -97,6 +98,26 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manife
             break
         found.append(ancestor)
     return found
+
+
+def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 0) -> int:
+    """How many rows for a sink a savepoint has that were not known to be public when it was taken.
+
+    Args:
+        files: The savepoint.
+        manifest: Its manifest.
+        sink: One of its sinks.
+        after: A checkpoint that is known to be public by now, with all before it.
+
+    Raises:
+        CorruptDocumentError: A manifest of it cannot be used.
+    """
+    cuts = [
+        each.sinks[sink].actions
+        for each in pending_manifests(CheckpointStore(files), manifest)
+        if sink in each.sinks and is_pending(manifest, sink, each.checkpoint) and each.checkpoint > after
+    ]
+    return sum(actions.rows for actions in cuts)
 
 
 def is_pending(manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> bool:
@@ -146,7 +167,7 @@ def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple
     with _named_by_manifest(home, cut.path):
         lines = CheckpointStore(home).read_channel(cut)
     for add in in_flight(cut, lines):
-        yield staged_path(stage, add), NeededFile(local_path(source, unquote(add["path"])), int(add["size"]))
+        yield staged_path(stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
 
 
 def _staged(home: Files, cut: SinkCut) -> Iterator[tuple[str, NeededFile]]:
@@ -154,7 +175,7 @@ def _staged(home: Files, cut: SinkCut) -> Iterator[tuple[str, NeededFile]]:
     with _named_by_manifest(home, cut.actions.path):
         lines = CheckpointStore(home).read_actions(cut)
     for add in (line["add"] for line in lines):
-        yield staged_path(cut.stage, add), NeededFile(local_path(source, unquote(add["path"])), int(add["size"]))
+        yield staged_path(cut.stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
 
 
 @contextmanager
@@ -176,7 +197,7 @@ def _all_below(source: Files, place: str) -> Iterator[tuple[str, NeededFile]]:
     for path in sorted(paths_below(source), key=lambda path: not path.startswith(_LOG)):
         here = local_path(source, path)
         if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
-            yield f"{place}/{path}", NeededFile(here)
+            yield f"{place}/{path}", NeededFile(source, path)
 
 
 def altered(root: str, path: str, expected: object, found: object) -> CorruptDocumentError:

@@ -106,6 +106,8 @@ class StatusAnswer(Answer):
     """Tries that have failed since."""
     drained: bool
     """Whether that checkpoint ends the pipeline."""
+    error: ErrorReport | None = None
+    """With which the newest start was answered; None where it was not, or with success."""
 
 
 class CheckpointEntry(Answer):
@@ -134,6 +136,12 @@ class CheckpointEntry(Answer):
     in_flight_rows: int = 0
     """Rows between two stages at the cut."""
     in_flight_bytes: int = 0
+    new_state_files: int = 0
+    """Files of Spark's own checkpoints that were copied for it,"""
+    new_state_bytes: int = 0
+    reused_state_files: int = 0
+    """and those that an earlier one had copied."""
+    reused_state_bytes: int = 0
     finished: tuple[StageName, ...] = ()
     """Stages that were at their end."""
     ended_inputs: dict[StageName, tuple[str, ...]] = {}
@@ -175,6 +183,21 @@ class CheckpointAnswer(Answer):
     savepoint: str | None
     """URL of the savepoint, where one was asked for."""
     drained: bool
+
+
+class CancelAnswer(Answer):
+    """``spark-jobs cancel``: the driver has ended, and none follows by itself."""
+
+    pipeline: PipelineName
+    home: str
+    attempt: AttemptNumber
+    run: RunId
+    cancelled: bool
+    """Whether the attempt was ended, or its restart was prevented; False: it was done before."""
+    checkpoint: CheckpointId | None
+    """The newest complete checkpoint of the home,"""
+    completed_at: datetime | None
+    """and since when."""
 
 
 class StageFacts(Answer):
@@ -295,6 +318,10 @@ class Outlook(Answer):
     round: RoundNumber
     checkpoint: CheckpointId | None
     """The checkpoint that would be answered with, or gone on from."""
+    in_place: bool | None = None
+    """Whether it would go on in the work directory of the attempt before, where nothing is computed again; None: it goes on with none."""
+    why_not_in_place: str | None = None
+    """In a few words; then a work directory is built from ``checkpoint``, and what came after it is read again."""
     stages: tuple[StageOutlook, ...] = ()
     """What would become of each; empty where nothing would run."""
 

@@ -1,9 +1,11 @@
 """``spark-jobs checkpoints``: what happened to every checkpoint."""
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Annotated, Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -16,6 +18,14 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
 
+_OF_THE_CUT = {
+    *("aligned", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"),
+    *("new_state_files", "new_state_bytes", "reused_state_files", "reused_state_bytes"),
+}
+_COLUMNS = ("checkpoint", "kind", "round", "began", "took", "of which", "cut", "rows", "size", "new state", "published")
+_NUMBERS = ("checkpoint", "round", "rows", "size", "took")
+_SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "new state", "cut", "round", "size", "rows")
+"""Where a terminal is too narrow for all columns."""
 _SHOWN_MAX = 100
 """What people read of a pipeline that has run for weeks."""
 
@@ -25,7 +35,7 @@ def checkpoints(home: Home, output: Annotated[Output, output_option(CheckpointsA
     with command(output) as terminal:
         files, pipeline = open_home(home)
         answer = CheckpointsAnswer(pipeline=pipeline.name, home=files.url, checkpoints=_entries(files))
-        terminal.answer(answer, *_text(answer))
+        terminal.answer(answer, *_text(answer, terminal.people))
 
 
 def _entries(files: Files) -> list[CheckpointEntry]:
@@ -89,40 +99,54 @@ def _tried(tried: CheckpointHistory) -> CheckpointEntry:
 
 
 def _cut(tried: CheckpointHistory) -> dict[str, Any]:
-    return tried.model_dump(include={"aligned", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"})
+    return tried.model_dump(include=_OF_THE_CUT)
 
 
 def _steps(tried: CheckpointHistory) -> dict[str, float]:
     return {step.step: step.duration_s for step in tried.steps}
 
 
-def _text(answer: CheckpointsAnswer) -> list[RenderableType]:
+def _text(answer: CheckpointsAnswer, console: Console) -> list[RenderableType]:
     if not answer.checkpoints:
         return [f"{answer.home} has no checkpoint yet."]
-    numbers = ("checkpoint", "round", "rows", "size", "took")
     shown = answer.checkpoints[-_SHOWN_MAX:]
-    made = words.table(
-        f"Checkpoints of {answer.pipeline}",
-        *("checkpoint", "kind", "round", "began", "took", "of which", "cut", "rows", "size", "published"),
-        right=numbers,
-    )
-    for entry in shown:
-        slow = ", ".join(f"{step} {words.duration(spent_s)}" for step, spent_s in entry.steps_s.items())
-        made.add_row(
-            str(entry.checkpoint),
-            _kind(entry),
-            str(entry.round or ""),
-            words.moment(entry.began_at) if entry.began_at else "",
-            words.duration(entry.duration_s) if entry.duration_s is not None else "",
-            slow,
-            _aligned(entry),
-            words.count(entry.rows),
-            words.size(entry.size_bytes),
-            _published(entry),
-        )
+    made, narrowed = _fitting(f"Checkpoints of {answer.pipeline}", [_row(entry) for entry in shown], console)
     older = len(answer.checkpoints) - len(shown)
     left_out = [f"{words.count(older)} older ones are left out; --output json has them."] if older else []
+    if narrowed:
+        left_out.append(f"Not shown, for the terminal is too narrow: {', '.join(narrowed)}.")
     return [made, *left_out, *_ended(shown), *(_problem(entry) for entry in shown if entry.problem)]
+
+
+def _fitting(title: str, rows: list[tuple[str | Text, ...]], console: Console) -> tuple[Table, tuple[str, ...]]:
+    """The table, without the columns for which there is no room; and those."""
+    unbounded, count = console.options.update(width=10_000), 0
+    while True:
+        left_out = _SOONEST_LEFT_OUT[:count]
+        kept = [name not in left_out for name in _COLUMNS]
+        made = words.table(title, *compress(_COLUMNS, kept), right=_NUMBERS)
+        for row in rows:
+            made.add_row(*compress(row, kept))
+        if console.measure(made, options=unbounded).maximum <= console.width or count == len(_SOONEST_LEFT_OUT):
+            return made, left_out
+        count += 1
+
+
+def _row(entry: CheckpointEntry) -> tuple[str | Text, ...]:
+    """One cell for each of the columns."""
+    return (
+        str(entry.checkpoint),
+        _kind(entry),
+        str(entry.round or ""),
+        words.moment(entry.began_at) if entry.began_at else "",
+        words.duration(entry.duration_s) if entry.duration_s is not None else "",
+        ", ".join(f"{step} {words.duration(spent_s)}" for step, spent_s in entry.steps_s.items()),
+        _aligned(entry),
+        words.count(entry.rows),
+        words.size(entry.size_bytes),
+        _state(entry),
+        _published(entry),
+    )
 
 
 def _kind(entry: CheckpointEntry) -> str:
@@ -138,6 +162,12 @@ def _aligned(entry: CheckpointEntry) -> str:
     if entry.aligned:
         return f"aligned{waited}"
     return f"unaligned{waited}, {words.count(entry.in_flight_rows)} rows in flight ({words.size(entry.in_flight_bytes)})"
+
+
+def _state(entry: CheckpointEntry) -> str:
+    if not entry.new_state_files + entry.reused_state_files:
+        return ""
+    return f"{words.size(entry.new_state_bytes)} of {words.size(entry.new_state_bytes + entry.reused_state_bytes)}"
 
 
 def _ended(entries: Sequence[CheckpointEntry]) -> list[Text]:

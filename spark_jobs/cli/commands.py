@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from spark_jobs import __version__
+from spark_jobs.cli.cancel import cancel
 from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
@@ -28,7 +29,21 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, status, checkpoint, savepoint, stop, checkpoints, inspect, dispose, publish, validate, schema, warm_up):
+for command in (
+    run,
+    status,
+    checkpoint,
+    savepoint,
+    stop,
+    cancel,
+    checkpoints,
+    inspect,
+    dispose,
+    publish,
+    validate,
+    schema,
+    warm_up,
+):
     app.command()(command)
 
 

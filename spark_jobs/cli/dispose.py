@@ -11,7 +11,7 @@ from spark_jobs.cli.homes import open_home
 from spark_jobs.cli.options import SavepointDirectory
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.savepoint_use import needed_by
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 
 Homes = Annotated[
     list[str],
@@ -24,7 +24,7 @@ def dispose(
 ) -> None:
     """Delete a savepoint, unless a request or a start of one of the homes needs it. Repeated, it does what is left."""
     with command(output) as terminal:
-        files = open_files(savepoint)
+        files = open_place(savepoint)
         users = [user for url in home for user in needed_by(open_home(url)[0], files)]
         existed = bool(files.names(""))
         dispose_of(files, users)

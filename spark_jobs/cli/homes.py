@@ -1,13 +1,16 @@
 """Homes as commands look at them: whose they are, and what of a checkpoint is public."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from graphlib import TopologicalSorter
 from typing import Any
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut, Status
+from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
@@ -44,6 +47,23 @@ def ordered_stages(graph: Mapping[str, Any]) -> list[StageName]:
     stages = graph.get("stages", {})
     sorter = TopologicalSorter({name: sorted(stage["inputs"].values()) for name, stage in sorted(stages.items())})
     return [StageName(name) for name in sorter.static_order() if name in stages]
+
+
+def heartbeats(files: Files) -> Callable[[], Status | None]:
+    """Reads a home's newest heartbeat at each call, its stages in the order of the graph as it is now; a hint, None where there is none."""
+    order: list[StageName] = []
+    with suppress(StreamPipelineError):  # the order is for people: what is done to the home does not need it
+        if latest := Rounds(files).latest():
+            order = ordered_stages(latest.graph)
+
+    def read() -> Status | None:
+        heartbeat = read_status(files)
+        if heartbeat is None:
+            return None
+        names = [name for name in dict.fromkeys([*order, *heartbeat.stages]) if name in heartbeat.stages]
+        return heartbeat.model_copy(update={"stages": {name: heartbeat.stages[name] for name in names}})
+
+    return read
 
 
 class Publications:

@@ -18,7 +18,7 @@ from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 
 PUBLISHERS = {Publisher.DELTA_RS: "delta-rs, no JVM", Publisher.SPARK: "Spark"}
 Savepoint = Annotated[
@@ -41,7 +41,7 @@ def inspect(
     """Show one checkpoint: its stages, sinks and inputs. Or a savepoint, after every file of it was read and compared."""
     with command(output) as terminal:
         if savepoint is not None and home is None and checkpoint is None:
-            found = inspected(open_files(savepoint), terminal.aside)
+            found = inspected(open_place(savepoint), terminal.aside)
             return terminal.answer(found, *shown(found))
         if savepoint is not None or home is None:
             raise InvalidParameterError(

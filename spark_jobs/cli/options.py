@@ -33,16 +33,21 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="The directory that the savepoint is to be in, which is made; one below the home unless given.",
+        help="The directory that the savepoint is to be in, or s3://bucket/prefix, which is made; one below the home unless given.",
         show_default=False,
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for the answer.")]
+EndTimeout = Annotated[
+    float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="How long to wait for the driver's end.")
+]
 
 Restore = Annotated[
     str | None,
     typer.Option(
-        metavar="DIRECTORY", help="Begin with the savepoint in this directory, instead of going on.", show_default=False
+        metavar="DIRECTORY",
+        help="Begin with the savepoint in this directory, or at s3://bucket/prefix, instead of going on.",
+        show_default=False,
     ),
 ]
 SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of the savepoint.", show_default=False)]
@@ -53,6 +58,12 @@ AllowDropped = Annotated[
     bool,
     typer.Option(
         "--allow-dropped", help="With --restore: stages of the savepoint may be left behind that are not there any more."
+    ),
+]
+TakePending = Annotated[
+    bool,
+    typer.Option(
+        "--take-pending", help="With --restore: publish the rows first that the savepoint holds staged for tables which stay."
     ),
 ]
 StatePartitions = Annotated[

@@ -17,7 +17,7 @@ from spark_jobs.cli import words
 from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
 
 if TYPE_CHECKING:
-    from spark_jobs.runtime.heartbeat import Heartbeat
+    from spark_jobs.runtime.driver.heartbeat import Heartbeat
 
 LINE_INTERVAL_S = 5.0
 """Where there is no terminal: the longest silence while there is something new to say."""

@@ -5,24 +5,25 @@ import time
 from rich.console import RenderableType
 from rich.text import Text
 
-from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.checkpoint.cut_short import cut_short, incomplete
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import CheckpointAnswer
-from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.terminal import Terminal
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import PipelineDocument
-from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.documents import ErrorReport, PipelineDocument
+from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
 
 TIMEOUT_S = 600.0
-_LOOK_S = 0.25
+LOOK_S = 0.25
+"""Between two looks at the home."""
 
 
 def ask(
@@ -38,14 +39,17 @@ def ask(
     """Asks, waits, and returns the answer. Repeated with the same id it only waits on.
 
     Raises:
+        InvalidParameterError: The target is no directory that can be opened; nothing was asked.
         StreamPipelineError: The request was refused, or answered with an error, or there is no answer in time.
     """
     asked = request_id(asker, wanted)
     files, pipeline = open_home(home)
     progress = Progress(terminal.aside, f"{wanted.value} of {pipeline.name}")
-    response = CheckpointRequests(files).ask(asked, drain=drain, target=target)
+    place = None if target is None else open_place(target).url  # the driver's own directory is another one
+    terminal.if_interrupted = _interrupted(asked, wanted, others=drain or target is not None)
+    response = CheckpointRequests(files).ask(asked, drain=drain, target=place)
     if response is None:
-        progress.follow(lambda: read_status(files))
+        progress.follow(heartbeats(files))
         with progress.shown():
             response = _wait(files, asked, wanted, timeout_s)
     if response.error is not None:
@@ -57,7 +61,7 @@ def wait_for_end(home: str, timeout_s: float) -> None:
     """Waits until no driver is at work in a home, so that the next start finds it free."""
     files, end_s = open_home(home)[0], time.monotonic() + timeout_s
     while driver_at_work(files) and time.monotonic() < end_s:
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
 
 
 def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
@@ -88,21 +92,27 @@ def _wait(files: Files, request: RequestId, wanted: Wanted, timeout_s: float) ->
             raise _ended(files, request, wanted)
         if time.monotonic() >= end_s:
             raise _unanswered(DeadlineExceededError, f"There is no {wanted.value} after {words.duration(timeout_s)}.", request)
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
 
 
 def _ended(files: Files, request: RequestId, wanted: Wanted) -> StreamPipelineError:
-    head = CheckpointStore(files).head()
-    if head is None or head.request != request:
+    found = cut_short(files, request)
+    if found is None:
         return _unanswered(InterruptedRunError, f"The driver has ended without a {wanted.value}.", request)
-    return IncompleteError(
-        f"The driver has ended before all that follows checkpoint {head.checkpoint} was done.",
-        exists=f"Checkpoint {head.checkpoint} is complete: it is the one that was asked for.",
-        safe="Nothing was lost.",
-        remedy=f"Start the pipeline again: it finishes this first. Then ask for the answer with --request {request}.",
-        request=request,
-        checkpoint=head.checkpoint,
+    return incomplete(
+        f"The driver has ended before all that follows checkpoint {found.checkpoint} was done.",
+        request,
+        found,
+        f"Start the pipeline again: it finishes this first. Then ask for the answer with --request {request}.",
     )
+
+
+def _interrupted(request: RequestId, wanted: Wanted, *, others: bool) -> ErrorReport:
+    """What a user who waits no longer is told: the request stands, and a new one would be another."""
+    error = _unanswered(InterruptedRunError, f"The waiting for the {wanted.value} was interrupted.", request)
+    report = report_error(error)
+    same = ", with the other options as they were" if others else ""
+    return report.model_copy(update={"error": "Interrupted", "remedy": f"{report.remedy.rstrip('.')}{same}."})
 
 
 def _unanswered(kind: type[StreamPipelineError], failed: str, request: RequestId) -> StreamPipelineError:

@@ -38,6 +38,7 @@ from spark_jobs.cli.options import (
     Restore,
     Retained,
     StatePartitions,
+    TakePending,
     TolerableFailures,
     Unaligned,
     checkpoint_overrides,
@@ -98,6 +99,7 @@ def run(
     restore: Restore = None,
     allow_drained: AllowDrained = False,
     allow_dropped: AllowDropped = False,
+    take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
@@ -132,7 +134,8 @@ def run(
                 submitted=context.obj == SUBMITTED,
             )
             chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
-            savepoint, adopted = restore_from(restore, allow_drained, allow_dropped), pairs("--adopt-offsets", adopt_offsets)
+            savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
+            adopted = pairs("--adopt-offsets", adopt_offsets)
             begins = {"adopt_offsets": adopted, "restore": savepoint, "state_partitions": state_partitions}
             options = _options(name := RunId(run_id) if run_id else new_run_id(), **begins, **chosen)
             terminal.if_interrupted = _interrupted(context, name)
@@ -144,7 +147,7 @@ def run(
 
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
-    *("allow_drained", "allow_dropped", "state_partitions"),
+    *("allow_drained", "allow_dropped", "take_pending", "state_partitions"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""
@@ -313,8 +316,13 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
         for name, rows in answer.late_rows.items()
     ]
+    if not answer.ran and answer.drained:
+        late.append(words.facts(("anew", _ANEW)))
     shown = [] if answer.manifest is None else [words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
     return [headline, sinks, *late, *shown]
+
+
+_ANEW = "to run it from the beginning, add --fresh and --on-rewind replace or keep; another pipeline needs another --home"
 
 
 def _end(manifest: Manifest) -> str:

@@ -72,7 +72,7 @@ class SparkStart:
     session: "SparkSession | None" = field(default=None, init=False)
 
     def __call__(self) -> "SparkSession":
-        from spark_jobs.runtime.session import start_session, submitted_session
+        from spark_jobs.runtime.spark.session import start_session, submitted_session
 
         options = self.options
         # Spark makes this directory although nothing is put there: not in whatever folder the command is typed

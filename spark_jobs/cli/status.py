@@ -11,18 +11,27 @@ from rich.text import Text
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import AttemptState, StatusAnswer
-from spark_jobs.cli.homes import open_home, ordered_stages
+from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.progress import Progress, stage_table
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import PipelineDocument, RunState
+from spark_jobs.protocol.documents import ErrorReport, PipelineDocument, RunState
+from spark_jobs.protocol.errors import Retry
+from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 
 _WATCH_INTERVAL_S = 1.0
+_NOTHING_BUT_WATCHING = ErrorReport(
+    error="Interrupted",
+    retry=Retry.AT_ONCE.value,
+    failed="The watching was interrupted, and nothing else.",
+    safe="The pipeline was not asked for anything: a driver that is at work is at work still.",
+    remedy="To look again: spark-jobs status. To end the pipeline: spark-jobs stop, or spark-jobs cancel.",
+)
 
 
 def status(
@@ -34,8 +43,9 @@ def status(
     with command(output) as terminal:
         files, pipeline = open_home(home)
         if watch:
+            terminal.if_interrupted = _NOTHING_BUT_WATCHING
             progress = Progress(terminal.aside, pipeline.name)
-            progress.follow(lambda: read_status(files))
+            progress.follow(heartbeats(files))
             with progress.shown():
                 while driver_at_work(files):
                     time.sleep(_WATCH_INTERVAL_S)
@@ -46,11 +56,7 @@ def status(
 def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
     store = CheckpointStore(files)
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
-    heartbeat = read_status(files)
-    if heartbeat and latest:
-        order = dict.fromkeys([*ordered_stages(latest.graph), *heartbeat.stages])
-        stages = {name: heartbeat.stages[name] for name in order if name in heartbeat.stages}
-        heartbeat = heartbeat.model_copy(update={"stages": stages})
+    heartbeat = heartbeats(files)()
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
@@ -72,7 +78,16 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
         checkpoint_failures=store.failures_since(head.checkpoint if head else None),
         drained=head.drained if head else False,
+        error=_newest_error(files),
     )
+
+
+def _newest_error(files: Files) -> ErrorReport | None:
+    """The error with which the newest start was answered, also where no attempt has begun with it."""
+    channel = Channel(files)
+    number = channel.newest()
+    response = None if number is None else channel.response(RequestId(f"start-{number}"))
+    return response.error if response else None
 
 
 def _text(answer: StatusAnswer) -> list[RenderableType]:
@@ -88,6 +103,10 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if heartbeat and heartbeat.stop:
         stop = heartbeat.stop
         shown.append(("drain" if stop.drain else "stop", f"{stop.request}: {stop.state.value}"))
+    if answer.error:
+        shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
+        if answer.error.remedy:
+            shown.append(("to do", answer.error.remedy))
     shown.append(("checkpoint", _checkpoint(answer)))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 

@@ -107,7 +107,7 @@ class Terminal:
 
     def interrupted(self) -> None:
         """Reports that the user has ended the command."""
-        self._fail(self.if_interrupted, "Stopped")
+        self._fail(self.if_interrupted, "Interrupted")
 
     def defect(self, error: Exception) -> None:
         """Reports an exception that is our own fault."""

@@ -18,17 +18,28 @@ from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint
+from spark_jobs.checkpoint.savepoint_files import pending_rows
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
-from spark_jobs.cli.options import AllowDrained, AllowDropped, Entry, Params, ParamsFile, Restore, parameters
+from spark_jobs.cli.options import (
+    AllowDrained,
+    AllowDropped,
+    Entry,
+    Params,
+    ParamsFile,
+    Restore,
+    StatePartitions,
+    TakePending,
+    parameters,
+)
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import OnEnd, OnRewind, RestoreFrom, StartRequest
+from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_pipeline_uuid, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.staged_files import check_no_file, table_directory
-from spark_jobs.runtime.decision import (
+from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
     BeginFromSavepoint,
@@ -36,12 +47,14 @@ from spark_jobs.runtime.decision import (
     Continue,
     Decision,
     HomeFacts,
+    check_partitions,
     decide,
     named_savepoint,
 )
-from spark_jobs.runtime.facts import read_facts
+from spark_jobs.runtime.start.facts import read_facts
+from spark_jobs.runtime.start.way_back import boot_id, check_in_place, why_rebuilt
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_files, open_place
 
 
 def validate(
@@ -56,6 +69,8 @@ def validate(
     restore: Restore = None,
     allow_drained: AllowDrained = False,
     allow_dropped: AllowDropped = False,
+    take_pending: TakePending = False,
+    state_partitions: StatePartitions = None,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
 ) -> None:
     """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
@@ -66,13 +81,13 @@ def validate(
         tables = graph.tables(bound)
         files = open_files(home) if home else None
         existing = _existing(graph, tables)
-        savepoint = restore_from(restore, allow_drained, allow_dropped)
+        savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
         if savepoint and files is None:
             raise InvalidParameterError(
                 "--restore says how a home goes on, and no home is given.", safe="Nothing was changed.", remedy="Add --home URL."
             )
         run = RunId(run_id) if run_id else new_run_id()
-        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint)
+        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, state_partitions)
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
             on_end=graph.on_end,
@@ -81,7 +96,7 @@ def validate(
             parameters=bound.public(),
             tables={sink: str(table) for sink, table in tables.items()},
             home=files.url if files else None,
-            outlook=_outlook(files, graph, request) if files else None,
+            outlook=_outlook(files, graph, request, tables) if files else None,
         )
         terminal.answer(answer, *_text(answer, graph, existing))
 
@@ -108,7 +123,13 @@ def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[Sin
 
 
 def _request(
-    run: RunId, public: dict[str, Any], on_end: OnEnd | None, fresh: bool, on_rewind: OnRewind, restore: RestoreFrom | None
+    run: RunId,
+    public: dict[str, Any],
+    on_end: OnEnd | None,
+    fresh: bool,
+    on_rewind: OnRewind,
+    restore: RestoreFrom | None,
+    state_partitions: int | None,
 ) -> StartRequest:
     """The request that a start would write."""
     attempt = AttemptNumber(1)
@@ -122,10 +143,11 @@ def _request(
         fresh=fresh,
         on_rewind=on_rewind,
         restore=restore,
+        state_partitions=state_partitions,
     )
 
 
-def _outlook(files: Files, graph: Graph, request: StartRequest) -> Outlook:
+def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[SinkName, TableAddress]) -> Outlook:
     """What a start would do.
 
     Raises:
@@ -144,9 +166,78 @@ def _outlook(files: Files, graph: Graph, request: StartRequest) -> Outlook:
     facts, described = read_facts(files), graph.describe()
     named = named_savepoint(request, facts)
     if named is not None:
-        facts = replace(facts, savepoint=read_savepoint(open_files(named.savepoint))[1])
+        facts = replace(facts, savepoint=read_savepoint(open_place(named.savepoint))[1])
     decision = decide(request, facts, request.parameters, described)
-    return outlook(decision).model_copy(update={"stages": _stages(decision, facts, described)})
+    if not isinstance(decision, Answer):
+        check_partitions(request, decision, facts, graph)
+        check_in_place(files, graph, decision, facts)
+    found = outlook(decision)
+    if isinstance(decision, Continue | Begin):
+        found = _with_way_back(found, files, graph, request, facts)
+    behind = ""
+    if named and isinstance(decision, BeginFromSavepoint):
+        _check_tables(files, graph, request, facts, tables)
+        behind = _left_behind(open_place(named.savepoint), tables)
+    stages = _stages(decision, facts, described)
+    return found.model_copy(update={"explanation": found.explanation + behind, "stages": stages})
+
+
+def _check_tables(
+    files: Files, graph: Graph, request: StartRequest, facts: HomeFacts, tables: Mapping[SinkName, TableAddress]
+) -> None:
+    """Refuses what a start from a savepoint would refuse because of what is public; nothing where only a catalog knows a table.
+
+    The savepoint's files are not read: ``inspect`` compares them with their hashes.
+
+    Raises:
+        RejectedError: Rows would be in a table twice, or not at all.
+    """
+    if any(table.named for table in tables.values()):
+        return
+    # here, because it loads Spark's Python package, which no other validation needs
+    from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
+    from spark_jobs.runtime.start.savepoint_start import SavepointStart
+    from spark_jobs.runtime.tables.table_places import TablePlace
+
+    assert request.restore is not None
+    place = open_place(request.restore.savepoint)
+    pipeline = Channel(files).pipeline() or PipelineDocument(name=graph.pipeline, uuid=new_pipeline_uuid())
+    start = SavepointStart(files, pipeline, OpenedSavepoint(place, *read_savepoint(place)), request, named=True)
+    start.check({sink: TablePlace(table_directory(open_files(table.text).url)) for sink, table in tables.items()})
+
+
+def _with_way_back(found: Outlook, files: Files, graph: Graph, request: StartRequest, facts: HomeFacts) -> Outlook:
+    """Where a start on this host would go on, in words as well."""
+    why = why_rebuilt(files, graph, request, facts, boot_id())
+    if why is None:
+        told = "It would go on in place: nothing that is staged would be computed again."
+    else:
+        told = f"Its work directory would not be continued: {why}. {_rebuilt(found, facts)}"
+    return found.model_copy(
+        update={"explanation": f"{found.explanation} {told}", "in_place": why is None, "why_not_in_place": why}
+    )
+
+
+def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
+    """From what a new work directory would be built."""
+    if found.checkpoint is not None:
+        return f"A new one would be built from checkpoint {found.checkpoint}, and what came after it read again."
+    if facts.begun_by is not None and facts.begun_by.restore is not None:
+        return "A new one would be built from the savepoint that it was begun with, and what came after it read again."
+    return "There is no checkpoint yet: a new one would begin empty, and everything would be read again."
+
+
+def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> str:
+    """What a start would leave out, because sinks have other tables than the one that rows of the savepoint are staged for."""
+    manifest, text = read_savepoint(savepoint)[1], ""
+    for sink, cut in manifest.sinks.items():
+        same = sink in tables and (tables[sink].named or open_files(tables[sink].text).url == cut.table)
+        rows = 0 if same else pending_rows(savepoint, manifest, sink)
+        if rows:
+            text += (
+                f" {rows} rows of sink {sink} were staged and not known to be public when it was taken: they would stay behind."
+            )
+    return text
 
 
 def _stages(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageOutlook, ...]:
@@ -168,10 +259,10 @@ def outlook(decision: Decision) -> Outlook:
             why = "The pipeline is drained" if manifest.drained else f"Run {manifest.run} has its answer"
             what = f"{why}: a start would answer with checkpoint {k}, publish what is open of it, and run nothing."
             return Outlook(decision="answer", explanation=what, round=manifest.round, checkpoint=k)
-        case Continue(round):
+        case Continue(round, parent):
             begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
             what = f"A start would go on with round {round.round}, {begun}."
-            return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=None)
+            return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=parent)
         case Begin(number, parent):
             after = f"after checkpoint {parent}, with its state" if parent else "from the beginning"
             what = f"A start would begin round {number} {after}, and read what has arrived until then."

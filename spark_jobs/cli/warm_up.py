@@ -28,8 +28,8 @@ def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT
 
     Once per host or image, and again after an upgrade of Java, Spark or Delta. Nothing depends on it but time.
     """
-    from spark_jobs.runtime.class_archive import archive_path, making
-    from spark_jobs.runtime.session import check_java, end_jvm
+    from spark_jobs.runtime.spark.class_archive import archive_path, making
+    from spark_jobs.runtime.spark.session import check_java, end_jvm
 
     with command(output) as terminal, TemporaryDirectory(prefix="spark-jobs-") as scratch:
         archive, directory = archive_path(check_java()), Path(scratch)

@@ -1,11 +1,18 @@
-"""Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10)."""
+"""Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10).
+
+An attempt *claims* its number, then it *begins*, unless one that it did not know of has. The two are one document each: an attempt that
+stalls before its claim, while a higher one goes to work, has a claim in the end, and what it names (another incarnation) must not count.
+Of two that do not know of each other at most one begins, for each writes before it looks: the lower one its beginning, then for higher
+claims; the higher one its claim, then for lower beginnings. If both look late neither does anything, and what the lower one names counts.
+"""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
+from spark_jobs.protocol.begun_attempt import BegunAttempt
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, FencedError
-from spark_jobs.protocol.ids import AttemptNumber, RunId
+from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RunId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -13,6 +20,7 @@ SPARK_LOG = "work/spark.log"
 """In a home: what the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
 LOGS_KEPT = 20
 """The logs of so many attempts are kept, the newest ones."""
+_BEGUN = "begun.json"
 _LOG_NAME = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
 
 
@@ -34,18 +42,6 @@ def forget_old_logs(files: Files, live: AttemptNumber) -> None:
             files.delete(f"attempts/{name}")
 
 
-def newest_of(attempts: Sequence[AttemptDocument]) -> AttemptDocument:
-    """The attempt that is continued: the last one of the incarnation that was begun last.
-
-    One that names an earlier incarnation did not know of the later, and has stopped.
-
-    Args:
-        attempts: All of a home, ascending; at least one.
-    """
-    newest = list(dict.fromkeys(attempt.incarnation for attempt in attempts))[-1]
-    return [attempt for attempt in attempts if attempt.incarnation == newest][-1]
-
-
 class Attempts:
     """The attempts that a home has seen."""
 
@@ -64,13 +60,40 @@ class Attempts:
         numbers = self.numbers()
         return self.read(numbers[-1]) if numbers else None
 
+    def incarnations(self) -> list[IncarnationId]:
+        """All that attempts have begun, the newest one last."""
+        return list(dict.fromkeys(attempt.incarnation for attempt in self.begun()))
+
     def of_run(self, run: RunId) -> AttemptDocument | None:
         """The newest attempt that answered to ``run``."""
         documents = (self.read(number) for number in reversed(self.numbers()))
         return next((document for document in documents if document.run == run), None)
 
+    def begun(self) -> list[AttemptDocument]:
+        """The attempts that have begun, ascending: the last one is the one to go on after."""
+        return [self.read(number) for number in self._begun()]
+
+    def begin(self, attempt: AttemptDocument, known: Container[AttemptNumber]) -> None:
+        """Makes ``attempt`` the live one, and lets it go on. Durable on return.
+
+        Args:
+            attempt: The attempt.
+            known: The attempts that had begun when it was decided what this one does.
+
+        Raises:
+            FencedError: Another process is this attempt already, or a higher one is live.
+            ConflictError: A lower one has begun meanwhile. It may have begun an incarnation, or a round, that this one knows nothing of.
+        """
+        number = attempt.attempt
+        self.create(attempt)
+        self.check_live(number)
+        self._check_all_known(number, known)
+        with step(Step.ATTEMPT_BEGIN):
+            create_document(self.files, f"attempts/{number}/{_BEGUN}", BegunAttempt(attempt=number))
+        self.check_live(number)
+
     def create(self, attempt: AttemptDocument) -> None:
-        """Makes ``attempt`` the live one.
+        """Claims the number of ``attempt``: all lower ones are fenced.
 
         Raises:
             FencedError: Another process is this attempt already.
@@ -105,22 +128,16 @@ class Attempts:
                 live=highest,
             )
 
-    def check_all_seen(self, number: AttemptNumber, seen: Container[AttemptNumber]) -> None:
-        """Refuses to go on where an attempt has begun that was not known when it was decided what this one does.
-
-        Args:
-            number: This attempt, which has begun.
-            seen: The attempts that were known.
-
-        Raises:
-            ConflictError: There is a lower one. It may have begun an incarnation, or a round, that this one knows nothing of.
-        """
-        unseen = [other for other in self.numbers() if other < number and other not in seen]
-        if unseen:
+    def _check_all_known(self, number: AttemptNumber, known: Container[AttemptNumber]) -> None:
+        unknown = [other for other in self._begun() if other < number and other not in known]
+        if unknown:
             raise ConflictError(
-                f"Attempt {number} stops: attempt {unseen[-1]} began while this one was starting.",
+                f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
                 safe="This attempt has done nothing.",
                 remedy="Start again: what is there is looked at anew.",
                 attempt=number,
-                unseen=unseen[-1],
+                unseen=unknown[-1],
             )
+
+    def _begun(self) -> list[AttemptNumber]:
+        return [number for number in self.numbers() if _BEGUN in self.files.names(f"attempts/{number}")]

@@ -192,6 +192,10 @@ class Channel:
         """Whose requests were answered, ascending; reads the names only."""
         return self._numbers("responses")
 
+    def newest(self) -> AttemptNumber | None:
+        """The newest attempt that has begun, or whose request was answered before one did; None: there is neither."""
+        return max([*self.attempts.numbers(), *self.answered()], default=None)
+
     def answer(self, run: RunId) -> StartResponse | None:
         """The newest answer that this run was given, with or without an error; None while there is none."""
         answers = (self.response(request.request) for request in self._newest_first() if request.run == run)

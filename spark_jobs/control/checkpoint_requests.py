@@ -5,7 +5,11 @@ Invariants:
 1. ``requests/<wanted>-<id>.json`` and ``responses/<wanted>-<id>.json`` are created if absent: an id is asked once, in the same words, and
    answered once, however often it is repeated.
 2. The answer is that of a checkpoint which was triggered after the request was there, or the error with which such a try has failed.
-3. An open request is never deleted. Of the answered ones the newest are kept, see :meth:`CheckpointRequests.forget_old`.
+3. A stop, a savepoint, and whatever is open are never deleted: their answers are for ever. Of the answered requests for a plain checkpoint
+   the newest are kept, see :meth:`CheckpointRequests.forget_old`.
+
+So the two directories have a name for each stop and savepoint that anybody ever asked for: a few a day, as each start has one. The driver
+lists them once a second, and reads what is open; nobody reads the answers of others.
 """
 
 import logging
@@ -14,10 +18,11 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -34,7 +39,7 @@ _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 ANSWERS_KEPT = 100
-"""So many answered requests are kept,"""
+"""So many answered requests for a plain checkpoint are kept,"""
 ANSWER_KEPT_FOR = timedelta(hours=1)
 """and every one that is not older than this: whoever waits for it looks much more often."""
 
@@ -124,12 +129,14 @@ class CheckpointRequests:
             return None
 
     def forget_old(self, now: datetime) -> None:
-        """Deletes answered requests, with their answers: all but the newest 100, and but those of the last hour. Idempotent.
+        """Deletes answered requests for a plain checkpoint, with their answers: all but the newest 100, and the last hour's. Idempotent.
+
+        A stop that is asked for again, by a task that is cleared a year later, must find that it was done.
 
         Args:
             now: The time.
         """
-        answered = self._ids("responses")
+        answered = [request for request in self._ids("responses") if _wanted(request) is Wanted.CHECKPOINT]
         if len(answered) <= ANSWERS_KEPT:
             return
         newest_first = sorted(((self._answered_at(request), request) for request in answered), reverse=True)
@@ -156,11 +163,15 @@ class CheckpointRequests:
     def _refuse_unanswerable(self, request: RequestId) -> None:
         attempt = Attempts(self._files).latest()
         found = Rounds(self._files).read(attempt.round) if attempt else None
-        if found and all(source["bounded"] for source in found.graph["sources"].values()):
+        if attempt and found and all(source["bounded"] for source in found.graph["sources"].values()):
+            at_work = driver_at_work(self._files)
             raise RejectedError(
                 "The pipeline has only bounded inputs: its one checkpoint comes at their end.",
+                exists="" if at_work else self._ended_with(attempt),
                 safe="Nothing was written, and no run is disturbed.",
-                remedy="Wait for the run, or see how the last one ended: spark-jobs status.",
+                remedy="Wait for the run."
+                if at_work
+                else "There is nothing to wait for: see spark-jobs status, and spark-jobs checkpoints.",
                 home=self._files.url,
                 request=request,
             )
@@ -172,15 +183,41 @@ class CheckpointRequests:
                 remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
                 home=self._files.url,
                 request=request,
+                at_work=False,
             )
 
+    def _ended_with(self, attempt: AttemptDocument) -> str:
+        """What the newest attempt has come to, at which nobody is at work."""
+        response, run = Channel(self._files).response(attempt.request), f"No run is at work: the last one, {attempt.run},"
+        if response is None:
+            return f"{run} has ended without an answer; the next start goes on where it was."
+        if response.error is not None:
+            return f"{run} has failed: {response.error.error}: {response.error.failed}"
+        manifest = self._manifest(response.checkpoint) if response.checkpoint is not None else None
+        drained = ", and the pipeline is drained" if manifest and manifest.drained else ""
+        return f"{run} has ended with checkpoint {response.checkpoint}{drained}."
+
     def _stopped_by(self, attempt: AttemptDocument | None) -> str:
-        """What has stopped the pipeline, where that was its newest attempt's end."""
-        stops = (self.answer_of(request) for request in self._ids("responses") if _wanted(request) is Wanted.STOP)
-        for answer in stops:
-            if answer and attempt and answer.attempt == attempt.attempt and answer.error is None:
-                return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
+        """What has stopped the pipeline, where that was its newest attempt's end: the newest checkpoint names it."""
+        request = self._asked_for_newest()
+        answer = self.answer_of(request) if request and _wanted(request) is Wanted.STOP else None
+        if answer and attempt and answer.attempt == attempt.attempt and answer.error is None:
+            return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
         return ""
+
+    def _asked_for_newest(self) -> RequestId | None:
+        """For whom the newest checkpoint was taken."""
+        for number in sorted((name for name in self._files.names("checkpoints") if name.isdecimal()), key=int, reverse=True):
+            manifest = self._manifest(number)
+            if manifest is not None:
+                return manifest.request
+        return None
+
+    def _manifest(self, number: int | str) -> Manifest | None:
+        try:
+            return read_document(self._files, f"checkpoints/{number}/manifest.json", Manifest)
+        except (CorruptDocumentError, NotFoundError):
+            return None  # there is none, or none that anybody goes on from
 
     def _ids(self, directory: str) -> list[RequestId]:
         names = (name.removesuffix(".json") for name in self._files.names(directory) if name.endswith(".json"))

@@ -114,10 +114,15 @@ def _take(path: Path, note: str) -> int | None:
     return descriptor
 
 
+def claimed_request(files: Files) -> RequestId | None:
+    """The request that a driver on this host is at work on; None where there is none, or it has only just begun."""
+    lock = local_path(files, DRIVER_LOCK)
+    return RequestId(noted(lock)) or None if locked(lock) else None
+
+
 def claimed_by_another(files: Files, request: RequestId) -> bool:
     """Whether a driver on this host is at work, and on another request than ``request``."""
-    lock = local_path(files, DRIVER_LOCK)
-    return locked(lock) and noted(lock) not in ("", request)
+    return claimed_request(files) not in (None, request)
 
 
 def driver_at_work(files: Files) -> bool:

@@ -16,6 +16,8 @@ from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
+CANCELLER = "cancel "
+"""Begins the token of who takes charge only to cancel. A task's own begins otherwise: what it ends, its next try goes on from."""
 _TRIES = 20
 
 
@@ -78,6 +80,11 @@ class Owners:
         if newest is None:
             return None
         return read_listed(self._files, "requests", f"{cancel_request_id(self._attempt, newest.owner)}.json", CancelRequest)
+
+    def called_off(self) -> CancelRequest | None:
+        """What the newest owner has asked for who has taken charge only to cancel; None where there is none, or a task took over."""
+        newest = self.newest()
+        return self.cancelled() if newest is not None and newest.token.startswith(CANCELLER) else None
 
     def was_cancelled_before(self, owner: OwnerNumber) -> bool:
         """Whether somebody who had charge before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""

@@ -6,6 +6,8 @@ Invariants:
 2. A pin is created if absent, and once there it is used whatever the source looks like now.
 """
 
+from collections.abc import Iterator
+
 from spark_jobs.control.pins import pins_of_round
 from spark_jobs.protocol.documents import PinnedInput, RoundDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
@@ -20,9 +22,13 @@ class Rounds:
     def __init__(self, files: Files) -> None:
         self.files = files
 
+    def all(self) -> Iterator[RoundDocument]:
+        """Every round that has begun, newest first, read one by one."""
+        numbers = sorted((int(name) for name in self.files.names("rounds") if name.isdigit()), reverse=True)
+        yield from (found for number in numbers if (found := self.read(RoundNumber(number))))
+
     def latest(self) -> RoundDocument | None:
-        numbers = sorted(int(name) for name in self.files.names("rounds") if name.isdigit())
-        return next((found for number in reversed(numbers) if (found := self.read(RoundNumber(number)))), None)
+        return next(self.all(), None)
 
     def read(self, number: RoundNumber) -> RoundDocument | None:
         try:

@@ -5,8 +5,8 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import Manifest, StartRequest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import IncarnationId
-from spark_jobs.storage.files import Files, read_document
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files, read_document, real_url
+from spark_jobs.storage.open import open_place
 
 
 def needed_by(home: Files, savepoint: Files) -> list[str]:
@@ -22,7 +22,7 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
     found = [
         f"{each.request}, which is not answered yet"
         for each in open_requests
-        if (open_files(each.target).url if each.target else f"{home.url}/savepoints/{each.request}") == savepoint.url
+        if _is_same(open_place(each.target) if each.target else home.below(f"savepoints/{each.request}"), savepoint)
     ]
     channel = Channel(home)
     unclaimed = channel.unclaimed()
@@ -38,7 +38,11 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
 
 
 def _begins_with(request: StartRequest, savepoint: Files) -> bool:
-    return request.restore is not None and request.restore.savepoint == savepoint.url
+    return request.restore is not None and _is_same(open_place(request.restore.savepoint), savepoint)
+
+
+def _is_same(one: Files, other: Files) -> bool:
+    return real_url(one) == real_url(other)
 
 
 def _has_checkpoint(home: Files, incarnation: IncarnationId) -> bool:

@@ -44,7 +44,10 @@ class CheckpointedSink(Part):
 
 
 class CheckpointResponse(Document):
-    """``responses/<wanted>-<id>.json``: what became of a request. Once written it is the answer, as long as it is kept."""
+    """``responses/<wanted>-<id>.json``: what became of a request. Once written it is the answer.
+
+    For ever, but for one to a plain checkpoint: that is the answer for as long as it is kept.
+    """
 
     kind = "checkpoint_response"
     request: RequestId

@@ -14,7 +14,7 @@ class Checkpointing(Part):
     interval_ms: int
     """From one checkpoint's beginning to the next one's."""
     timeout_ms: int
-    """A try that has taken this long, over every step, has failed."""
+    """A try that has taken this long, over every step up to its manifest, has failed; publication does not count."""
     min_pause_ms: int
     """From one checkpoint's end to the next one's beginning, at least."""
     tolerable_failures: int

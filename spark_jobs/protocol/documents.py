@@ -98,6 +98,8 @@ class RestoreFrom(Part):
     """Whether it may be one that was taken after a drain."""
     allow_dropped: bool = False
     """Whether stages of it may be left behind that are not there any more."""
+    take_pending: bool = False
+    """Whether rows that it holds staged for tables which stay are published before the line that has staged them is closed."""
 
 
 class StartRequest(Document):

@@ -163,6 +163,10 @@ class DeadlineExceededError(StreamPipelineError):
     exit_code = ExitCode.FAILED
 
 
+class CheckpointDeclinedError(DeadlineExceededError):
+    """A stage was failing for as long as a checkpoint could wait for it; the other stages ran on meanwhile."""
+
+
 class InterruptedRunError(StreamPipelineError):
     """The run failed on the way; the next start resumes from what is durable."""
 
@@ -172,6 +176,10 @@ class InterruptedRunError(StreamPipelineError):
 
 class RunCancelledError(InterruptedRunError):
     """Somebody who had charge of the run has ended it; the next start resumes."""
+
+
+class SparkJobFailedError(InterruptedRunError):
+    """A job of Spark that a checkpoint needs beside its stages has failed; while they run on, the next checkpoint does it again."""
 
 
 class RestartsExhaustedError(InterruptedRunError):

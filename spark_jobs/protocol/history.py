@@ -35,6 +35,12 @@ class CheckpointHistory(Document):
     in_flight_rows: int = 0
     """Rows between two stages at the cut: named by the checkpoint, never written again. A version that was read in part counts whole."""
     in_flight_bytes: int = 0
+    new_state_files: int = 0
+    """Files of Spark's own checkpoints that this one has copied, or linked,"""
+    new_state_bytes: int = 0
+    reused_state_files: int = 0
+    """and those that an earlier one had copied."""
+    reused_state_bytes: int = 0
     finished: tuple[StageName, ...] = ()
     """Stages that were at their end before the cut."""
     ended_inputs: dict[StageName, tuple[str, ...]] = Field(default_factory=dict)

@@ -22,6 +22,8 @@ class Step(Enum):
     """The owner of an attempt wants it to end."""
     ATTEMPT_CREATE = "attempt.create"
     """The attempt is live, older ones are fenced."""
+    ATTEMPT_BEGIN = "attempt.begin"
+    """It goes on: what it names counts."""
     ROUND_CREATE = "round.create"
     """The round is bound to its run id."""
     INPUT_PIN = "input.pin"

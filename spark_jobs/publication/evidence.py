@@ -8,8 +8,8 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, SinkName
-from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.pending import CLOSED, chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -38,6 +38,36 @@ def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
     """
     found = _first_version(cut, checkpoint)
     return None if found is None else found[0]
+
+
+def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | None:
+    """The head, where ``checkpoint`` was one before it that was public in every sink, and may so be discarded; None where it was not.
+
+    The tables tell: all of them have reached it, and one has a transaction of that very number. An incarnation's app id carries only
+    the numbers of its own checkpoints; a higher one alone may be another incarnation's.
+
+    Raises:
+        NotFoundError: A table is not there.
+        StorageError: The storage fails.
+    """
+    head = store.head()
+    if head is None:
+        return None
+    found = [_first_version(cut, checkpoint) for cut in head.sinks.values()]
+    return head if None not in found and checkpoint in {each[1] for each in found if each} else None
+
+
+def before_closing(table: OpenTable, app: AppId) -> OpenTable:
+    """The table as it was when the line of ``app`` was closed, just before; ``table`` itself where it is not closed.
+
+    What has published since is what has another version in ``table``.
+
+    Raises:
+        NotFoundError: The log entries of then were cleaned: what had been published, nobody knows.
+        StorageError: The storage fails.
+    """
+    closed = _search(table, app, CLOSED)
+    return table if closed is None else open_table(table.facts.uri, closed[0] - 1)
 
 
 def versions_with(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
@@ -130,7 +160,13 @@ def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
 
 
 def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
-    """The first Delta version that has reached ``checkpoint``, and what it has reached.
+    """The first Delta version that has reached ``checkpoint``, and what it has reached."""
+    found = _search(open_table(cut.table), cut.app, checkpoint)
+    return None if found is None or found[1] == CLOSED else found  # closing an incarnation makes nothing of it public
+
+
+def _search(latest: OpenTable, app: AppId, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
+    """The first version of a table in which ``app`` has reached ``checkpoint``, and what it has reached; None where it has not.
 
     An app id's version only grows, so this is a binary search; it begins near the end, where what is asked for usually is.
     """
@@ -138,12 +174,11 @@ def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, Checkpo
     @cache
     def reached(version: int) -> CheckpointId:
         try:
-            return open_table(cut.table, version).transaction_version(cut.app) or CheckpointId(0)
+            return open_table(latest.facts.uri, version).transaction_version(app) or CheckpointId(0)
         except NotFoundError:
             return CheckpointId(0)  # cleaned, so older than every version that still can be read
 
-    latest = open_table(cut.table)
-    now = latest.transaction_version(cut.app)
+    now = latest.transaction_version(app)
     if now is None or now < checkpoint:
         return None
     last = latest.facts.version
@@ -152,5 +187,4 @@ def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, Checkpo
         distance *= 2
     first = max(0, last - distance)
     version = first + bisect_left(range(first, last), checkpoint, key=lambda v: reached(v))
-    found = now if version == last else reached(version)
-    return None if found == CLOSED else (version, found)  # closing an incarnation makes nothing of it public
+    return version, now if version == last else reached(version)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
@@ -20,11 +20,11 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
-from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, StorageError
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import open_table, refuse_unsupported
-from spark_jobs.publication.evidence import version_with
+from spark_jobs.publication.evidence import line_after, version_with
 from spark_jobs.publication.pending import (
     CLOSED,
     PendingTransaction,
@@ -58,7 +58,8 @@ def publish(
 ) -> dict[SinkName, SinkResult]:
     """Makes a complete checkpoint, and all before it in its incarnation, public in its sinks.
 
-    Idempotent: what is public already is left alone and reported the same way. Sinks are published one after the other in
+    Idempotent: what is public already is left alone and reported the same way, also where the pipeline has gone on and has discarded
+    the checkpoint since: only its rows are not counted any more. Sinks are published one after the other in
     topological order; after a crash in between the same call does the rest.
 
     Args:
@@ -97,10 +98,19 @@ class Publication:
     """
 
     files: Files
+    checkpoint: CheckpointId
     manifest: Manifest
+    """The checkpoint's; where it was public and was discarded since, the head of its incarnation."""
     policies: Mapping[SinkName, Publish]
     plans: Mapping[SinkName, Sequence[PendingTransaction]]
     """By sink that is due what it lacks; none where everything is public."""
+    turns: Files | None = None
+    """The home in which publications by Spark take turns; by default it is ``files``."""
+
+    @property
+    def was_discarded(self) -> bool:
+        """Whether the checkpoint is not there any more: it was public, so that there is nothing to do."""
+        return self.manifest.checkpoint != self.checkpoint
 
     @property
     def by_spark(self) -> list[SinkName]:
@@ -122,9 +132,11 @@ class Publication:
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         for sink, plan in self.plans.items():
             if plan:
-                with _alone(self.files, sink, manifest.sinks[sink].publisher):
+                with _alone(self.turns or self.files, sink, manifest.sinks[sink].publisher):
                     _publish_sink(store, manifest, sink, self.policies[sink], plan, publishers)
-        return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest) if sink in self.policies}
+        return {
+            sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.policies
+        }
 
 
 def plan_publication(
@@ -137,12 +149,20 @@ def plan_publication(
 ) -> Publication:
     """Checks what :func:`publish` would do, with its arguments and its errors; writes nothing."""
     store = CheckpointStore(files)
-    manifest = chosen_manifest(store, checkpoint)
+    try:
+        manifest = chosen_manifest(store, checkpoint)
+    except RejectedError:
+        # Who has published it may ask again after its pipeline has gone on, and has discarded it.
+        if checkpoint is None or (head := line_after(store, checkpoint)) is None:
+            raise
+        manifest = head
     wanted = set(manifest.sinks if sinks is None else sinks)
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
-    plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in due}
-    return Publication(files, manifest, policies, plans)
+    number = manifest.checkpoint if checkpoint is None else checkpoint
+    lacking = due if manifest.checkpoint == number else []
+    plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in lacking}
+    return Publication(files, number, manifest, policies, plans)
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -156,7 +176,7 @@ def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResu
     """
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)
-    return {sink: _result(store, manifest, sink) for sink in ordered_sinks(manifest)}
+    return {sink: _result(store, manifest, sink, checkpoint) for sink in ordered_sinks(manifest)}
 
 
 @dataclass(frozen=True, order=True)
@@ -325,15 +345,18 @@ def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
     )(call)
 
 
-def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName) -> SinkResult:
+def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> SinkResult:
+    """What ``checkpoint`` has left in a sink; ``manifest`` is its own, or a later one of its incarnation."""
     cut = manifest.sinks[sink]
-    rows = sum(m.sinks[sink].actions.rows for m in _round(store, manifest) if sink in m.sinks)
-    return SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=version_with(cut, manifest.checkpoint), rows=rows)
+    rows = sum(m.sinks[sink].actions.rows for m in _round(store, checkpoint) if sink in m.sinks)
+    return SinkResult(table=cut.table, checkpoint=checkpoint, version=version_with(cut, checkpoint), rows=rows)
 
 
-def _round(store: CheckpointStore, manifest: Manifest) -> Iterator[Manifest]:
-    """The checkpoints of the manifest's round up to it, newest first, as far back as they still exist."""
+def _round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
+    """The checkpoints of a checkpoint's round up to it, newest first, as far back as they still exist."""
     try:
-        yield from takewhile(lambda m: m.round == manifest.round, store.ancestry(manifest.checkpoint))
+        ancestry = store.ancestry(checkpoint)
+        newest = next(ancestry)
+        yield from takewhile(lambda m: m.round == newest.round, chain([newest], ancestry))
     except NotFoundError:
         return  # deleted once it was public and superseded

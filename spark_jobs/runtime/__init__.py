@@ -1,1 +1,1 @@
-"""Runs a pipeline on Spark: stages, staging, the end of bounded inputs, the final checkpoint."""
+"""Runs a pipeline on Spark: an attempt from its start request to its answer (``application``), with a room for each thing that takes."""

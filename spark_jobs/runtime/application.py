@@ -30,7 +30,14 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    CorruptDocumentError,
+    FencedError,
+    InterruptedRunError,
+    RejectedError,
+    Retry,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     BatchId,
@@ -42,24 +49,25 @@ from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.adoption import check_stages, old_offsets
-from spark_jobs.runtime.attempt import begin_attempt, build_work_directory, check_first, check_partitions
-from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.decision import Answer, Continue, Decision, HomeFacts, decide
-from spark_jobs.runtime.driver_log import bounded_outputs, driver_log
-from spark_jobs.runtime.facts import read_facts
-from spark_jobs.runtime.heartbeat import Heartbeat
-from spark_jobs.runtime.home_locks import driver_lock, jvm_lock
-from spark_jobs.runtime.incarnations import close_abandoned
-from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
+from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
-from spark_jobs.runtime.round_site import RoundSite
 from spark_jobs.runtime.running_pipeline import run_until_stopped
-from spark_jobs.runtime.savepoint_start import savepoint_start
-from spark_jobs.runtime.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
-from spark_jobs.runtime.shared_storage import check_shared
-from spark_jobs.runtime.table_places import TablePlace, locate
-from spark_jobs.runtime.tombstones import TOMBSTONES, Tombstones
+from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.start.adoption import check_stages, old_offsets
+from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
+from spark_jobs.runtime.start.decision import Answer, BeginIncarnation, Continue, Decision, HomeFacts, check_partitions, decide
+from spark_jobs.runtime.start.facts import read_facts
+from spark_jobs.runtime.start.incarnations import close_abandoned
+from spark_jobs.runtime.start.savepoint_start import savepoint_start
+from spark_jobs.runtime.start.way_back import check_in_place
+from spark_jobs.runtime.tables.table_places import TablePlace, locate
+from spark_jobs.runtime.tables.tombstones import TOMBSTONES, Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -124,7 +132,7 @@ class Application:
 
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
-        self._finish_stop(facts.head)
+        unfinished = self._finish_stop(facts.head, request)
         given = self._given_before(request, facts)
         if given is not None:
             return given
@@ -135,6 +143,9 @@ class Application:
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
         check_partitions(request, decision, facts, self.graph)
+        check_in_place(self.home, self.graph, decision, facts)
+        if unfinished is not None:
+            self._abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
@@ -177,17 +188,18 @@ class Application:
             if self.graph.unbounded:
                 self._publish_head(attempt, publishers)
                 build_work_directory(self.home, attempt, facts, spark)
-                in_place = not facts.attempts or facts.newest.work_directory.id == attempt.work_directory.id
-                return _success(request, *run_until_stopped(run, in_place=in_place))
+                return _success(request, *run_until_stopped(run, first=not facts.attempts))
             return _success(request, *run_to_its_end(run))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """The answer of a run that was stopped, where the pipeline has gone on since; its checkpoint may have been discarded."""
-        if facts.head is None or not any(attempt.run == request.run for attempt in facts.attempts):
+        if not any(attempt.run == request.run for attempt in facts.attempts):
             return None  # a run that was stopped has had an attempt: for any other the answers need not be looked through
         given = Channel(self.home).answer(request.run)
-        if given is None or given.checkpoint is None or given.checkpoint == facts.head.checkpoint:
+        if given is None or given.checkpoint is None:
             return None
+        if facts.head is not None and given.checkpoint == facts.head.checkpoint:
+            return None  # it has not gone on: what is open of the publication is done before the answer is repeated
         try:
             kept = CheckpointStore(self.home).kept(given.checkpoint)
         except CorruptDocumentError:  # as everywhere, it is none that counts: the run goes on without it
@@ -203,19 +215,37 @@ class Application:
         _refuse_unpublishable(manifest, results)
         return _success(request, manifest, results)
 
-    def _finish_stop(self, head: Manifest | None) -> None:
-        """Rolls a stop forward that an earlier attempt did not finish: its checkpoint becomes public, whoever has asked is answered."""
+    def _finish_stop(self, head: Manifest | None, request: StartRequest) -> StreamPipelineError | None:
+        """Rolls a stop forward that an earlier attempt did not finish: its checkpoint becomes public, whoever has asked is answered.
+
+        Returns:
+            Why it can never become public, for a start that asks to abandon the checkpoint; any other is told so at once.
+        """
         if head is None or head.checkpoint_kind is not CheckpointKind.STOP:
-            return
+            return None
         requests = RequestedCheckpoints(self.home, head.attempt, masking(self.parameters.secrets))
         still_open = requests.unanswered()
         asked = [each for each in still_open if each.request == head.request]
         if asked:
             _LOG.info("%s did not finish: it is rolled forward", head.request)
-            publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
+            try:
+                publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
+            except StreamPipelineError as error:
+                if error.retry is not Retry.NEVER or not (request.fresh or request.restore):
+                    raise
+                return error
         is_newest = max(Attempts(self.home).numbers(), default=0) == head.attempt  # else what is open may be a later one's
         if asked or (still_open and is_newest):
             requests.stopped(asked, head)
+        return None
+
+    def _abandon_stop(self, unfinished: StreamPipelineError, decision: Decision) -> None:
+        """Answers a stop that can never be finished, once its checkpoint is left behind; else that is what the start comes to."""
+        if not isinstance(decision, BeginIncarnation):
+            raise unfinished
+        _LOG.warning("a stop is given up, because its checkpoint is abandoned: %s", unfinished)
+        attempt = max(Attempts(self.home).numbers())
+        RequestedCheckpoints(self.home, attempt, masking(self.parameters.secrets)).given_up(unfinished)
 
     def _turn_down_late(self, answer: StartResponse) -> None:
         """Tells whoever has asked since a stop was answered: a request that stayed open would stop the next attempt as it begins."""

@@ -15,11 +15,11 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId, RunId, new_run_id
-from spark_jobs.runtime.adoption import old_offsets
 from spark_jobs.runtime.application import Application
-from spark_jobs.runtime.heartbeat import Heartbeat
-from spark_jobs.runtime.session import session_for_run
-from spark_jobs.runtime.table_places import check_address
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.start.adoption import old_offsets
+from spark_jobs.runtime.tables.table_places import check_address
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent, open_files
 

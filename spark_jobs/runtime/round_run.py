@@ -24,15 +24,16 @@ from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.adoption import adopt_offsets, refuse_moved
-from spark_jobs.runtime.build import build_stage
-from spark_jobs.runtime.checkpoint_try import CheckpointTry
-from spark_jobs.runtime.cut import Cut
-from spark_jobs.runtime.due import Due
-from spark_jobs.runtime.round_site import RoundSite
-from spark_jobs.runtime.stage import StageOutput, StageRun
-from spark_jobs.runtime.static_versions import keep_planned_versions
-from spark_jobs.runtime.subsume import subsume
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
+from spark_jobs.runtime.checkpoints.cut import Cut
+from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.inputs.static_versions import keep_planned_versions
+from spark_jobs.runtime.stages.build import build_stage
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -80,19 +81,22 @@ class RoundRun:
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs have ended, and lets go what its round ends with. Idempotent.
 
+        What the checkpoint that this attempt goes on from calls finished is not started again.
+
         Raises:
             FencedError: Another attempt is live.
             InterruptedRunError: The stage's query failed; a later start goes on after its last batch.
         """
         name, heartbeat = stage.stage.name, self.site.heartbeat
         Attempts(self.home).check_live(self.attempt.attempt)
-        heartbeat.stage(name, StageState.RUNNING)
-        stage.run_to_end()
-        heartbeat.stage(name, StageState.DRAINING)
-        if self.round.on_end is OnEnd.DRAIN:
-            stage.drain()
-        else:
-            stage.release()
+        if not self._has_finished(stage):
+            heartbeat.stage(name, StageState.RUNNING)
+            stage.run_to_end()
+            heartbeat.stage(name, StageState.DRAINING)
+            if self.round.on_end is OnEnd.DRAIN:
+                stage.drain()
+            else:
+                stage.release()
         heartbeat.stage(name, StageState.ENDED)
         stage.output.ended.set()
 
@@ -106,20 +110,30 @@ class RoundRun:
 
         Raises:
             FencedError: Another attempt is live.
-            StreamPipelineError: The checkpoint was not completed.
+            StreamPipelineError: The checkpoint was not completed, or nobody knows; see :meth:`landed`.
         """
-        Attempts(self.home).check_live(self.attempt.attempt)
-        heartbeat = self.site.heartbeat
-        inputs = {pinned.input: pinned.pins for pinned in self._pinned() if pinned}
-        reached = published_checkpoints(parent) if parent else {}
-        refuse_moved(self.round.adopted)
-        effort = CheckpointTry(
-            self.home, self.site.work, self.pipeline, self.attempt, self.round, due, parent, inputs, reached, self.mask
-        )
-        manifest = effort.take(stages)
-        heartbeat.completed(manifest.checkpoint)
-        _LOG.info("checkpoint %d is complete", manifest.checkpoint)
-        return manifest
+
+        def look() -> Surroundings:
+            Attempts(self.home).check_live(self.attempt.attempt)
+            inputs = {pinned.input: pinned.pins for pinned in self._pinned() if pinned}
+            refuse_moved(self.round.adopted)
+            return Surroundings(inputs, published_checkpoints(parent) if parent else {})
+
+        effort = CheckpointTry(self.home, self.site.work, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
+        return self._told(effort.take(stages))
+
+    def landed(self, parent: Manifest | None) -> Manifest | None:
+        """The checkpoint that this attempt has completed after ``parent``, although it was told otherwise; durable on return.
+
+        Raises:
+            StorageError: Whether there is one is not known yet.
+        """
+        store = CheckpointStore(self.home)
+        head = store.head()
+        if head is None or head.attempt != self.attempt.attempt or (parent is not None and head.checkpoint <= parent.checkpoint):
+            return None
+        store.make_durable([head.checkpoint])
+        return self._told(head)
 
     def publish(self, stages: Sequence[StageRun], manifest: Manifest) -> Mapping[SinkName, SinkResult]:
         """Publishes a checkpoint by policy, and deletes what it has made needless. May be repeated.
@@ -129,14 +143,26 @@ class RoundRun:
         """
         results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
         retained = self.graph.checkpointing.retained
-        subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
-        self._swept = True
+        self._swept = subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
         return results
 
     def parent(self) -> Manifest | None:
         """The checkpoint that this attempt goes on from."""
         restored = self.attempt.restored_from
         return None if restored is None else CheckpointStore(self.home).manifest(restored)
+
+    def _has_finished(self, stage: StageRun) -> bool:
+        """Whether that checkpoint has the stage's last batch of this round; a stage's own logs do not tell whether a timer is left."""
+        parent, log = self.parent(), stage.spark_log
+        if parent is None or (parent.incarnation, parent.round) != (self.attempt.incarnation, self.round.round):
+            return False
+        cut = parent.stages.get(stage.stage.name)
+        return cut is not None and cut.finished and cut.batch == log.last_commit() and not log.pending()
+
+    def _told(self, manifest: Manifest) -> Manifest:
+        self.site.heartbeat.completed(manifest.checkpoint)
+        _LOG.info("checkpoint %d is complete", manifest.checkpoint)
+        return manifest
 
     def _pinned(self) -> Iterator[PinnedInput | None]:
         for source in self.graph.sources:

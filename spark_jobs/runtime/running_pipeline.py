@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
@@ -23,67 +22,19 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
-from spark_jobs.runtime.build import build_stage
-from spark_jobs.runtime.coordinator import Coordinator
-from spark_jobs.runtime.cut import Alignment, Cut, Waiting, quiesce, release, take_cut
-from spark_jobs.runtime.due import Due
-from spark_jobs.runtime.gate import TurnedAwayError
-from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.runtime.restarting import StageRestarts
+from spark_jobs.runtime.checkpoints.coordinator import Coordinator
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, quiesce, release, take_cut
+from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.running_stage import EndingStage, RunningStage
-from spark_jobs.runtime.schedule import CheckpointSchedule
-from spark_jobs.runtime.stage import StageRun
-from spark_jobs.runtime.stopping import Stop
-from spark_jobs.runtime.way_back import begin_drain, drain_begun
+from spark_jobs.runtime.stages.build import build_stage
+from spark_jobs.runtime.stages.restarting import StageRestarts
+from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 
 _LOG = logging.getLogger(__name__)
-
-
-class EndingStages:
-    """The stages whose inputs all end, one after the other in a thread of their own; one that fails starts again.
-
-    Args:
-        run: The round.
-        stages: In topological order.
-        restarts: What happens when one fails.
-        stopping: Set once no stage is to go on.
-    """
-
-    def __init__(self, run: RoundRun, stages: Sequence[EndingStage], restarts: StageRestarts, stopping: threading.Event) -> None:
-        self._run = run
-        self._stages = stages
-        self._restarts = restarts
-        self._stopping = stopping
-        self._thread = threading.Thread(target=self._work, name="ending-stages", daemon=True)
-        self.failure: BaseException | None = None
-        """Why one has given up."""
-
-    def start(self) -> None:
-        """Starts the first one."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Waits until the one that runs has come to the end of its batch; to be called once ``stopping`` is set."""
-        for stage in self._stages:
-            stage.run.gate.turn_away()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            for stage in self._stages:
-                while not self._stopping.is_set() and not stage.run.output.ended.is_set():
-                    self._try(stage)
-        except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
-            self.failure = error
-
-    def _try(self, stage: EndingStage) -> None:
-        try:
-            self._run.to_its_end(stage.run)
-        except TurnedAwayError:
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
-            stage.wait_for_restart(self._restarts, error)
 
 
 class RunningPipeline:
@@ -106,22 +57,20 @@ class RunningPipeline:
             if built.stage.unbounded:
                 self._stages.append(RunningStage(built, self._rebuild(built), again, self._stopping))
             else:
-                self._stages.append(EndingStage(built))
-        self._running = [stage for stage in self._stages if isinstance(stage, RunningStage)]
-        ending = [stage for stage in self._stages if isinstance(stage, EndingStage)]
-        self._ending = EndingStages(run, ending, again, self._stopping)
+                self._stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
         tables = [stage.run.outlet.public.uri for stage in self._stages if stage.run.outlet.public]
         self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask, tables=tables)
+        self._in_doubt = False
+        """Whether a try that has failed may have left a manifest."""
         self._threads_run = False
         self._told: dict[StageName, StageState] = {}
-        self._timeout_s = checkpointing.timeout_ms / 1000
         self._coordinator = self._coordinate(checkpointing)
 
-    def go_on(self, *, in_place: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+    def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs; returns the checkpoint that it was stopped with, published by policy.
 
         Args:
-            in_place: Whether every batch of the attempts before is still there.
+            first: Whether no attempt was before it, of which an open request might speak.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
@@ -129,15 +78,16 @@ class RunningPipeline:
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
-        if not in_place:
-            self._take_over_stops()
+        if not is_taken_over(self._run.site.work):
+            if not first:
+                self._take_over_stops()
+            take_over(self._run.site.work)
         drain = drain_begun(self._run.site.work)
         if drain is not None:
             return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
         self._threads_run = True
-        self._ending.start()
-        for stage in self._running:
+        for stage in self._stages:
             stage.start()
         try:
             manifest = self._coordinator.run()
@@ -146,14 +96,15 @@ class RunningPipeline:
         return manifest, self._published or {}
 
     def quiesce(self) -> None:
-        """Holds every stage once nothing is left for it, and keeps it held; see :class:`~spark_jobs.runtime.stopping.Stoppable`."""
+        """Holds every stage once nothing is left for it, and keeps it held.
+
+        See :class:`~spark_jobs.runtime.checkpoints.stopping.Stoppable`.
+        """
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
-        quiesce(self._stages, time.monotonic() + self._timeout_s, Waiting(time.monotonic, self._coordinator.pause))
-        status = self._run.site.heartbeat.status.stages
-        self._told = {name: status[name].state for name in self._held()}
-        for name in self._told:
-            self._run.site.heartbeat.stage(name, StageState.QUIESCED)
+        self._told = {}
+        waiting = Waiting(time.monotonic, self._coordinator.pause)
+        quiesce(self._stages, self._coordinator.deadline_s(), waiting, self._tell_held, self._tell_let_go)
 
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt."""
@@ -162,6 +113,7 @@ class RunningPipeline:
         for stage in self._stages:
             self._run.site.heartbeat.stage(stage.name, StageState.DRAINING)
             stage.run.gate.admit()
+            stage.run.gate.make_room()  # its consumers come after it, and what one drain lets go has an end
             stage.release()
             stage.run.flush()
             self._run.site.heartbeat.stage(stage.name, StageState.ENDED)
@@ -172,14 +124,16 @@ class RunningPipeline:
         def where_they_are() -> Cut:
             return Cut({stage.name: stage.committed() for stage in self._stages}, aligned=True, alignment_s=0.0)
 
-        deadline_s = time.monotonic() + self._timeout_s
-        due = Due(CheckpointKind.STOP, where_they_are, request.request, deadline_s, drained=request.drain)
+        deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
+        due = Due(CheckpointKind.STOP, where_they_are, request.request, deadline_s, pause, request.drain)
         try:
             return self._complete(due)
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
-            return self._complete_all_the_same(request, error)
+            if self._in_doubt:  # nobody may be told that it was not taken
+                raise self._unknown(request, error) from error
+            raise
 
     def publish(self, manifest: Manifest) -> None:
         """Publishes a checkpoint by policy, and deletes what it has made needless."""
@@ -188,22 +142,17 @@ class RunningPipeline:
     def run_on(self) -> None:
         """Lets stages go on that are held."""
         self._run.site.heartbeat.state(RunState.RUNNING)
-        for name, state in self._told.items():
-            self._run.site.heartbeat.stage(name, state)
+        self._tell_let_go()
         release(self._stages)
 
-    def _coordinate(self, given: Checkpointing) -> Coordinator:
-        timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
+    def _coordinate(self, checkpointing: Checkpointing) -> Coordinator:
         return Coordinator(
             self._stages,
             self._failure,
-            self._take,
+            self._complete,
+            self.publish,
             self._stop,
-            alignment=Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes),
-            timeout_s=self._timeout_s,
-            schedule=CheckpointSchedule(
-                given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, time.monotonic()
-            ),
+            checkpointing=checkpointing,
             cancellation=self._run.site.cancellation,
             requests=self._requests,
             is_idle=self._is_idle,
@@ -213,19 +162,6 @@ class RunningPipeline:
     def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
-
-    def _complete_all_the_same(self, request: CheckpointRequest, error: StreamPipelineError) -> Manifest:
-        """The checkpoint of a stop, where only what follows its manifest has failed: nobody may be told then that it was not taken."""
-        try:
-            head = CheckpointStore(self._run.home).head()
-        except StreamPipelineError as unreadable:
-            raise self._unknown(request, error) from unreadable
-        if head is not None and head.request == request.request:
-            self._parent, self._published = head, None
-            return head
-        if isinstance(error, OutcomeUnknownError):
-            raise self._unknown(request, error) from error
-        raise error
 
     def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
@@ -259,7 +195,8 @@ class RunningPipeline:
         stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
         number = self._parent.checkpoint if self._parent else None
         if stops:
-            self._complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=time.monotonic() + self._timeout_s))
+            deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
+            self._complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=deadline_s, pause=pause))
         if drains := [request for request in stops if request.drain]:
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
@@ -278,21 +215,44 @@ class RunningPipeline:
         if not self._threads_run:
             return
         self._stopping.set()
-        for stage in self._running:
+        for stage in self._stages:
             stage.stop()
-        self._ending.stop()
 
     def _failure(self) -> BaseException | None:
-        failures = (self._ending.failure, *(stage.failure for stage in self._running))
-        return next((failure for failure in failures if failure is not None), None)
-
-    def _take(self, due: Due) -> Manifest:
-        manifest = self._complete(due)
-        self.publish(manifest)
-        return manifest
+        return next((stage.failure for stage in self._stages if stage.failure is not None), None)
 
     def _complete(self, due: Due) -> Manifest:
-        manifest = self._run.complete(due, [stage.run for stage in self._stages], self._parent)
+        """Completes a checkpoint, also where only what follows its manifest has failed: the next one would take the same number again."""
+        if self._in_doubt:
+            self._find_out()
+        try:
+            manifest = self._run.complete(due, [stage.run for stage in self._stages], self._parent)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            self._in_doubt = True
+            try:
+                landed = self._find_out()
+            except StreamPipelineError as unreadable:
+                raise error from unreadable
+            if landed is None:
+                self._in_doubt = isinstance(error, OutcomeUnknownError)
+                raise
+            _LOG.warning("checkpoint %d is complete, although this has failed: %s", landed.checkpoint, error)
+            return landed
+        return self._take_up(manifest)
+
+    def _find_out(self) -> Manifest | None:
+        """Takes up the checkpoint that a failed try has left, if it has left one.
+
+        Raises:
+            StreamPipelineError: It cannot be seen whether it has.
+        """
+        landed = self._run.landed(self._parent)
+        self._in_doubt = False
+        return None if landed is None else self._take_up(landed)
+
+    def _take_up(self, manifest: Manifest) -> Manifest:
         self._parent = manifest  # whatever becomes of its publication: the next one continues it, and publishes both
         self._published = None
         return manifest
@@ -308,14 +268,25 @@ class RunningPipeline:
         except StorageError as error:
             _LOG.warning("whether a later attempt is live cannot be read: %s", error)
 
-    def _held(self) -> list[StageName]:
-        return [stage.name for stage in self._stages if not stage.run.output.ended.is_set()]
+    def _tell_held(self, name: StageName) -> None:
+        heartbeat = self._run.site.heartbeat
+        state = heartbeat.status.stages[name].state
+        if state is not StageState.ENDED:
+            self._told[name] = state
+            heartbeat.stage(name, StageState.QUIESCED)
+
+    def _tell_let_go(self) -> None:
+        heartbeat = self._run.site.heartbeat
+        for name, state in self._told.items():
+            if heartbeat.status.stages[name].state is StageState.QUIESCED:  # it may have failed meanwhile, and says so
+                heartbeat.stage(name, state)
+        self._told = {}
 
     def _rebuild(self, built: StageRun) -> Callable[[StageRun, Set[str]], StageRun]:
         return lambda earlier, ended: build_stage(built.stage, self._run.site, self._run.outputs, earlier, ended)
 
 
-def run_until_stopped(run: RoundRun, *, in_place: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+def run_until_stopped(run: RoundRun, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
     """Runs a round that has an unbounded input; see :meth:`RunningPipeline.go_on`."""
     restarts = Restarts(run.graph.restart, time.time, random.Random())
-    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on(in_place=in_place)
+    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on(first=first)

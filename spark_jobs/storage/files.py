@@ -8,9 +8,11 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 4. Paths are relative to the root, with ``/`` between parts; no path leads out of the root.
 """
 
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +25,26 @@ class Digest(NamedTuple):
 
     size_bytes: int
     sha256: str
+
+
+class Digesting:
+    """Chunks on their way from one place to another, whose digest is known once they are through."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+        self._size_bytes = 0
+        self._hashed = sha256()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self._size_bytes += len(chunk)
+            self._hashed.update(chunk)
+            yield chunk
+
+    @property
+    def digest(self) -> Digest:
+        """Of the chunks so far."""
+        return Digest(self._size_bytes, self._hashed.hexdigest())
 
 
 class Files(Protocol):
@@ -62,6 +84,14 @@ class Files(Protocol):
         """
         ...
 
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        """The bytes of ``path``, of any size, about a megabyte at a time.
+
+        Raises:
+            NotFoundError: It is not there; once the first chunk is asked for.
+        """
+        ...
+
     def digest(self, path: str) -> Digest:
         """The size and the hash of ``path``, of any size.
 
@@ -81,8 +111,8 @@ class Files(Protocol):
         """
         ...
 
-    def copy(self, source: Path, path: str) -> Digest:
-        """Copies a file of this host, which nobody changes meanwhile, to ``path``: what is done to the one is never done to the other.
+    def copy(self, source: "Files", named: str, path: str) -> Digest:
+        """Copies the file ``named`` of ``source``, which nobody changes meanwhile: what is done to the one is never done to the other.
 
         Not durable before :meth:`sync`. After a crash it may be missing, or not whole.
 
@@ -90,7 +120,7 @@ class Files(Protocol):
             Of the bytes that were copied.
 
         Raises:
-            NotFoundError: There is no such file.
+            NotFoundError: ``source`` has no such file.
             AlreadyExistsError: The name is taken.
             ConflictError: Somebody has made the file meanwhile, or removed its directory.
         """
@@ -116,6 +146,19 @@ class Files(Protocol):
 def local_path(files: Files, path: str = "") -> Path:
     """Where something in a storage of this host is."""
     return Path(files.url.removeprefix("file://")) / path
+
+
+def is_here(files: Files) -> bool:
+    """Whether this host has it as a directory."""
+    return files.url.startswith("file://")
+
+
+def real_url(files: Files) -> str:
+    """The root's URL without symbolic links, as this host sees them: two spellings of one directory are equal.
+
+    For comparing. What is stored and shown is the URL that somebody gave, which may lead elsewhere tomorrow.
+    """
+    return f"file://{os.path.realpath(local_path(files))}" if is_here(files) else files.url
 
 
 def sync_below(files: Files, directory: str = "") -> None:

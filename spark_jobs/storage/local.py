@@ -13,26 +13,24 @@ look again.
 import errno
 import os
 import re
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from hashlib import sha256 as new_sha256
 from pathlib import Path
 from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError
-from spark_jobs.storage.files import Digest, by_directory
+from spark_jobs.protocol.errors import AlreadyExistsError
+from spark_jobs.storage.files import Digest, Digesting, Files, by_directory
 from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
+from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 from spark_jobs.storage.system import RealSystem, System
 
-_UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 _OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _LEFTOVER_AGE_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 _NO_SECOND_NAME = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """Why a file cannot get a name here: another file system, one without hard links, another owner's file, too many names."""
-_AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
-"""What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
 
 
 class LocalFiles:
@@ -50,14 +48,7 @@ class LocalFiles:
         self._root = "/" + os.path.abspath(root).lstrip("/")
         self._system = system or RealSystem()
         self._root_is_durable = False
-        if found := _AMBIGUOUS.search(self._root):
-            raise InvalidParameterError(
-                f"The path {self._root!r} has the character {found[0]!r}, which Spark, fsspec and delta-rs read differently.",
-                safe="Nothing was written.",
-                remedy="Use a path of letters, digits, spaces and any of / . _ - + = , @ ~",
-                path=self._root,
-                found=found[0],
-            )
+        check_root(self._root)
 
     @property
     def url(self) -> str:
@@ -103,14 +94,15 @@ class LocalFiles:
         with translated(target):
             return self._read(target)
 
-    def digest(self, path: str) -> Digest:
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
         target = self._target(path)
-        size_bytes, hashed = 0, new_sha256()
         with translated(target):
-            for chunk in self._chunks(target):
-                size_bytes += len(chunk)
-                hashed.update(chunk)
-        return Digest(size_bytes, hashed.hexdigest())
+            yield from self._chunks(target)
+
+    def digest(self, path: str) -> Digest:
+        read = Digesting(self.chunks(path))
+        deque(read, maxlen=0)
+        return read.digest
 
     def adopt(self, source: Path, path: str) -> None:
         target = self._target(path)
@@ -123,19 +115,21 @@ class LocalFiles:
             except OSError as error:
                 if error.errno not in _NO_SECOND_NAME:
                     raise
-                self._copy(os.fspath(source), target)
+                with closing(self._chunks(os.fspath(source))) as chunks:
+                    self._copy(chunks, target)
 
-    def copy(self, source: Path, path: str) -> Digest:
+    def copy(self, source: Files, named: str, path: str) -> Digest:
         target = self._target(path)
-        with translated(os.fspath(source)):
+        with translated(target):
             self._make_with_parents(os.path.dirname(target))
-            return self._copy(os.fspath(source), target)
+            with closing(source.chunks(named)) as chunks:
+                return self._copy(chunks, target)
 
     def names(self, directory: str) -> list[str]:
         target = self._target(directory) if directory else self._root
         with translated(target):
             try:
-                return sorted(name for name in self._system.listdir(target) if not _UNFINISHED.fullmatch(name))
+                return sorted(name for name in self._system.listdir(target) if not UNFINISHED.fullmatch(name))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -164,15 +158,7 @@ class LocalFiles:
             self._remove_leftovers(*(self._target(path) for path in group))
 
     def _target(self, path: str) -> str:
-        parts = path.split("/")
-        if "\0" in path or any(part in ("", ".", "..") or _UNFINISHED.fullmatch(part) for part in parts):
-            raise InvalidParameterError(
-                f"{path!r} is not the path of a file below {self.url}.",
-                safe="Nothing was read or written.",
-                remedy="Give a relative path with one / between its parts, without '.', '..' and names like '.x.tmp'.",
-                path=path,
-            )
-        return os.path.join(self._root, *parts)
+        return os.path.join(self._root, *parts_below(path, self.url))
 
     def _up_to_root(self, directory: str) -> Iterator[str]:
         while len(directory) > len(self._root):
@@ -265,18 +251,9 @@ class LocalFiles:
         finally:
             self._system.close(descriptor)
 
-    def _copy(self, source: str, target: str) -> Digest:
-        size_bytes, hashed = 0, new_sha256()
-
-        def counted() -> Iterator[bytes]:
-            nonlocal size_bytes
-            for chunk in chunks:
-                size_bytes += len(chunk)
-                hashed.update(chunk)
-                yield chunk
-
-        with closing(self._chunks(source)) as chunks:
-            unfinished = self._write_unfinished(target, counted(), durable=False)
+    def _copy(self, chunks: Iterable[bytes], target: str) -> Digest:
+        copied = Digesting(chunks)
+        unfinished = self._write_unfinished(target, copied, durable=False)
         try:
             self._system.link(unfinished, target)
         except FileExistsError as error:
@@ -285,7 +262,7 @@ class LocalFiles:
             raise overtaken(target) from error
         finally:
             self._remove_quietly(unfinished)
-        return Digest(size_bytes, hashed.hexdigest())
+        return copied.digest
 
     def _write(self, descriptor: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -320,7 +297,7 @@ class LocalFiles:
         """Removes what crashes have left of names in one directory; they are taken now, so nobody needs their unfinished files any more."""
         directory, ours = os.path.dirname(targets[0]), {os.path.basename(target) for target in targets}
         with suppress(OSError):
-            for found in filter(_UNFINISHED.fullmatch, self._system.listdir(directory)):
+            for found in filter(UNFINISHED.fullmatch, self._system.listdir(directory)):
                 leftover, of = os.path.join(directory, found), _OURS.fullmatch(found)
                 with suppress(OSError):
                     if (of and of[1] in ours) or self._system.age_s(leftover) > _LEFTOVER_AGE_S:

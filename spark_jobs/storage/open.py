@@ -8,8 +8,13 @@ from uuid import uuid4
 from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.paths import check_root
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_OBJECT_STORES = frozenset({"s3", "s3a"})
+_OBJECT_URL = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]*[a-z0-9])(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
+"""A secret key may have slashes."""
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -33,12 +38,42 @@ def open_files(url: str) -> Files:
     else:
         raise _refused(
             url,
-            f"{found[1]}: is not supported: in this version a home is a directory that this machine has mounted, on a local or a "
-            "shared POSIX file system. Object stores (s3:, s3a:, gs:, abfss:, wasbs:, oss:), hdfs:, dbfs: and http: are not.",
+            f"{found[1]}: is not supported: in this version homes and tables are directories that this machine has mounted, on a local "
+            "or a shared POSIX file system; savepoints may be in s3:, too. There is no gs:, abfss:, wasbs:, hdfs:, dbfs: or http: yet.",
         )
     if not path.strip():
         raise _refused(url, "It names no directory.")
     return LocalFiles(path)
+
+
+def open_place(url: str) -> Files:
+    """Opens a place that no Spark looks into, such as a savepoint's: a directory as :func:`open_files` takes it, or one in an object store.
+
+    Args:
+        url: A path, a ``file:`` URL, or ``s3://bucket/prefix``; ``s3a:`` is the same. Credentials come from the environment.
+
+    Raises:
+        InvalidParameterError: It is none of these.
+        MissingRequirementError: What speaks to an object store is not installed.
+    """
+    found = _SCHEME.match(url)
+    if found is None or found[1].lower() not in _OBJECT_STORES:
+        return open_files(url)
+    place = _OBJECT_URL.fullmatch(url)
+    prefix = "" if place is None else place["prefix"] or ""
+    if place is None or {".", ".."} & set(prefix.split("/")):
+        raise _refused(url, "A place in an object store has the form s3://bucket/prefix.")
+    check_root(prefix)
+    try:
+        from spark_jobs.storage.object_store import ObjectStoreFiles
+    except ImportError as error:
+        raise MissingRequirementError(
+            f"{url} is in an object store, and the package obstore is not installed here.",
+            safe="Nothing was written.",
+            remedy="Install the extra: pip install 'airflow-provider-spark-jobs[s3]'.",
+            url=url,
+        ) from error
+    return ObjectStoreFiles(place["bucket"], prefix)
 
 
 def check_create_if_absent(files: Files) -> None:
@@ -70,7 +105,8 @@ def check_create_if_absent(files: Files) -> None:
         )
 
 
-def _refused(url: str, reason: str) -> InvalidParameterError:
+def _refused(given: str, reason: str) -> InvalidParameterError:
+    url = _CREDENTIALS.sub("//***@", given)
     return InvalidParameterError(
         f"{url!r} cannot be opened. {reason}",
         safe="Nothing was written.",

@@ -32,7 +32,7 @@ def pytest_unconfigure() -> None:
 
 
 # Airflow reads its settings when it is imported.
-from airflow_provider.local_driver import LocalDriver, start_local_driver  # noqa: E402
+from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
 
 
@@ -52,6 +52,12 @@ class Homes:
 
 def connection(**extra: Any) -> str:
     return json.dumps({"conn_type": "stream_pipeline", "extra": extra})
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trigger sends its event at once: no scheduler is there to be late."""
+    monkeypatch.setattr("airflow_provider.triggers.patience.SETTLE_S", 0.0)
 
 
 @pytest.fixture(scope="session")

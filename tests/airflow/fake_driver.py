@@ -15,9 +15,11 @@ from pathlib import Path
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import DRIVER_LOCK, holding, noted
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
@@ -35,6 +37,7 @@ from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
     FencedError,
+    IncompleteError,
     InterruptedRunError,
     RejectedError,
     RunCancelledError,
@@ -56,7 +59,7 @@ from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
-from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 from tests.support.staged_pipeline import a_manifest
@@ -80,7 +83,7 @@ STRATEGY = FixedDelay(attempts=2, delay_ms=300)
 
 def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | None) -> None:
     host = socket.gethostname()
-    channel.attempts.create(
+    channel.attempts.begin(
         AttemptDocument(
             attempt=request.attempt,
             request=request.request,
@@ -94,18 +97,21 @@ def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | N
             started_at=datetime.now(UTC),
             versions={},
             restart=strategy,
-        )
+        ),
+        known=channel.attempts.numbers(),
     )
 
 
-def respond(channel: Channel, request: StartRequest, error: StreamPipelineError | None) -> None:
+def respond(
+    channel: Channel, request: StartRequest, error: StreamPipelineError | None, checkpoint: CheckpointId | None = None
+) -> None:
+    """Answers with the error, or with a checkpoint: a new one unless it is there."""
     report = None
-    checkpoint = None
-    if error is None:
+    if error is None and checkpoint is None:
         manifest = a_manifest(int(request.attempt), run=request.run, attempt=request.attempt, round=RoundNumber(7), parent=None)
         CheckpointStore(channel.files).complete(manifest)
         checkpoint = manifest.checkpoint
-    else:
+    elif error is not None:
         report = ErrorReport(
             error=type(error).__name__,
             retry=error.retry.value,
@@ -139,13 +145,38 @@ def record_start(channel: Channel) -> None:
     }
     path = local_path(channel.files, f"started-{os.getpid()}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts))
+    half_written = path.with_suffix(".tmp")
+    half_written.write_text(json.dumps(facts))
+    half_written.rename(path)  # whoever finds it reads all of it
 
 
 def wait_for_file(path: Path, cancellation: Cancellation) -> None:
     while not path.exists():
         cancellation.check()
         time.sleep(0.02)
+
+
+def stop_in_two_attempts(channel: Channel, request: StartRequest) -> int:
+    """The first one is cut short once the stop that somebody asks for has its checkpoint; the next one does what is left of it."""
+    requests, store = CheckpointRequests(channel.files), CheckpointStore(channel.files)
+    head = store.head()
+    if head is None:
+        while not requests.open() and not local_path(channel.files, "go").exists():
+            time.sleep(0.02)
+        asked = requests.open()[0].request
+        store.complete(a_manifest(run=request.run, attempt=request.attempt, round=RoundNumber(7), request=asked))
+        respond(channel, request, IncompleteError("The stop did not finish.", exists="Checkpoint 1.", request=asked))
+        return 3
+    assert head.request is not None
+    saved = channel.files.below(f"savepoints/{head.request}").url
+    now = datetime.now(UTC)
+    requests.answer(
+        CheckpointResponse(
+            request=head.request, attempt=request.attempt, checkpoint=head.checkpoint, savepoint=saved, answered_at=now
+        )
+    )
+    respond(channel, request, None, head.checkpoint)
+    return 0
 
 
 class WithoutJvm(Publishers):
@@ -237,6 +268,8 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
             local_path(channel.files, "hangs").touch()
             while not local_path(channel.files, "go").exists():
                 time.sleep(0.02)
+    if behaviour == "incomplete":
+        return stop_in_two_attempts(channel, request)
     if behaviour == "unknown":
         return 4
     if behaviour == "silent":

@@ -10,15 +10,19 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.cancel import CancelPipelineOperator
+from airflow_provider.retry import RETRIES
+from airflow_provider.triggers.end import EndTrigger
+from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, RunCancelledError
-from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
+from tests.airflow.away import away
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import GIVEN, RUN, a_driver_at_work, context, driver_has_started, once, operator, until
+from tests.airflow.test_operator import GIVEN, RUN, TaskLog, a_driver_at_work, context, driver_has_started, once, operator, until
 
 
 def cancel(token: str = "first try", run_id: str = "now", **arguments: Any) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is gone is soon taken for lost."""
     kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -85,6 +89,27 @@ def test_it_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> N
     assert not StreamPipelineHook().is_at_work("flights")
 
 
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    log = TaskLog()
+    for waits in (EndTrigger, CancelPipelineOperator):
+        monkeypatch.setattr(waits, "log", log)
+    process = a_driver_at_work(homes, entry="live_stubborn")
+    killer = once(lambda: "attempt 1: running" in log.text, process.kill)
+    assert cancel(deferrable=deferrable)["cancelled"]
+    killer.join()
+    assert log.text.count("attempt 1: running") == 1
+
+
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
+    a_driver_at_work(homes, entry="live_waits")
+    monkeypatch.setattr("airflow_provider.waits.looking.has_ended", away(has_ended))
+    assert cancel(deferrable=deferrable)["cancelled"]
+
+
 def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     first = cancel()
@@ -93,6 +118,24 @@ def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> 
     assert cancel("second try") == first
     assert StreamPipelineHook().is_at_work("flights")
     assert cancel(run_id="another")["attempt"] == 2
+
+
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+def test_a_start_that_found_the_home_taken_hides_the_driver_at_work_from_no_cancel(homes: Homes, *, deferrable: bool) -> None:
+    for token, attempt in (("first task", 1), ("second task", 3)):
+        a_driver_at_work(homes, entry="live_waits")
+        refused = channel().request_start(RunId("by hand"), parameters={})
+        assert cancel(run_id=token, deferrable=deferrable)["attempt"] == attempt
+        assert not StreamPipelineHook().is_at_work("flights")
+        assert (answered(attempt), answered(refused.attempt)) == ("RunCancelledError", "RunCancelledError")
+
+
+def test_a_start_whose_refusal_was_answered_hides_the_driver_at_work_neither(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_waits")
+    refused = channel().request_start(RunId("by hand"), parameters={})
+    channel().respond_failure(refused, ConflictError("Another driver is at work."))
+    assert cancel()["attempt"] == 1
+    assert answered(1) == "RunCancelledError"
 
 
 def test_where_nothing_is_at_work_there_is_nothing_to_do(homes: Homes) -> None:
@@ -137,7 +180,7 @@ def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
 @pytest.mark.usefixtures("both_ways")
 def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     soon = FixedDelay(attempts=2, delay_ms=1_500)
-    monkeypatch.setattr("airflow_provider.supervision._strategy", lambda channel, request: soon)
+    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: soon)
     supervising, ended = a_supervised_pipeline(homes, "live_failed")
     until(lambda: answered(1))
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -148,6 +191,47 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
     assert "has cancelled it" in str(error)
     assert "A stage failed." in str(error)
     assert len(homes.starts()) == 1
+
+
+def a_try_whose_time_is_up(entry: str) -> None:
+    with pytest.raises(PipelineRunError) as caught:
+        carry_out(operator(entry, timeout_s=0.5), context())
+    assert isinstance(caught.value.error, DeadlineExceededError)
+
+
+def assert_only_a_clear_goes_on(homes: Homes) -> None:
+    with pytest.raises(PipelineRunRefusedError) as caught:
+        carry_out(operator("live_waits", timeout_s=5.0), context(token="retry", try_number=2))
+    assert isinstance(caught.value.error, RunCancelledError)
+    assert "has cancelled it" in str(caught.value)
+    assert len(homes.starts()) == 1
+    cleared = context(token="cleared", try_number=3, max_tries=2 + RETRIES)
+    assert carry_out(operator("answers"), cleared)["attempt"] == 2
+
+
+def test_a_retry_that_was_due_already_undoes_no_cancel(homes: Homes) -> None:
+    a_try_whose_time_is_up("live_waits")
+    until(driver_has_started)
+    cancel()
+    assert_only_a_clear_goes_on(homes)
+
+
+def test_a_retry_that_was_due_already_undoes_no_cancel_of_a_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = FixedDelay(attempts=2, delay_ms=3_600_000)
+    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: later)
+    a_try_whose_time_is_up("live_failed")
+    until(lambda: answered(1))
+    cancel()
+    assert_only_a_clear_goes_on(homes)
+
+
+def test_a_retry_takes_no_charge_of_a_driver_that_is_ending_because_somebody_has_cancelled_it(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_stubborn")
+    with pytest.raises(PipelineRunError, match="has not ended"):
+        cancel(timeout_s=0.1)
+    with pytest.raises(PipelineRunRefusedError):
+        carry_out(operator("live_waits", timeout_s=5.0), context(token="retry", try_number=2))
+    assert Owners(channel().files, AttemptNumber(1)).cancelled() is not None
 
 
 def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> None:

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.drivers.local_driver import LocalDriver
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.local_driver import LocalDriver
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.control.channel import Channel
@@ -27,6 +27,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     RejectedError,
     RunCancelledError,
+    StorageFullError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
 from spark_jobs.storage.local import LocalFiles
@@ -100,7 +101,8 @@ def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest
     given = connection(home_root=str(homes.root), python=str(fake_python), spark_conn_id="yarn")
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", given)
     monkeypatch.setattr(
-        "airflow_provider.waiting.Wait.__init__.__kwdefaults__", {"timeout_s": None, "silence_max_s": SILENCE_S, "start": None}
+        "airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__",
+        {"timeout_s": None, "silence_max_s": SILENCE_S, "start": None},
     )
     yield found
     for home in homes.root.iterdir():
@@ -165,7 +167,7 @@ def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
     """Its task's worker was lost while it waited."""
     asked_by_an_earlier_try()
     later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
-    monkeypatch.setattr("airflow_provider.looking.datetime", later)
+    monkeypatch.setattr("airflow_provider.waits.looking.datetime", later)
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
     assert carry_out(operator(parameters=PARAMETERS), context())["attempt"] == 2
     begun.join()
@@ -180,7 +182,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, at_work: bool, expected: int | None
 ) -> None:
     asked_by_an_earlier_try()
-    monkeypatch.setattr("airflow_provider.looking.driver_at_work", lambda files: at_work)
+    monkeypatch.setattr("airflow_provider.waits.looking.driver_at_work", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
     look = StreamPipelineHook().look("flights", start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)
@@ -205,6 +207,33 @@ def test_a_submission_that_fails_is_an_error_with_its_words_and_a_next_try_asks_
     assert answer.error is not None
     (cluster.queue.parent / "says").unlink()
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
+    assert carry_out(operator(), context())["attempt"] == 2
+    begun.join()
+
+
+@deferred
+@pytest.mark.parametrize(
+    ("fails", "error"),
+    [
+        ("airflow_provider.hooks.stream_pipeline.start_local_driver", StorageFullError("The disk is full.")),
+        ("airflow_provider.drivers.spark_submit.Submission.command", ValueError("The provider's builder has failed.")),
+    ],
+)
+def test_a_next_try_submits_at_once_where_nothing_could_be_submitted(
+    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fails, fail)
+        with pytest.raises((PipelineRunError, ValueError), match=str(error)):
+            carry_out(operator(), context())
+    answer = channel(homes).response(start_request_id(AttemptNumber(1)))
+    assert answer is not None
+    assert answer.error is not None
+    assert str(error) in answer.error.failed
+    begun = once(lambda: len(cluster.submitted()) == 1, cluster.begin)
     assert carry_out(operator(), context())["attempt"] == 2
     begun.join()
 

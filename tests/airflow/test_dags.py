@@ -14,7 +14,6 @@ from airflow.utils import db
 from airflow.utils.session import create_session
 from deltalake import DeltaTable
 
-from airflow_provider.triggers.run import RunTrigger
 from scripts.demo.independent import compare, read_airlines, read_flights
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
@@ -46,7 +45,7 @@ def bag() -> DagBag:
 
 
 @pytest.fixture(autouse=True)
-def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None) -> Path:
     """The connection's home root."""
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
     extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
@@ -54,7 +53,6 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     defaults = SHORT_RUN | {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
     spark_defaults(tmp_path / "spark", defaults, monkeypatch)
-    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)  # no scheduler is there to be late
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider.goals import Goal, WaitFor
+from airflow_provider.waits.goals import Goal, WaitFor
 from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.homes import open_home
+from airflow_provider.homes import open_home, open_savepoint
 from spark_jobs.protocol.errors import AccessDeniedError, RejectedError
 
 
@@ -105,6 +105,45 @@ def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
 def test_without_roots_no_home_is_allowed(root: Path) -> None:
     with pytest.raises(AccessDeniedError, match="no home roots"):
         open_home(str(root / "flights"), [])
+
+
+def test_a_savepoint_is_inside_one_of_its_roots_and_a_relative_one_starts_at_the_first(root: Path) -> None:
+    roots = ["s3a://bucket/savepoints/", str(root)]
+    assert open_savepoint("daily/a", roots).url == "s3://bucket/savepoints/daily/a"
+    assert open_savepoint("s3a://bucket/savepoints/a", roots).url == "s3://bucket/savepoints/a"
+    assert open_savepoint(f"{root}/views/savepoints/a", roots).url == f"file://{root}/views/savepoints/a"
+    assert open_savepoint("s3://other/a", ["s3://other"]).url == "s3://other/a"
+
+
+@pytest.mark.parametrize(
+    "savepoint",
+    [
+        "s3://bucket/savepoints",
+        "s3://bucket/savepoints-of-others/a",
+        "s3://bucket/other",
+        "s3://bucket-of-others/savepoints/a",
+        "s3://bucket/savepoints/../other",
+        "s3://bucket/savepoints/%2e%2e/other",
+        "s3://bucket//savepoints/a",
+        "s3://user:word@bucket/savepoints/a",
+        "../a",
+        "x/../../a",
+        "gs://bucket/savepoints/a",
+        "{root}-of-others/a",
+        "{root}/link/a",
+        "",
+    ],
+)
+def test_no_savepoint_outside_is_opened(root: Path, savepoint: str) -> None:
+    (root / "link").symlink_to("../homes-of-others")
+    with pytest.raises((RejectedError, AccessDeniedError)) as caught:
+        open_savepoint(savepoint.format(root=root), ["s3://bucket/savepoints", str(root)])
+    assert caught.value.remedy
+
+
+def test_a_home_is_in_no_object_store_though_savepoints_are(root: Path) -> None:
+    with pytest.raises(RejectedError, match="homes and tables are directories"):
+        open_home("s3://bucket/savepoints/a", [str(root)])
 
 
 def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.driver_log import last_lines
+from airflow_provider.drivers.driver_log import last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
@@ -14,6 +14,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, StorageError
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
+from tests.support.object_store import BUCKET, object_store
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,10 @@ def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     with pytest.raises(InvalidParameterError) as refused:
         read_settings({"home_root": "/a", "pyhton": "/p", "verbose": 1, "unused": ""}, "c")
     assert refused.value.failed == "Connection 'c' has extras that are not known: pyhton, verbose."
-    assert refused.value.exists == "Known are: home_root, python, master, conf, checkpoint, spark_conn_id, spark_main."
+    assert (
+        refused.value.exists
+        == "Known are: home_root, savepoint_root, python, master, conf, checkpoint, spark_conn_id, spark_main."
+    )
 
 
 def test_a_tasks_settings_win_over_the_connections() -> None:
@@ -78,6 +82,15 @@ def test_a_spark_on_this_host_has_no_deploy_mode() -> None:
         "spark.ssl.keyPassword",
         "spark.hadoop.javax.jdo.option.ConnectionPassword",
         "spark.kubernetes.authenticate.oauthToken",
+        "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net",
+        "spark.hadoop.fs.azure.sas.fixed.token.account.dfs.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.sql.catalog.main.credential",
+        "spark.executorEnv.API_KEY",
+        "spark.executorEnv.AWS_SECRET_ACCESS_KEY",
+        "spark.yarn.appMasterEnv.STORAGE_ACCOUNT_KEY",
+        "spark.kubernetes.driverEnv.PRIVATE_KEY",
+        "spark.executorEnv.PGPASSWD",
     ],
 )
 def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
@@ -92,7 +105,16 @@ def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
     [
         ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.trustStorePassword=hush"),
         ("spark.executor.extraJavaOptions", "-Dmy.api.token=hush"),
+        ("spark.driver.extraJavaOptions", "-Dfs.azure.account.key=hush"),
+        ("spark.driver.extraJavaOptions", '-Xmx1g "-Dapi.key=hush"'),
         ("spark.jars.repositories", "https://plain.example,https://ci:hush@packages.example/maven"),
+        ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:mysql://db/hive?user=u&password=hush"),
+        ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:sqlserver://db;user=u;Password=hush"),
+        ("spark.executorEnv.STORE", "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=hush"),
+        ("spark.executorEnv.BUS", "Endpoint=sb://bus;SharedAccessKeyName=n;SharedAccessKey=hush"),
+        ("spark.executorEnv.LANDING", "https://a.blob.core.windows.net/c?sv=2024-01-01&sig=hush"),
+        ("spark.executorEnv.LANDING", "sig=hush&sv=2024-01-01"),
+        ("spark.executorEnv.LOGIN", 'PlainLoginModule required username="u" password="hush";'),
     ],
 )
 def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value: str) -> None:
@@ -106,7 +128,27 @@ def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value:
     ("key", "value"),
     [
         ("spark.driver.extraJavaOptions", "-Dlog4j.configurationFile=file:/etc/log4j2.properties -Dx=a@b:c"),
+        ("spark.driver.extraJavaOptions", "-Djavax.net.ssl.trustStorePasswordFile=/run/secrets/trust"),
         ("spark.jars.repositories", "https://packages.example:8443/maven"),
+        ("spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"),
+        ("spark.executorEnv.GOOGLE_APPLICATION_CREDENTIALS", "/etc/key.json"),
+        ("spark.executorEnv.BUS", "Endpoint=sb://bus;SharedAccessKeyName=n"),
+        ("spark.hadoop.fs.azure.account.auth.type", "SAS"),
+        ("spark.hadoop.fs.azure.account.keyprovider.a.dfs.core.windows.net", "org.example.Keys"),
+        ("spark.hadoop.fs.azure.account.oauth2.client.endpoint", "https://login.example/tenant/oauth2/token"),
+        ("spark.hadoop.fs.azure.sas.token.provider.type", "org.example.Signatures"),
+        ("spark.hadoop.fs.s3a.aws.credentials.provider", "org.example.Credentials"),
+        ("spark.hadoop.hadoop.security.credential.provider.path", "jceks://file/etc/keys.jceks"),
+        ("spark.authenticate.secret.file", "/etc/spark/secret"),
+        ("spark.authenticate.secretBitLength", "256"),
+        ("spark.io.encryption.keySizeBits", "256"),
+        ("spark.io.encryption.keygen.algorithm", "HmacSHA1"),
+        ("spark.kubernetes.container.image.pullSecrets", "registry"),
+        ("spark.kubernetes.kerberos.tokenSecret.name", "token"),
+        ("spark.kerberos.renewal.credentials", "ccache"),
+        ("spark.hadoop.dfs.ha.fencing.ssh.private-key-files", "/etc/key"),
+        ("spark.security.credentials.hive.enabled", "false"),
+        ("spark.ssl.rpc.privateKey", "/etc/spark/key.pem"),
         ("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9000"),
     ],
 )
@@ -126,12 +168,23 @@ def test_the_test_of_a_connection_says_where_it_looked_and_what_it_found(homes: 
     assert list(homes.root.iterdir()) == []
 
 
+def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = f"{homes.root},s3://{BUCKET}/daily"
+    with object_store():
+        monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(home_root=str(homes.root), savepoint_root=roots))
+        well, said = StreamPipelineHook("tried").test_connection()
+    assert well, said
+    assert f"Savepoints can be looked for in {homes.root}, s3://{BUCKET}/daily." in said
+
+
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
         ({}, "home_root is empty"),
         ({"home_root": "/proc/homes"}, "/proc/homes"),
         ({"home_root": "s3://bucket"}, "s3"),
+        ({"savepoint_root": "/proc/savepoints"}, "The savepoint root /proc/savepoints is not there"),
+        ({"savepoint_root": "gs://bucket"}, "gs: is not supported"),
         ({"python": "/no/such/python"}, "/no/such/python is not a program"),
         ({"python": "false"}, "false cannot run a driver"),
         ({"conf": {"spark.x.password": "p"}}, "spark.x.password"),

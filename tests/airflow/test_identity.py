@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.identity import dag_of, run_id_of
+from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.protocol.ids import RunId
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.drivers.spark_submit import plan_submission
 from airflow_provider.settings import Settings
-from airflow_provider.spark_submit import plan_submission
 from spark_jobs.protocol.ids import RequestId
 from tests.support.spark_cluster import SPARK_HOME
 

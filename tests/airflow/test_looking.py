@@ -1,20 +1,32 @@
 """Looks at a home that are repeated again and again: cheap while nothing happens there, and never blind for what has."""
 
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
+from airflow_provider.waits.looking import (
+    CheckpointSearch,
+    Listing,
+    ListingLook,
+    WantedCheckpoint,
+    find_checkpoint,
+    look_for_answer,
+)
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import CheckpointKind
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.status import write_status
+from spark_jobs.protocol.documents import CheckpointKind, RunState, Status
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import ERRORS, respond
 from tests.support.staged_pipeline import a_manifest
+from tests.unit.control.test_channel import attempt
 
 RUN = RunId("run-1")
 FINAL = WantedCheckpoint(final=True)
@@ -129,3 +141,21 @@ def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(fi
     listing = ListingLook(files)()
     files.delete("checkpoints/1")
     assert CheckpointSearch(files, FINAL).find(listing) is None
+
+
+def test_a_driver_that_has_noted_another_request_is_at_work_for_that_one_only(files: CountedFiles) -> None:
+    first, second = (Channel(files).request_start(RunId(run), parameters={}).request for run in ("a", "b"))
+    with holding(local_path(files, DRIVER_LOCK), first):
+        ours, others = look_for_answer(files, first), look_for_answer(files, second)
+    assert (ours.at_work, ours.taken_by) == (True, None)
+    assert (others.at_work, others.taken_by) == (False, first)
+
+
+def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: CountedFiles) -> None:
+    first, second = (Channel(files).request_start(RunId(run), parameters={}) for run in ("a", "b"))
+    Attempts(files).create(attempt(second.attempt, run=second.run))
+    write_status(
+        files, Status(attempt=second.attempt, run=second.run, state=RunState.RUNNING, updated_at=datetime.now(UTC), stages={})
+    )
+    assert not look_for_answer(files, first.request).at_work
+    assert look_for_answer(files, second.request).at_work

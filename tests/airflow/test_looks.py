@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from airflow_provider.identity import dag_of, run_id_of
 from airflow_provider.pages.looks import HOMES_MAX, Look, Record, TaskKey, look_at_homes
+from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel

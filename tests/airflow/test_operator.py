@@ -11,13 +11,16 @@ import psutil
 import pytest
 from airflow.sdk import DAG, Context
 
-from airflow_provider.charge import Charge
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
+from airflow_provider.retry import RETRIES
+from airflow_provider.tasks.charge import Charge
 from airflow_provider.triggers.run import RunTrigger
-from airflow_provider.waiting import Next
+from airflow_provider.waits.waiting import Next
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     CorruptDocumentError,
@@ -39,10 +42,17 @@ RUN = RunId("airflow/flights/manual__2026-01-01T00:00:00+00:00/run")
 DEADLINE_S = 20.0
 
 
-def context(run_id: str = "manual__2026-01-01T00:00:00+00:00", map_index: int = -1, token: str = "first try") -> Context:
+def context(
+    run_id: str = "manual__2026-01-01T00:00:00+00:00",
+    map_index: int = -1,
+    token: str = "first try",
+    try_number: int = 1,
+    max_tries: int = RETRIES,
+) -> Context:
     pushed: dict[str, Any] = {}
     names = {"dag_id": "flights", "run_id": run_id, "task_id": "run", "map_index": map_index}
-    task = SimpleNamespace(**names, id=f"{run_id} {map_index} {token}", pushed=pushed, xcom_push=pushed.__setitem__)
+    tries = {"try_number": try_number, "max_tries": max_tries}
+    task = SimpleNamespace(**names, **tries, id=f"{run_id} {map_index} {token}", pushed=pushed, xcom_push=pushed.__setitem__)
     return cast(Context, {"ti": task})
 
 
@@ -165,6 +175,14 @@ def test_a_driver_at_work_for_another_run_is_left_alone(homes: Homes) -> None:
     assert len(homes.starts()) == 1
 
 
+def test_a_home_that_a_driver_of_another_run_has_only_just_taken_is_in_use(homes: Homes) -> None:
+    other = Channel(StreamPipelineHook().files("flights")).request_start(RunId("somebody-else"), parameters={})
+    with holding(homes.path() / DRIVER_LOCK, other.request):
+        error = failure(operator(), HomeInUseError)
+    assert "a driver is at work on start-1" in str(error)
+    assert not isinstance(error, PipelineRunRefusedError)
+
+
 def test_a_second_driver_for_the_same_request_waits_for_the_first(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = a_driver_at_work(homes)
     # The first look came before the driver had locked the home, so that the open request is asked for and started once more.
@@ -235,12 +253,12 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
 
 
 def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
     assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
 
 
 def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
 
@@ -258,7 +276,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch:
 def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in_its_place(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.3)
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.3)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
     away = once(lambda: "attempt 1: running" in task_log.text, lambda: homes.path().rename(aside))
@@ -280,7 +298,7 @@ def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
 def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     failure(operator("failed"), InterruptedRunError)
     at_work = iter([True, True, False])
-    monkeypatch.setattr("airflow_provider.looking.driver_at_work", lambda files: next(at_work, False))
+    monkeypatch.setattr("airflow_provider.waits.looking.driver_at_work", lambda files: next(at_work, False))
     assert carry_out(operator(), context())["attempt"] == 2
     assert next(at_work, None) is None
 

@@ -18,7 +18,6 @@ from airflow_provider.links import LINKS, RECORD_KEY, URL_PREFIX
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.plugin import StreamPipelinesPlugin
-from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import CheckpointId
@@ -31,17 +30,12 @@ from tests.support.systems import quick
 
 pytestmark = [
     pytest.mark.airflow,
+    pytest.mark.usefixtures("settled"),
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
 ]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PAGES = [link.page for link in LINKS]
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler is there to be late."""
-    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.shared_looks import Pace
 from airflow_provider.triggers.patience import wait_for
+from airflow_provider.waits.shared_looks import Pace
 
 FAST = Pace(0.01, 0.02)
 LOG = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ def event_of(look: Any, deadline_at: float | None = None, release: threading.Eve
 
 def test_a_look_that_never_returns_is_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network file system whose server is gone: no call fails, none ends."""
-    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), release=hung)["error"]
     assert (error["error"], error["retry"]) == ("StorageError", "with_backoff")
 
 
 def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.LOOK_MAX_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_MAX_S", 0.2)
     hung = threading.Event()
     assert event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung)["error"]["error"] == "StorageError"
 
@@ -51,7 +51,7 @@ def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monke
 def test_what_only_the_system_names_is_an_error_of_the_storage(
     monkeypatch: pytest.MonkeyPatch, failure: OSError, name: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.1)
 
     def look() -> None:
         raise failure

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.driver_log import last_lines
+from airflow_provider.drivers.driver_log import last_lines
+from airflow_provider.drivers.plain_files import open_plain
 from airflow_provider.pages.read_only import DOCUMENT_MAX_BYTES, read_only
-from airflow_provider.plain_files import open_plain
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.storage.open import open_files
 

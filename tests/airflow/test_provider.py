@@ -83,8 +83,15 @@ def test_the_connection_type_is_the_hooks() -> None:
 
 def test_the_form_has_exactly_the_fields_that_are_read() -> None:
     (kind,) = get_provider_info()["connection-types"]
-    values = {"home_root": "/a", "python": "/p", "master": "local[1]", "conf": "{}", "checkpoint": "{}"}
+    values = {
+        "home_root": "/a",
+        "savepoint_root": "/b,s3://c/d",
+        "python": "/p",
+        "master": "local[1]",
+        "conf": "{}",
+        "checkpoint": "{}",
+    }
     submitting = {"spark_conn_id": "spark_default", "spark_main": "local:///main.py"}
     assert tuple(kind["conn-fields"]) == EXTRAS == (*values, *submitting)
-    assert read_settings(values, "c") == Settings(("/a",), "/p", "local[1]", {})
+    assert read_settings(values, "c") == Settings(("/a",), ("/b", "s3://c/d"), "/p", "local[1]", {})
     assert read_settings(submitting, "c") == Settings(spark_conn_id="spark_default", spark_main="local:///main.py")

@@ -11,9 +11,9 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.looking import Listing, ListingLook
-from airflow_provider.public_checkpoints import PublicationSearch
 from airflow_provider.triggers.publication import PublicationTrigger
+from airflow_provider.waits.looking import Listing, ListingLook
+from airflow_provider.waits.public_checkpoints import PublicationSearch
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid

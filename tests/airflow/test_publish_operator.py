@@ -1,9 +1,10 @@
 """The operator that publishes: all of several pipelines, or none."""
 
+import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from deltalake import DeltaTable
 
+from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
-from airflow_provider.local_driver import is_at_work
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
+from spark_jobs.checkpoint.retention import discard, kept
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import (
@@ -26,10 +29,11 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedTableError,
 )
-from spark_jobs.protocol.ids import PipelineName, SinkName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, SinkName
+from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import Publication
 from tests.airflow.conftest import Homes, connection
-from tests.airflow.deferral import carry_out
+from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.airflow.test_operator import TaskLog, context, until
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.systems import quick
@@ -119,6 +123,44 @@ def test_what_a_crash_has_left_a_retry_publishes(homes: Homes, monkeypatch: pyte
     assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
 
 
+def test_a_retry_does_the_rest_where_what_was_public_has_been_discarded_since(homes: Homes) -> None:
+    pipelines = [staged(homes, name) for name in ("orders", "customers")]
+    first = publish({"orders": 1})
+    goes_on(pipelines[0])
+    facts = publish({"orders": 1, "customers": 1})
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+    public, staged_only = facts.values()
+    assert [each["checkpoint"] for each in facts.values()] == [1, 1]
+    assert public["sinks"]["hourly"] == next(iter(first.values()))["sinks"]["hourly"] | {"rows": None}
+    assert (public["run"], staged_only["run"]) == (None, "run-1")
+
+
+def test_a_number_that_another_incarnation_may_have_had_is_not_taken_for_a_public_one(homes: Homes) -> None:
+    pipeline = staged(homes, "orders", checkpoints=2)
+    publish({"orders": 1})
+    for _ in range(2):
+        pipeline.checkpoint({HOURLY: [(7, "a")]}, publish=Publish.EXTERNAL, incarnation=IncarnationId("second"))
+    publish({"orders": 4})
+    discard_all_but(pipeline, [CheckpointId(4)])
+    refused({"orders": 2}, RejectedError)
+    assert publish({"orders": 3})
+
+
+def goes_on(pipeline: StagedPipeline) -> None:
+    """The pipeline completes two checkpoints more, and discards the first, which is public."""
+    for number in (2, 3):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
+    head, manifests = pipeline.store.manifest(CheckpointId(3)), pipeline.store.manifests()
+    stay = kept(manifests, retained=1, published=published_checkpoints(head))
+    assert discard_all_but(pipeline, [manifest.checkpoint for manifest in stay]) == [1]
+
+
+def discard_all_but(pipeline: StagedPipeline, stay: Sequence[CheckpointId]) -> list[CheckpointId]:
+    gone = [number for number in pipeline.store.ids() if number not in stay]
+    discard(pipeline.files, gone)
+    return gone
+
+
 @pytest.mark.parametrize(
     ("pipelines", "kind"),
     [
@@ -166,6 +208,30 @@ def test_where_spark_publishes_its_error_is_the_tasks(homes: Homes, deferrable: 
     assert (homes.path("orders") / "work/publish-1.out").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("lacking", ["its python", "a conf without secrets", "what it has said"])
+def test_a_spark_that_cannot_publish_leaves_no_other_pipeline_public(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, fake_python: Path, lacking: str
+) -> None:
+    pipelines = [staged(homes, "customers"), staged(homes, "orders", publisher=Publisher.SPARK)]
+    extra: dict[str, Any] = {"home_root": str(homes.root), "python": str(fake_python)}
+    if lacking == "its python":
+        extra["python"] = "/no/such"
+    if lacking == "a conf without secrets":
+        extra["conf"] = {"spark.ui.password": "p"}
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
+    with pytest.raises(PipelineRunRefusedError):
+        carry_out(task(), context())
+    assert [pipeline.rows(HOURLY) for pipeline in pipelines] == [[], []]
+    assert (homes.path("orders") / "work").exists() is (lacking == "what it has said")
+
+
+def test_a_python_that_no_pipeline_needs_is_not_looked_for(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = staged(homes, "orders")
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python="/no/such"))
+    publish("orders")
+    assert pipeline.commits(HOURLY) == [1]
+
+
 def test_what_spark_has_said_last_is_in_the_tasks_log(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     staged(homes, "orders", publisher=Publisher.SPARK)
     log = TaskLog()
@@ -208,7 +274,6 @@ def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
     with pytest.raises(TaskDeferred):
         task().execute(context())
     waiting = in_thread(lambda: carry_out(task(), context()))
-    until(lambda: pipelines[0].commits(HOURLY) == [1])
     let_go(homes)
     waiting.result(SOON_S)
     assert len(homes.starts("orders")) == 1
@@ -263,6 +328,21 @@ def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Home
         carry_out(task(execution_timeout=timedelta(seconds=1)), context())
     let_go(homes)
     until(lambda: pipeline.commits(HOURLY) == [1])
+
+
+def test_the_tasks_own_timeout_is_that_of_all_that_spark_publishes_for_it(homes: Homes) -> None:
+    for name in ("customers", "orders"):
+        by_spark(homes, name)
+    limited = task(execution_timeout=timedelta(minutes=1))
+    with pytest.raises(TaskDeferred) as first:
+        limited.execute(context())
+    let_go(homes, "customers")
+    event = asyncio.run(first_event(restarted(first.value.trigger, settle_s=0.0)))
+    with pytest.raises(TaskDeferred) as second:
+        limited.execute_complete(context(), event.payload, **(first.value.kwargs or {}))
+    triggers = [cast(SparkPublicationTrigger, each.value.trigger) for each in (first, second)]
+    assert [trigger.home.rpartition("/")[2] for trigger in triggers] == ["customers", "orders"]
+    assert triggers[0].deadline_at == triggers[1].deadline_at
 
 
 @pytest.mark.nightly

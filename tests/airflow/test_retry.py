@@ -1,18 +1,20 @@
 """The branch of an error decides whether there is another try, and when."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import RetryAction
 
 from airflow_provider.exceptions import airflow_error
-from airflow_provider.retry import PipelineRetryPolicy
+from airflow_provider.retry import PipelineRetryPolicy, is_automatic_retry
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     ConflictError,
     CorruptDocumentError,
     DeadlineExceededError,
     HomeInUseError,
+    IncompleteError,
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
@@ -36,6 +38,7 @@ AT_ONCE = timedelta(0)
         (StorageFullError, RetryAction.RETRY, None),
         (DeadlineExceededError, RetryAction.RETRY, None),
         (InterruptedRunError, RetryAction.RETRY, None),
+        (IncompleteError, RetryAction.RETRY, None),
     ],
 )
 @pytest.mark.parametrize("wrapped", [True, False])
@@ -58,3 +61,20 @@ def test_other_errors_are_treated_as_without_a_policy() -> None:
 
 def test_it_has_no_settings_to_lose() -> None:
     assert isinstance(PipelineRetryPolicy.deserialize(PipelineRetryPolicy().serialize()), PipelineRetryPolicy)
+
+
+@pytest.mark.parametrize(
+    ("try_number", "max_tries", "retries", "automatic"),
+    [
+        (1, 3, 3, False),
+        (2, 3, 3, True),
+        (4, 3, 3, True),
+        (3, 5, 3, False),  # cleared after try 2
+        (4, 5, 3, True),
+        (2, 1, 0, False),  # cleared, without retries
+        (2, 1, None, False),
+        (1, 0, 3, False),  # a test run of the DAG
+    ],
+)
+def test_a_retry_is_told_from_a_clear(try_number: int, max_tries: int, retries: int | None, *, automatic: bool) -> None:
+    assert is_automatic_retry(SimpleNamespace(try_number=try_number, max_tries=max_tries), retries) is automatic

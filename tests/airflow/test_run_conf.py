@@ -7,7 +7,6 @@ import pytest
 from airflow.sdk import DAG, Param
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.triggers.run import RunTrigger
 from tests.airflow.conftest import Homes
 from tests.airflow.known_dags import run_dag
 from tests.airflow.test_operator import TaskLog, task_log
@@ -16,16 +15,11 @@ __all__ = ["task_log"]
 
 pytestmark = [
     pytest.mark.airflow,
+    pytest.mark.usefixtures("settled"),
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
 ]
 
 AUTHORS = {"spark.jars": "/opt/udfs.jar", "spark.executor.memory": "{{ params.memory }}"}
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler is there to be late."""
-    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
 
 
 def run(chosen: dict[str, Any], **arguments: Any) -> str:

@@ -5,9 +5,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
@@ -126,6 +129,41 @@ def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Ho
     assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
 
 
+@pytest.mark.parametrize(
+    ("said", "asks_to_end"),
+    [
+        ([{"r": {"run": "deferred"}}], False),
+        ([{"r": {"run": "success"}}], True),
+        ([{}], True),  # it is gone
+        ([ConnectionError(), {"r": {"run": "deferred"}}], False),
+        ([AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), {"r": {"run": None}}], True),
+        ([ConnectionError()] * 1_000, False),  # nobody can say
+    ],
+    ids=["waits", "marked", "gone", "waits, said late", "cleared, said late", "unknown"],
+)
+def test_only_a_task_that_is_known_to_wait_no_more_asks_the_driver_to_end(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, said: list[Any], *, asks_to_end: bool
+) -> None:
+    answers = iter(said)
+
+    def states(*_: object, **__: object) -> Any:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
+    monkeypatch.setattr("airflow_provider.version_compat._ASK_MAX_S", 0.5)
+    monkeypatch.setattr("airflow_provider.version_compat._ASK_AGAIN_S", 0.01)
+    started(hook)
+    killed = trigger(homes)
+    names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
+    monkeypatch.setattr(type(killed), "task_instance", SimpleNamespace(**names), raising=False)
+    asyncio.run(killed.on_kill())
+    asked = [name for name in hook.files("flights").names("requests") if name.startswith("cancel-")]
+    assert bool(asked) is asks_to_end
+
+
 def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch) -> None:
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
@@ -143,7 +181,7 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
 def test_a_home_that_is_away_for_a_while_ends_no_wait(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook)
@@ -167,7 +205,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
 def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", IMPATIENT | {"silence_max_s": 2.0})
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT | {"silence_max_s": 2.0})
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook, "slow")
@@ -189,7 +227,7 @@ def test_a_home_that_stays_away_ends_the_wait_without_another_try(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A next try would take the empty place for a new home."""
-    monkeypatch.setattr("airflow_provider.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
     started(hook)
     until(driver_has_started)
     homes.path().rename(homes.root.parent / "aside")

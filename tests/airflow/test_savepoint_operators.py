@@ -1,26 +1,36 @@
 """Tasks that ask a running pipeline for a savepoint, or for its stop, and that delete one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
-from airflow_provider.requests import RequestLook, RequestWait
+from airflow_provider.triggers.request import RequestTrigger
+from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait, ask_once
+from spark_jobs.checkpoint.savepoint import default_target, export, verify
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
-from spark_jobs.protocol.documents import StartResponse
-from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError
+from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import Publish, RunState, StartResponse, StopStatus
+from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.states import StopState
+from spark_jobs.storage.open import open_place
+from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import context
+from tests.airflow.test_operator import TaskLog, context, once, until
 from tests.support.command_line import UsedHome
-from tests.support.staged_pipeline import NOW
+from tests.support.object_store import object_store
+from tests.support.staged_pipeline import HOURLY, NOW
+from tests.support.systems import quick
 from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 WAYS = pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
@@ -59,6 +69,49 @@ def test_a_savepoint_is_handed_on_with_its_checkpoint_and_versions(running: Used
     assert facts["savepoint"] == f"file://{running.directory}/mine"
     assert (facts["checkpoint"], facts["drained"], facts["sinks"]["hourly"]["version"]) == (1, False, 1)
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_savepoint_in_an_object_store_is_made_and_deleted_inside_its_root_alone(
+    running: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store() as url:
+        roots = {"home_root": str(running.directory), "savepoint_root": f"{url}/daily"}
+        monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**roots))
+        with Driver(running):
+            facts = carry_out(savepoint(target="first"), context())
+        assert facts["savepoint"] == f"{url}/daily/first"
+        assert verify(open_place(facts["savepoint"])).checkpoint == 1
+        with pytest.raises(PipelineRunRefusedError, match="inside none of the connection's savepoint roots"):
+            carry_out(savepoint(target=f"{url}/weekly/first"), context())
+        dispose = DisposeSavepointOperator(task_id="dispose", savepoint=facts["savepoint"], home="home")
+        assert dispose.execute(context()) == {"savepoint": facts["savepoint"]}
+        assert open_place(url).names("") == []
+
+
+@WAYS
+def test_a_storage_that_is_away_for_a_while_is_borne(
+    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    log = TaskLog()
+    for waits in (RequestTrigger, TriggerSavepointOperator):
+        monkeypatch.setattr(waits, "log", log)
+
+    def answers() -> None:
+        with Driver(running):
+            until(lambda: running.files.names("responses"))
+
+    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, [1]))
+    pipeline = once(lambda: "The disk is away" in log.text, answers)
+    assert carry_out(savepoint(deferrable=deferrable), context())["checkpoint"] == 1
+    pipeline.join()
+
+
+@WAYS
+def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
+    with pytest.raises(PipelineRunError, match="The disk is away"):
+        carry_out(savepoint(deferrable=deferrable), context())
 
 
 @WAYS
@@ -102,6 +155,32 @@ def test_between_two_attempts_a_retry_asks_again(used: UsedHome) -> None:
     assert CheckpointRequests(used.files).open() == ()
 
 
+def test_a_restart_that_begins_while_nobody_is_found_at_work_is_asked(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([False, True])
+    monkeypatch.setattr("spark_jobs.control.checkpoint_requests.driver_at_work", lambda files: next(found))
+    request = ask_once(running.files, Wanted.STOP, RunId("a task"))
+    assert [asked.request for asked in CheckpointRequests(running.files).open()] == [request]
+
+
+def test_before_the_first_attempt_of_a_driver_at_work_a_retry_asks_again(tmp_path: Path) -> None:
+    starting = quick(tmp_path / "starting")
+    with pytest.raises(RejectedError):
+        ask_once(starting, Wanted.STOP, RunId("a task"))
+    with holding(tmp_path / "starting" / DRIVER_LOCK, "start-1"), pytest.raises(InterruptedRunError, match="No attempt"):
+        ask_once(starting, Wanted.STOP, RunId("a task"))
+
+
+@pytest.mark.parametrize("is_at_work", [True, False])
+def test_a_pipeline_of_bounded_inputs_is_not_stopped_and_no_retry_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_work: bool
+) -> None:
+    bounded = UsedHome(tmp_path)
+    bounded.begin()
+    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", lambda files: is_at_work)
+    with pytest.raises(RejectedError, match="only bounded inputs"):
+        ask_once(bounded.files, Wanted.STOP, RunId("a task"))
+
+
 def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
     answer = StartResponse(
         request=RequestId("start-1"),
@@ -121,6 +200,31 @@ def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(use
         carry_out(stop(deferrable=False, timeout_s=0.0), context())
     with pytest.raises(PipelineRunError, match="No driver has been at work"):
         carry_out(stop(restart_timeout_s=0.1), context(token="second try"))
+
+
+@WAYS
+def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_its_savepoint(
+    used: UsedHome, *, deferrable: bool
+) -> None:
+    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), pytest.raises(PipelineRunError):
+        carry_out(stop(deferrable=False, timeout_s=0.0), context())
+    (asked,) = CheckpointRequests(used.files).open()
+    used.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=asked.request)
+    made = default_target(used.files, asked.request)
+    export(used.files, CheckpointId(1), made, request=asked.request)
+    with pytest.raises(PipelineRunError, match="So is its savepoint") as caught:
+        carry_out(stop(restart_timeout_s=0.1, deferrable=deferrable), context(token="second try"))
+    assert isinstance(caught.value.error, IncompleteError)
+    assert caught.value.error.evidence == {"request": asked.request, "checkpoint": 1, "savepoint": made.url}
+
+
+def test_the_time_in_which_nobody_could_look_is_no_absence_of_the_driver() -> None:
+    wait = waits()
+    assert not wait.is_over(GONE, 0.0, None)
+    wait.began_anew()
+    assert not wait.is_over(GONE, 200.0, None)
+    with pytest.raises(InterruptedRunError):
+        wait.is_over(GONE, 210.0, None)
 
 
 ANSWERED, OPEN, GONE = RequestLook(True, True), RequestLook(False, True), RequestLook(False, False)
@@ -145,10 +249,71 @@ def test_after_a_stop_the_end_of_the_driver_is_waited_for_but_not_for_ever() -> 
     assert wait.is_over(ANSWERED, 61.0, None)
 
 
+def test_a_driver_that_runs_on_after_its_answer_is_not_waited_for() -> None:
+    assert waits().is_over(RequestLook(True, True, runs_on=True), 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "begun", "over"), [(None, 1, False), (DeadlineExceededError("It expired."), 1, True), (None, 2, True)]
+)
+def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_attempt_has_begun(
+    running: UsedHome, error: DeadlineExceededError | None, begun: int, *, over: bool
+) -> None:
+    request = RequestId("stop-a")
+    look = LookForAnswer(running.files, request)
+    CheckpointRequests(running.files).ask(request)
+    assert not look().is_over
+    CheckpointRequests(running.files).answer(
+        CheckpointResponse(
+            request=request,
+            attempt=AttemptNumber(1),
+            checkpoint=None if error else CheckpointId(1),
+            error=report_error(error) if error else None,
+            answered_at=NOW,
+        )
+    )
+    for attempt in range(2, begun + 1):
+        running.begin(attempt)
+    assert look().is_over is over
+
+
 def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
     assert waits("savepoint-a").is_over(ANSWERED, 0.0, -1.0)
     with pytest.raises(DeadlineExceededError):
         waits().is_over(OPEN, 0.0, 0.0)
+
+
+@WAYS
+def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
+    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    log = TaskLog()
+    for waits in (RequestTrigger, StopWithSavepointOperator):
+        monkeypatch.setattr(waits, "log", log)
+    told = [StopState.ACKNOWLEDGED, StopState.QUIESCED, StopState.CHECKPOINTED]
+
+    def says(line: str) -> Callable[[], bool]:
+        return lambda: line in log.text
+
+    def goes_on() -> None:
+        until(lambda: CheckpointRequests(running.files).open())
+        (asked,) = CheckpointRequests(running.files).open()
+        for state in told:
+            stop = StopStatus(request=asked.request, state=state, drain=False)
+            running.beat(RunState.STOPPING, stop=stop)
+            until(says(f"{asked.request}: {state.value}"))
+        answer = CheckpointResponse(
+            request=asked.request, attempt=AttemptNumber(1), checkpoint=CheckpointId(1), answered_at=NOW, sinks={}
+        )
+        CheckpointRequests(running.files).answer(answer)
+
+    pipeline = Thread(target=goes_on)
+    pipeline.start()
+    monkeypatch.setattr("airflow_provider.waits.requests.END_WAIT_S", 0.0)
+    carry_out(stop(deferrable=deferrable), context())
+    pipeline.join()
+    lines = [line for line in log.text.splitlines() if line.startswith("attempt 1: stopping")]
+    assert [line.rpartition(": ")[2] for line in lines] == [state.value for state in told]
 
 
 def a_savepoint(home: UsedHome, place: str) -> Path:

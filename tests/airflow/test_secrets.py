@@ -16,7 +16,6 @@ from deltalake import write_deltalake
 from pyarrow import table
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.triggers.run import RunTrigger
 from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
 from tests.airflow.known_dags import run_dag
 from tests.airflow.test_operator import once
@@ -62,10 +61,9 @@ def copy(numbers):
 
 
 @pytest.fixture(autouse=True)
-def shop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection with a password, and no scheduler that could be late."""
+def shop(monkeypatch: pytest.MonkeyPatch, settled: None) -> None:
+    """A connection with a password."""
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": SECRET}))
-    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
 
 
 @pytest.fixture

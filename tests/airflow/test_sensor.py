@@ -1,5 +1,7 @@
 """The sensors for checkpoints, in the worker and in the triggerer."""
 
+import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -8,18 +10,20 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
-from airflow_provider.exceptions import PipelineRunRefusedError
-from airflow_provider.identity import run_id_of
+from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
+from airflow_provider.tasks.identity import run_id_of
+from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.open import open_files
+from tests.airflow.away import away
 from tests.airflow.conftest import Homes
-from tests.airflow.deferral import carry_out
+from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.support.staged_pipeline import a_manifest
 
 TASK = SimpleNamespace(dag_id="flights", run_id="manual__1", task_id="wait", map_index=-1)
@@ -110,6 +114,34 @@ def test_a_deferred_wait_ends_with_the_checkpoint_that_was_wanted(homes: Homes) 
         waiting = pool.submit(carry_out, a_sensor(newer_than=1), cast(Context, {"ti": TASK}))
         arrives()
         assert waiting.result(20.0)["checkpoint"] == 3
+
+
+def test_a_checkpoint_that_was_seen_ends_the_wait_also_where_it_is_discarded_before_its_task_goes_on(homes: Homes) -> None:
+    ti = cast(Context, {"ti": TASK})
+    with pytest.raises(TaskDeferred) as deferred:
+        a_sensor().execute(ti)
+    complete(homes, 1)
+    event = asyncio.run(first_event(restarted(deferred.value.trigger, settle_s=0.0)))
+    expected = found()
+    discard(open_files(str(homes.path())), [CheckpointId(1)])
+    assert a_sensor().execute_complete(ti, json.loads(json.dumps(event.payload))) == expected
+
+
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    complete(homes, 1)
+    monkeypatch.setattr(CheckpointStore, "taken", away(CheckpointStore.taken))
+    sensor = a_sensor(deferrable=deferrable, poke_interval=0.02)
+    assert carry_out(sensor, cast(Context, {"ti": TASK}))["checkpoint"] == 1
+
+
+def test_one_that_stays_away_ends_the_wait(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(CheckpointStore, "taken", away(CheckpointStore.taken, range(1000)))
+    with pytest.raises(PipelineRunError, match="The disk is away"):
+        a_sensor(deferrable=False, poke_interval=0.02, timeout=60.0).execute(cast(Context, {"ti": TASK}))
 
 
 def test_a_wait_that_is_over_already_is_not_deferred(homes: Homes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.shared_looks import Pace, looks
+from airflow_provider.waits.shared_looks import Pace, looks
 
 FAST = Pace(0.001, 0.01)
 SOON_S = 10.0

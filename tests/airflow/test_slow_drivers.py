@@ -23,7 +23,7 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
 ) -> None:
     """Spark did not let go in time, so the driver has ended without an answer; that is what was asked for, and no failure."""
     kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.5, "start": None}
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
     owner = hook.take_charge("flights", AttemptNumber(1), "the try before")
@@ -39,7 +39,7 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
 ) -> None:
     """A busy host, or a pipeline with heavy imports: the triggerer would take the silence for the driver's end."""
     kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:

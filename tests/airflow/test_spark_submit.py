@@ -14,9 +14,9 @@ import pyspark
 import pytest
 
 import spark_jobs
-from airflow_provider.keytabs import keytab_file
+from airflow_provider.drivers.keytabs import keytab_file
+from airflow_provider.drivers.spark_submit import DELTA_PACKAGE, MasterKind, Submission, parse_master, plan_submission
 from airflow_provider.settings import Settings, read_settings
-from airflow_provider.spark_submit import DELTA_PACKAGE, MasterKind, Submission, parse_master, plan_submission
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
 

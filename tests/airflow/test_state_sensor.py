@@ -11,10 +11,11 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, A
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
 from spark_jobs.protocol.documents import RunState, StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
+from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.test_operator import context, once
@@ -86,6 +87,15 @@ def test_a_deferred_wait_ends_when_the_pipeline_is_there(running: UsedHome) -> N
 def test_each_word_of_a_driver_at_work_can_be_waited_for(running: UsedHome, state: str) -> None:
     running.beat(RunState(state))
     assert sense(state)["state"] == state
+
+
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
+    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    running.beat(RunState.RUNNING)
+    monkeypatch.setattr("airflow_provider.waits.pipeline_states.driver_at_work", away(driver_at_work))
+    assert sense(deferrable=deferrable, poke_interval=0.02)["state"] == "running"
 
 
 def test_a_heartbeat_outlives_its_driver_and_is_not_believed(used: UsedHome) -> None:

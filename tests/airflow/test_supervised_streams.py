@@ -6,11 +6,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.triggers.patience import failed
 from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
@@ -49,7 +52,7 @@ DELAY_S = fake_driver.STRATEGY.delay_ms / 1000
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is gone is soon taken for lost."""
     kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
 
 
 def channel() -> Channel:
@@ -115,6 +118,42 @@ def test_a_full_disk_that_the_driver_has_met_is_no_reason_for_airflows_retries(h
     assert len(homes.starts()) == 3
 
 
+def stop(**arguments: Any) -> StopWithSavepointOperator:
+    given: dict[str, Any] = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout_s": 20.0}
+    return StopWithSavepointOperator(task_id="stop", home="flights", **(given | arguments))
+
+
+def stopped_once(homes: Homes, facts: dict[str, Any]) -> bool:
+    """Whether one stop was asked for, and its one checkpoint is what two attempts have come to."""
+    names = channel().files.names
+    assert [name.partition("-")[0] for name in names("requests") if not name.startswith("start")] == ["stop"]
+    assert [f"{facts['request']}.json"] == [name for name in names("responses") if name.startswith("stop")]
+    assert (facts["checkpoint"], names("checkpoints")) == (1, ["1"])
+    return len(homes.starts()) == 2
+
+
+def test_a_half_done_stop_is_finished_by_the_next_attempt_in_one_try_of_each_task(homes: Homes) -> None:
+    stopped: list[dict[str, Any]] = []
+    stopping = once(driver_has_started, lambda: stopped.append(carry_out(stop(), context("the stop's"))))
+    facts = carry_out(operator("live_incomplete"), context())
+    stopping.join()
+    assert (facts["attempt"], facts["checkpoint"]) == (2, 1)
+    assert stopped_once(homes, stopped[0])
+
+
+def test_a_retry_of_a_half_done_stop_rolls_forward_and_never_asks_for_a_second_one(homes: Homes) -> None:
+    a_driver_at_work(homes, entry="live_incomplete")
+    with pytest.raises(PipelineRunError, match="No driver has been at work") as caught:
+        carry_out(stop(restart_timeout_s=0.1), context("the stop's"))
+    assert PipelineRetryPolicy().evaluate(caught.value, 1, 3).action is RetryAction.RETRY
+    answer = channel().response(start_request_id(AttemptNumber(1)))
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "IncompleteError"
+    assert carry_out(operator("live_incomplete"), context(token="next try"))["checkpoint"] == 1
+    assert stopped_once(homes, carry_out(stop(), context("the stop's", token="next try")))
+
+
 def test_what_cannot_heal_ends_the_task_at_once(homes: Homes) -> None:
     assert isinstance(ended(operator("live_refused"), RejectedError), PipelineRunRefusedError)
     assert len(homes.starts()) == 1
@@ -168,7 +207,7 @@ def test_a_long_delay_is_waited_for_in_the_triggerer_and_the_same_after_it_was_r
 def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     a_failed_attempt(homes)
     rarely = FixedDelay(attempts=2, delay_ms=3_600_000)
-    monkeypatch.setattr("airflow_provider.supervision._strategy", lambda channel, request: rarely)
+    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: rarely)
     began_s = time.monotonic()
     error = ended(operator("live_waits", timeout_s=1.0), DeadlineExceededError)
     assert "restart is not due within 1 s" in str(error)

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.task_orders import order_of
+from airflow_provider.tasks.task_orders import order_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
@@ -28,7 +28,7 @@ def restores(**arguments: Any) -> RestoreFrom | None:
     return order_of(a_task(**arguments), RUN).restore
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
+@pytest.mark.parametrize("nothing", [None, "", "latest"])
 def test_a_task_that_names_no_savepoint_goes_on_where_its_home_is(homes: Homes, nothing: str | None) -> None:
     assert restores(restore=nothing, allow_drained="False") is None
 
@@ -46,9 +46,14 @@ def test_a_form_may_say_whether_a_drained_one_will_do(homes: Homes, given: bool 
     assert found.allow_drained is allowed
 
 
-def test_a_drained_savepoint_is_allowed_only_where_one_is_named(homes: Homes) -> None:
+def test_a_directory_called_latest_is_named_by_its_path(homes: Homes) -> None:
+    assert restores(restore="./latest") == RestoreFrom(savepoint=f"file://{homes.root}/latest")
+
+
+@pytest.mark.parametrize("nothing", [None, "latest"])
+def test_a_drained_savepoint_is_allowed_only_where_one_is_named(homes: Homes, nothing: str | None) -> None:
     with pytest.raises(InvalidParameterError, match="restore names none"):
-        restores(allow_drained=True)
+        restores(restore=nothing, allow_drained=True)
 
 
 @pytest.mark.parametrize("outside", ["/elsewhere", "../elsewhere", "s3://bucket/saved"])
@@ -90,3 +95,6 @@ def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:
     assert found.allow_dropped is True
     with pytest.raises(InvalidParameterError, match="allow_dropped says something about a savepoint"):
         restores(allow_dropped=True)
+    found = restores(restore="saved", take_pending="true")
+    assert found is not None
+    assert (found.take_pending, found.allow_dropped) == (True, False)

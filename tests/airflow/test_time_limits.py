@@ -8,8 +8,7 @@ from airflow.sdk import DAG
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.time_limits import TimeLimits
-from airflow_provider.triggers.run import RunTrigger
+from airflow_provider.tasks.time_limits import TimeLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.known_dags import run_dag
 from tests.airflow.test_operator import until
@@ -35,12 +34,6 @@ def test_the_shorter_limit_ends_a_deferred_wait(
     assert limits.own_at == (None if own_s is None else 100.0 + own_s)
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler is there to be late."""
-    monkeypatch.setitem(RunTrigger.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
-
-
 def run(**arguments: Any) -> str:
     with DAG("limited", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         StreamPipelineOperator(
@@ -51,12 +44,14 @@ def run(**arguments: Any) -> str:
 
 @pytest.mark.airflow
 @pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with what it and its dependencies deprecate
-@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+@pytest.mark.parametrize(
+    "deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="in the worker", marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize(
     "cancel_on_kill", [pytest.param(True, id="cancels"), pytest.param(False, id="leaves it", marks=pytest.mark.nightly)]
 )
 def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
-    homes: Homes, soon: None, deferrable: bool, cancel_on_kill: bool
+    homes: Homes, settled: None, deferrable: bool, cancel_on_kill: bool
 ) -> None:
     limit = timedelta(seconds=8)  # the driver is seen by then
     assert run(execution_timeout=limit, deferrable=deferrable, cancel_on_kill=cancel_on_kill) == "failed"
@@ -68,7 +63,9 @@ def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
 
 @pytest.mark.airflow
 @pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with what it and its dependencies deprecate
-@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_limit_of_its_own_leaves_the_driver(homes: Homes, soon: None, deferrable: bool) -> None:
+@pytest.mark.parametrize(
+    "deferrable", [pytest.param(True, id="deferred", marks=pytest.mark.nightly), pytest.param(False, id="in the worker")]
+)
+def test_a_limit_of_its_own_leaves_the_driver(homes: Homes, settled: None, deferrable: bool) -> None:
     assert run(timeout_s=8.0, deferrable=deferrable) == "failed"
     assert StreamPipelineHook().is_at_work("flights")

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from airflow_provider.orders import StartOrder
-from airflow_provider.task_orders import order_of
+from airflow_provider.tasks.task_orders import order_of
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.control.owners import Owners

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.waiting import (
+from airflow_provider.waits.waiting import (
     STORAGE_PATIENCE_S,
     FirstLook,
     Look,
@@ -34,6 +34,7 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     DeadlineExceededError,
+    HomeInUseError,
     InterruptedRunError,
     NotFoundError,
     OutcomeUnknownError,
@@ -195,6 +196,18 @@ def test_a_second_driver_that_met_the_firsts_lock_leaves_us_with_the_first() -> 
     assert waiting.see(look(exit_code=3, at_work=True), 101.0) is None
     with pytest.raises(InterruptedRunError, match="exit code 3"):
         waiting.see(look(exit_code=3), 102.0)
+
+
+def test_a_driver_that_met_the_lock_of_another_request_is_told_as_that_at_once() -> None:
+    with pytest.raises(HomeInUseError, match="at work on start-7"):
+        wait().see(replace(look(exit_code=3), taken_by=RequestId("start-7")), 101.0)
+
+
+def test_a_driver_of_another_request_is_no_sign_of_ours() -> None:
+    waiting, others = wait(), replace(NOTHING, taken_by=RequestId("start-7"))
+    assert waiting.see(others, 101.0) is None
+    with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
+        waiting.see(others, 115.0)
 
 
 def test_a_driver_that_was_killed_is_an_error_although_its_java_still_holds_the_home() -> None:

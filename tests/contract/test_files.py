@@ -1,7 +1,7 @@
 """The storage port, on every implementation: the invariants of ``spark_jobs/storage/files.py``."""
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -14,14 +14,28 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
-from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError, StorageError
 from spark_jobs.protocol.ids import PipelineName, PipelineUuid
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import Files, create_document, paths_below, read_document
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import check_create_if_absent, open_files
+from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
+from tests.support.memory_files import MemoryFiles
+from tests.support.object_store import BUCKET, object_store
 from tests.support.systems import CrashSystem, FaultSystem
 
 Open = Callable[[Path], Files]
+
+
+class GoesAway(MemoryFiles):
+    """A storage that fails in the middle of a file."""
+
+    def __init__(self, chunks: int) -> None:
+        super().__init__()
+        self._chunks = chunks
+
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        yield from [b"c" * (1 << 20)] * self._chunks
+        raise StorageError("the source is away")
 
 
 def local(root: Path) -> Files:
@@ -40,13 +54,27 @@ def over_fault_system(root: Path) -> Files:
     return LocalFiles(root, FaultSystem())
 
 
-IMPLEMENTATIONS: list[Open] = [local, opened, over_crash_system, over_fault_system]
+def in_object_store(root: Path) -> Files:
+    return open_place(f"s3://{BUCKET}{root.as_posix()}")
+
+
+DIRECTORIES: list[Open] = [local, opened, over_crash_system, over_fault_system]
+IMPLEMENTATIONS: list[Open] = [*DIRECTORIES, in_object_store]
+only_directories = pytest.mark.parametrize("open_home", DIRECTORIES, indirect=True, ids=lambda open_: open_.__name__)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    with object_store() as url:
+        yield url
 
 
 @pytest.fixture(params=IMPLEMENTATIONS, ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
     """Opens a directory; each call as another process would."""
     found: Open = request.param
+    if found is in_object_store:
+        request.getfixturevalue("store")
     return found
 
 
@@ -77,6 +105,11 @@ def test_other_bytes_under_a_taken_name_are_refused_and_change_nothing(home: Fil
     assert home.names("a") == ["b"]
 
 
+def nothing_is_unfinished(root: Path) -> bool:
+    return not list(root.rglob(".*"))
+
+
+@only_directories
 def test_a_directory_takes_its_name_too(home: Files) -> None:
     home.create("a/b", b"ours")
     with pytest.raises(AlreadyExistsError):
@@ -117,17 +150,25 @@ def test_names_are_sorted_and_direct_and_empty_where_nothing_is(home: Files) -> 
 
 
 def test_delete_removes_a_file_or_a_tree_and_may_be_repeated(home: Files) -> None:
-    for path in ("c/1/manifest.json", "c/1/deep/er", "c/2/manifest.json"):
+    for path in ("c/1/manifest.json", "c/1/deep/er", "c/2/manifest.json", "c/2/left"):
         home.create(path, b"x")
     for _ in range(2):
         home.delete("c/2/manifest.json")
         home.delete("c/1")
         home.delete("never/there")
     assert home.names("c") == ["2"]
-    assert home.names("c/2") == []
+    assert home.names("c/2") == ["left"]
     home.create("c/1/manifest.json", b"a name is free again once it is deleted")
 
 
+def test_sync_misses_what_nobody_wrote(home: Files) -> None:
+    home.create("part=1/0.parquet", b"rows")
+    home.sync("part=1/0.parquet")
+    with pytest.raises(NotFoundError):
+        home.sync("part=1/0.parquet", "part=1/1.parquet")
+
+
+@only_directories
 def test_sync_takes_what_somebody_else_wrote_and_misses_what_nobody_did(home: Files, tmp_path: Path) -> None:
     (tmp_path / "home" / "part=1").mkdir(parents=True)
     (tmp_path / "home" / "part=1" / "0.parquet").write_bytes(b"rows")
@@ -161,22 +202,59 @@ def test_nothing_is_adopted_under_a_taken_name_or_from_nowhere(home: Files, tmp_
 def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state" * 1_000_000)
-    assert home.copy(theirs, "state/1/3.zip") == (5_000_000, sha256(b"state" * 1_000_000))
+    assert home.copy(LocalFiles(tmp_path), "theirs", "state/1/3.zip") == (5_000_000, sha256(b"state" * 1_000_000))
     home.sync("state/1/3.zip")
     theirs.write_bytes(b"written over where it lies")
     assert home.read("state/1/3.zip") == b"state" * 1_000_000
     assert home.names("state/1") == ["3.zip"]
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 20_000_000])
+def test_a_copy_of_any_size_is_whole_and_its_digest_is_told(home: Files, tmp_path: Path, size_bytes: int) -> None:
+    data = bytes(range(256)) * (size_bytes // 256 + 1)
+    (tmp_path / "theirs").write_bytes(data[:size_bytes])
+    assert home.copy(LocalFiles(tmp_path), "theirs", "a/copy") == (size_bytes, sha256(data[:size_bytes]))
+    with pytest.raises(AlreadyExistsError):
+        home.copy(LocalFiles(tmp_path), "theirs", "a/copy")
+    assert home.digest("a/copy") == (size_bytes, sha256(data[:size_bytes]))
+    assert b"".join(home.chunks("a/copy")) == data[:size_bytes]
+
+
+def test_a_copy_whose_source_fails_on_the_way_is_not_there(home: Files) -> None:
+    with pytest.raises(StorageError, match="the source is away"):
+        home.copy(GoesAway(chunks=30), "theirs", "a/copy")
+    assert home.names("a") == []
+
+
+def test_a_copy_comes_from_wherever_its_source_is(home: Files, open_home: Open, tmp_path: Path) -> None:
+    for source in (open_home(tmp_path / "other"), open_files(str(tmp_path / "here"))):
+        source.create("x/theirs", b"state")
+        copied = home.copy(source, "x/theirs", f"from/{source.url.rpartition('/')[2]}")
+        assert copied == (5, sha256(b"state"))
+    home.sync("from/other", "from/here")
+    assert [home.read("from/other"), home.read("from/here")] == [b"state", b"state"]
+
+
+@pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}", "a\\b", "c:d"])
+def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name: str) -> None:
+    home.create(f"staged/{name}/{name}.parquet", b"rows")
+    assert home.names("staged") == [name]
+    assert home.names(f"staged/{name}") == [f"{name}.parquet"]
+    assert list(paths_below(home)) == [f"staged/{name}/{name}.parquet"]
+    home.delete(f"staged/{name}")
+    assert home.names("staged") == []
+
+
 def test_nothing_is_copied_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
     home.create("taken", b"ours")
     (tmp_path / "theirs").write_bytes(b"theirs")
     with pytest.raises(AlreadyExistsError):
-        home.copy(tmp_path / "theirs", "taken")
+        home.copy(LocalFiles(tmp_path), "theirs", "taken")
     with pytest.raises(NotFoundError):
-        home.copy(tmp_path / "nowhere", "free")
+        home.copy(LocalFiles(tmp_path), "nowhere", "free")
     assert home.read("taken") == b"ours"
-    assert [found.name for found in (tmp_path / "home").iterdir()] == ["taken"]
+    assert home.names("") == ["taken"]
+    assert nothing_is_unfinished(tmp_path)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 3, 3 << 20])
@@ -199,7 +277,7 @@ def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp
         home.delete,
         home.sync,
         lambda path: home.adopt(tmp_path / "x", path),
-        lambda path: home.copy(tmp_path / "x", path),
+        lambda path: home.copy(LocalFiles(tmp_path), "x", path),
         lambda path: home.create(path, b""),
         lambda path: home.replace(path, b""),
     ):
@@ -212,6 +290,7 @@ def test_no_path_leads_out_of_the_root_or_to_an_unfinished_file(home: Files, tmp
     assert (tmp_path / "x").read_bytes() == b"outside"
 
 
+@only_directories
 def test_a_name_that_is_too_long_is_refused(home: Files) -> None:
     with pytest.raises(InvalidParameterError):
         home.create("n" * 300, b"")
@@ -232,8 +311,8 @@ def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
 
 def test_the_url_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
-    assert home.url.startswith("file:///")
-    assert open_files(home.url).read("a") == b"here"
+    assert home.url.startswith(("file:///", "s3://"))
+    assert open_place(home.url).read("a") == b"here"
 
 
 def test_the_promise_that_a_home_needs_is_kept_and_leaves_nothing(home: Files) -> None:
@@ -289,7 +368,8 @@ def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
             won = list(pool.map(creates, range(threads), [f"new/{turn}/x"] * threads))
             assert won.count(True) == 1
             assert homes[0].read(f"new/{turn}/x") == b"%d" % won.index(True)
-            assert [found.name for found in (tmp_path / f"home/new/{turn}").iterdir()] == ["x"], "the losers clear up"
+            assert homes[0].names(f"new/{turn}") == ["x"]
+            assert nothing_is_unfinished(tmp_path), "the losers clear up"
 
 
 def test_one_writer_that_asks_in_many_threads_is_never_refused(open_home: Open, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.heartbeat import Heartbeat
+from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver

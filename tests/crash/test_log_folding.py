@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
 from tests.support.private_logs import begun, staged
 from tests.support.systems import Crashed, CrashSystem, every_fault, quick

@@ -17,7 +17,7 @@ from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.staging import StageWriter
+from spark_jobs.runtime.stages.staging import StageWriter
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver

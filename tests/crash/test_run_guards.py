@@ -15,9 +15,9 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.spark_log import OffsetEntry, SparkLog
-from spark_jobs.runtime.stage import StageRun
-from spark_jobs.runtime.staging import StageWriter
+from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.staging import StageWriter
 from spark_jobs.storage.local import LocalFiles
 from tests.support import small_pipeline
 from tests.support.crashes import run_into
@@ -135,7 +135,13 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
         def now(cls, tz: tzinfo | None = None) -> Any:
             return datetime(year, 1, 1, tzinfo=tz)
 
-    for module in ("control.channel", "control.liveness", "runtime.application", "runtime.checkpoint_try", "runtime.heartbeat"):
+    for module in (
+        "control.channel",
+        "control.liveness",
+        "runtime.application",
+        "runtime.checkpoints.checkpoint_try",
+        "runtime.driver.heartbeat",
+    ):
         monkeypatch.setattr(f"spark_jobs.{module}.datetime", Clock)
 
 

@@ -1,6 +1,6 @@
 """Savepoints that are being made or deleted when the process, or the machine, dies; and whoever does it again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, paths_below
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
 from tests.support.crashes import Point, Watched
+from tests.support.object_store import object_store
 from tests.support.savepoint_site import SavepointSite
 from tests.support.systems import Crashed, CrashSystem, quick
 
@@ -32,8 +34,8 @@ def exported(home: Files, manifest: Manifest, target: Files) -> None:
     export(home, manifest.checkpoint, target, request=RequestId("savepoint-a"))
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+def contents(place: Files) -> dict[str, bytes]:
+    return {path: place.read(path) for path in paths_below(place)}
 
 
 def is_whole(target: Files) -> bool:
@@ -57,33 +59,44 @@ def dies_at(point: Point, act: Callable[[], object]) -> None:
         act()
 
 
-def test_an_export_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path) -> None:
+@pytest.fixture(params=["a directory", "an object store"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Files]]:
+    """Where savepoints may be, by name."""
+    if request.param == "a directory":
+        yield lambda name: quick(tmp_path / name)
+    else:
+        with object_store() as url:
+            yield lambda name: open_place(f"{url}/{name}")
+
+
+def test_an_export_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, places: Callable[[str], Files]) -> None:
     site, manifest = a_checkpoint(tmp_path)
-    exported(site.home, manifest, quick(tmp_path / "undisturbed"))
-    expected = contents(tmp_path / "undisturbed")
-    passed = points(lambda: exported(site.home, manifest, quick(tmp_path / "watched")))
+    exported(site.home, manifest, places("undisturbed"))
+    expected = contents(places("undisturbed"))
+    passed = points(lambda: exported(site.home, manifest, places("watched")))
     assert {point.step for point in passed} == {
         Step.SAVEPOINT_BEGIN, Step.SAVEPOINT_FILES, Step.SAVEPOINT_CREATE, Step.SAVEPOINT_END,
     }  # fmt: skip
     for number, point in enumerate(passed):
-        target = quick(tmp_path / f"savepoint {number}")
+        target = places(f"savepoint {number}")
         dies_at(point, lambda target=target: exported(site.home, manifest, target))  # type: ignore[misc]
         assert is_whole(target) == (point.step is Step.SAVEPOINT_END or point.name == (Step.SAVEPOINT_CREATE, False))
         exported(site.home, manifest, target)
-        assert contents(tmp_path / f"savepoint {number}") == expected
+        assert contents(target) == expected
 
 
-def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path) -> None:
+def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, places: Callable[[str], Files]) -> None:
     site, manifest = a_checkpoint(tmp_path)
-    exported(site.home, manifest, quick(tmp_path / "watched"))
-    passed = points(lambda: dispose(quick(tmp_path / "watched")))
+    exported(site.home, manifest, places("watched"))
+    passed = points(lambda: dispose(places("watched")))
     assert {point.step for point in passed} == {Step.SAVEPOINT_VOID, Step.SAVEPOINT_REMOVE}
     for number, point in enumerate(passed):
-        target = quick(tmp_path / f"savepoint {number}")
+        target = places(f"savepoint {number}")
         exported(site.home, manifest, target)
         dies_at(point, lambda target=target: dispose(target))  # type: ignore[misc]
         assert is_whole(target) == (point.name == (Step.SAVEPOINT_VOID, True))
         dispose(target)
+        assert contents(target) == {}
         assert not (tmp_path / f"savepoint {number}").exists()
 
 
@@ -91,7 +104,7 @@ def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path) 
 def test_a_loss_of_power_leaves_no_savepoint_or_a_whole_one(tmp_path: Path, seed: int | None) -> None:
     site, manifest = a_checkpoint(tmp_path / "origin")
     exported(site.home, manifest, quick(tmp_path / "undisturbed"))
-    expected = contents(tmp_path / "undisturbed")
+    expected = contents(quick(tmp_path / "undisturbed"))
     for index in range(0, 10_000, OPERATIONS_APART):
         root, finished = tmp_path / str(index), False
         root.mkdir()
@@ -102,7 +115,7 @@ def test_a_loss_of_power_leaves_no_savepoint_or_a_whole_one(tmp_path: Path, seed
         system.crash()
         assert is_whole(quick(root / "savepoint")) or not finished
         exported(site.home, manifest, quick(root / "savepoint"))
-        assert contents(root / "savepoint") == expected
+        assert contents(quick(root / "savepoint")) == expected
         if finished:
             return
     raise AssertionError("it never finishes")
@@ -121,7 +134,7 @@ def test_a_loss_of_power_while_one_is_deleted_leaves_it_whole_or_not_at_all(tmp_
         system.crash()
         assert not (finished and is_whole(quick(root / "savepoint")))
         dispose(quick(root / "savepoint"))
-        assert contents(root) == {}
+        assert contents(quick(root)) == {}
         if finished:
             return
     raise AssertionError("it never finishes")

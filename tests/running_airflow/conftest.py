@@ -138,7 +138,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Pos
 
 def make_copies(directory: Path) -> None:
     """The examples about a live stream, with a home for each test that ends its pipeline for good."""
-    for name in ("drained", "raced"):
+    for name in ("drained", "raced", "beside"):
         copy_examples(directory, name, LIVE, CONTROL)
     copy_examples(directory, "upgraded", LIVE, UPGRADE)
     soon = {UPGRADE: {"minutes=10": "minutes=1"}}

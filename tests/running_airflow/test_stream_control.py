@@ -14,6 +14,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.storage.open import open_files
 from tests.running_airflow.conftest import Home
+from tests.support.live_pipeline import Events, public_ids
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
@@ -31,6 +32,14 @@ def begun_stream(airflow: RunningAirflow, home: Home, dag_id: str = "live_stream
     until(lambda: home.has_begun() and home.channel.files.names("checkpoints"), "it has a checkpoint", BEGUN_S)
     task.reaches("deferred")
     return task
+
+
+def suspended_driver(home: Home) -> Process:
+    live = home.channel.attempts.latest()
+    assert live is not None
+    driver = Process(live.process)
+    driver.suspend()
+    return driver
 
 
 def has_asked(home: Home) -> bool:
@@ -147,13 +156,60 @@ def test_a_drain_waits_for_a_person_and_happens_only_once_they_have_approved(air
     assert "drained" in again.log()
 
 
+def test_a_sensor_a_savepoint_a_stop_and_its_disposal_follow_each_other(
+    airflow: RunningAirflow, roots: Path, tmp_path: Path
+) -> None:
+    home, events, warehouse = Home(roots / "saved_and_stopped"), Events(tmp_path / "events"), tmp_path / "warehouse"
+    events.add(100)
+    control = airflow.trigger("saved_and_stopped", home=home.name)
+    runs, save, stop, has_ended, dispose = (
+        replace(control, task_id=name) for name in ("runs", "save", "stop", "has_ended", "dispose")
+    )
+    runs.reaches("deferred")  # nothing has run there yet
+    supervising = airflow.trigger("real_stream", home=home.name, events=str(events.path), warehouse=str(warehouse))
+    assert dispose.reaches("success", "failed", "upstream_failed", deadline_s=2 * BEGUN_S)["state"] == "success"
+
+    assert (runs.xcom()["state"], runs.xcom()["attempt"]) == ("running", 1)
+    saved, stopped, ended = save.xcom(), stop.xcom(), supervising.xcom()
+    assert saved["checkpoint"] < stopped["checkpoint"] == ended["checkpoint"] == has_ended.xcom()["checkpoint"]
+    assert dispose.xcom() == {"savepoint": saved["savepoint"]}
+    (kept,) = (home.path / "savepoints").iterdir()
+    assert kept.as_uri() == stopped["savepoint"] != saved["savepoint"]
+    assert verify(open_files(stopped["savepoint"])).checkpoint == stopped["checkpoint"]
+    assert public_ids(warehouse / "copied") == list(range(events.rows))
+    assert {task.tries for task in (runs, save, stop, has_ended, dispose)} == {1}
+
+    body = {"logical_date": None, "conf": {"home": home.name}}
+    assert airflow.call("POST", "/api/v2/dags/saved_and_stopped/dagRuns", body, "bob").status_code == 403
+
+
+def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(airflow: RunningAirflow, roots: Path) -> None:
+    home = Home(roots / "beside")
+    supervising = begun_stream(airflow, home, "beside")
+    driver = suspended_driver(home)  # so that it finds both at once
+    stop, cancel = (replace(airflow.trigger("beside_control", action=action), task_id=action) for action in ("stop", "cancel"))
+    for each in (stop, cancel):
+        each.reaches("deferred")
+    driver.resume()
+    assert cancel.reaches("success", "failed", deadline_s=BEGUN_S)["state"] == "success"
+    ended = supervising.reaches("success", "failed")
+    assert ended["try_number"] == 1
+    assert cancel.xcom()["cancelled"] is (ended["state"] == "failed")
+    if cancel.xcom()["cancelled"]:
+        assert "RunCancelledError" in supervising.log()
+        assert stop.state == "deferred"
+        supervising = airflow.trigger("beside")  # the next attempt does what was asked for
+    assert stop.reaches("success", deadline_s=BEGUN_S)["try_number"] == 1
+    assert supervising.reaches("success")["try_number"] == 1
+    assert supervising.xcom()["checkpoint"] == stop.xcom()["checkpoint"]
+    assert [path.as_uri() for path in (home.path / "savepoints").iterdir()] == [stop.xcom()["savepoint"]]
+    assert DeltaTable(supervising.xcom()["sinks"]["departed"]["table"]).count() == FLIGHTS
+
+
 def test_of_two_stops_at_once_one_wins_and_the_other_is_told_which(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "raced")
     supervising = begun_stream(airflow, home, "raced")
-    live = home.channel.attempts.latest()
-    assert live is not None
-    driver = Process(live.process)
-    driver.suspend()  # so that it finds both at once
+    driver = suspended_driver(home)  # so that it finds both at once
     stops = [replace(airflow.trigger("raced_control", action="stop"), task_id="stop") for _ in range(2)]
     for stop in stops:
         stop.reaches("deferred")

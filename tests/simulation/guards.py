@@ -3,8 +3,8 @@
 Those that model the design's rules have the model's name in brackets. Three of the model's are not here. *adopt* is the storage's
 promise (a create that finds its own bytes has succeeded), *sweepcut* is part of *sweepafter*, and without *relist* no schedule was
 found that breaks a promise: an attempt that takes a number which was deleted meets the next guard, its deleted work directory, or a
-file of actions that is gone. What seldom matters has a test of its own: that an attempt closes nothing of a higher one, and stops
-where another has begun unseen (tests/unit).
+file of actions that is gone. What seldom matters has a test of its own: that an attempt closes nothing of a higher one, stops
+where another has begun unseen, and counts only once it has begun (tests/unit).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +19,11 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
 from spark_jobs.publication import delta_rs, pending
-from spark_jobs.runtime import application, attempt, cut, subsume, way_back
-from spark_jobs.runtime.checkpoint_try import CheckpointTry
-from spark_jobs.runtime.sweep import named_by_checkpoints, sweep
+from spark_jobs.runtime import application
+from spark_jobs.runtime.checkpoints import cut, subsume
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep
+from spark_jobs.runtime.start import attempt, way_back
 from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
@@ -102,8 +104,9 @@ def _sweep_before_the_manifest(site: Site, patch: pytest.MonkeyPatch) -> None:
     def complete(effort: CheckpointTry, store: CheckpointStore, manifest: Manifest) -> None:
         stages = running[id(effort)]
         known = effort.parent or manifest
-        named = {stage.stage.name: named_by_checkpoints(store, known, stage.stage, stage.log.oldest()) for stage in stages}
-        sweep(stages, {name: found.batch for name, found in manifest.stages.items()}, named)
+        for stage in stages:
+            named = named_by_checkpoints(store, known, stage.stage, stage.log.oldest())
+            sweep(stage, manifest.stages[stage.stage.name].batch, named)
         real_complete(effort, store, manifest)
 
     patch.setattr(CheckpointTry, "take", take)
@@ -135,22 +138,27 @@ def _what_is_not_public_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 def _any_work_directory(site: Site, patch: pytest.MonkeyPatch) -> None:
     real = way_back.why_not_in_place
-    patch.setattr(attempt, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
+    patch.setattr(way_back, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
 
 
 def _any_host(site: Site, patch: pytest.MonkeyPatch) -> None:
     real = way_back.why_not_in_place
-    patch.setattr(attempt, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
+    patch.setattr(way_back, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
 
 
 def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
     for module in (attempt, way_back):
         patch.setattr(module, "is_half_built", lambda work: False)
     patch.setattr(way_back, "is_whole", lambda work, head: True)
+    patch.setattr(way_back, "_lost", lambda work, head: None)  # which sees most of them as well
 
 
 def _nothing_is_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(application, "close_abandoned", lambda *_: None)
+
+
+def _head_stays_private(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(application.Application, "_publish_head", lambda *_: None)
 
 
 def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -201,8 +209,11 @@ GUARDS = [
     ),
     Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=15),
     Guard("in place only on the host that has not gone down", _any_host),
-    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring),
+    Guard(
+        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=376
+    ),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=11),
+    Guard("what is complete is public before anything runs", _head_stays_private),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=22),
     Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS),
     Guard(

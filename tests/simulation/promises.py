@@ -10,7 +10,7 @@ from tests.simulation.delta_tables import MemoryTable, Version
 from tests.simulation.stages import Site
 from tests.simulation.storage import Watcher
 from tests.simulation.windows import HELD, held_in
-from tests.simulation.world import Violation
+from tests.simulation.world import Process, Violation
 
 HOME = "/simulated/home"
 CLOSED = 2**63 - 1
@@ -38,6 +38,8 @@ class Kept:
     kind: str
     drained: bool
     request: str | None
+    by_policy: bool
+    """Whether whoever completes it publishes it."""
     read: int
     """So many rows of the input are in it,"""
     held: dict[str, int]
@@ -59,12 +61,14 @@ class Promises(Watcher):
         """Every one there ever was, by incarnation and number."""
         self.broken: list[str] = []
         self.attempts: list[int] = []
-        self.incarnations: list[str] = []
-        """In the order in which attempts have named them."""
+        self.incarnations: dict[int, str] = {}
+        """By attempt: one that was frozen before it began comes to exist after a later one."""
         self.counts: Counter[str] = Counter()
         self.also: list[Watcher] = []
         """Who else is told of what is created, after this."""
         self._late: Counter[int] = Counter()
+        self._begun: dict[Process, dict[str, Any]] = {}
+        """By driver its attempt."""
         site.disk.watcher = self
 
     def watch(self, table: MemoryTable) -> None:
@@ -81,13 +85,26 @@ class Promises(Watcher):
         parts = path.removeprefix(f"{HOME}/").split("/")
         if parts[0] == "attempts" and parts[1].endswith(".json") and len(parts) == 2:
             self.attempts.append(int(parts[1].removesuffix(".json")))
-            incarnation = json.loads(data)["body"]["incarnation"]
-            if incarnation not in self.incarnations:
-                self.incarnations.append(incarnation)
+            body = json.loads(data)["body"]
+            self.incarnations[body["attempt"]] = body["incarnation"]
+            if self._site.world.current is not None:  # else nobody knows that it is the live one
+                self._begun[self._site.world.current.process] = body
+        if parts[0] == "work" and parts[-2] == "_delta_log":
+            self._check_begin_is_public()
         if parts[0] == "checkpoints" and parts[-1] == "manifest.json":
             self._completed(json.loads(data)["body"])
         for watcher in self.also:
             watcher.created(path, data)
+
+    def _check_begin_is_public(self) -> None:
+        """What is complete is public before an attempt stages anything, but for rounds that end: there it is with the next one."""
+        actor = self._site.world.current
+        attempt = self._begun.get(actor.process) if actor else None
+        if attempt is None or attempt["restored_from"] is None:
+            return
+        kept = self.known[attempt["incarnation"], attempt["restored_from"]][-1]
+        if kept.by_policy and kept.kind != "final" and not self.is_public(kept):
+            self.break_promise(f"attempt {attempt['attempt']} stages a batch, and checkpoint {kept.number} is not public")
 
     def replaced(self, path: str) -> None:
         if path.removeprefix(f"{HOME}/").startswith(_NEVER_CHANGED):
@@ -185,6 +202,7 @@ class Promises(Watcher):
             kind=body["checkpoint_kind"],
             drained=body["drained"],
             request=body["request"],
+            by_policy=all(cut["publish"] != "external" for cut in body["sinks"].values()),
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
         )

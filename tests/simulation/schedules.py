@@ -301,10 +301,10 @@ class Schedule:
             self.world.sleep(1.0)
 
     def _is_public(self) -> bool:
-        """Whether every row is public, by the incarnation that was begun last; by the policy of somebody else, whether it could be."""
+        """Whether every row is public, by the incarnation of the highest attempt; by the policy of somebody else, whether it could be."""
         newest = self.promises.manifests.get(max(self.promises.manifests, default=0))
-        attempts = self.promises.incarnations
-        if self.site.input.rows < self.plan.rows or newest is None or newest.incarnation != attempts[-1]:
+        begun = self.promises.incarnations
+        if self.site.input.rows < self.plan.rows or newest is None or newest.incarnation != begun[max(begun)]:
             return False
         if self.plan.external:
             rows = [len(self.promises.held(newest, sink)) for sink in SINKS]

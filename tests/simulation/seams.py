@@ -17,25 +17,15 @@ from spark_jobs.protocol import codec, ids
 from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
-from spark_jobs.runtime import (
-    application,
-    attempt,
-    checkpoint_try,
-    coordinator,
-    gate,
-    pinning,
-    private_log,
-    requested_checkpoints,
-    restarting,
-    restore,
-    round_run,
-    running_pipeline,
-    running_stage,
-    staging,
-)
-from spark_jobs.runtime.cancellation import Cancellation
-from spark_jobs.runtime.plan import BatchFacts
-from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime import application, round_run, running_pipeline
+from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, requested_checkpoints
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.spark.plan import BatchFacts
+from spark_jobs.runtime.staged import private_log
+from spark_jobs.runtime.stages import gate, restarting, running_stage, stage_query, staging
+from spark_jobs.runtime.start import attempt, restore
+from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
 from tests.simulation.storage import SimulatedFiles
@@ -127,7 +117,9 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
-        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (checkpoint_try, pinning, restore, savepoint)),
+        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (restore, savepoint)),
+        *((module, "at_once", lambda jobs, threads_max: [job() for job in jobs]) for module in (checkpoint_try, pinning)),
+        (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
@@ -141,13 +133,15 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "bounded_outputs", lambda *_: nullcontext()),
         (application, "Cancellation", _cancellation(site)),
         (application, "Heartbeat", partial(_Heartbeat, site)),
-        *((module, "open_files", _opener(site)) for module in (requested_checkpoints, savepoint, savepoint_files)),
+        (requested_checkpoints, "open_place", _opener(site)),
+        *((module, "open_files", _opener(site)) for module in (savepoint, savepoint_files)),
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
         (restarting, "application_has_ended", lambda spark: False),
+        (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
         (staging, "fit", lambda frame, schema: frame),

@@ -22,17 +22,19 @@ from spark_jobs.protocol.documents import PinnedInput, Publisher, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.runtime.bounds import NO_OFFSET, Bound, ChannelBound, DeltaBound, NoBound, channel_position, delta_offset
-from spark_jobs.runtime.channel_cut import log_directory
-from spark_jobs.runtime.gate import Gate
-from spark_jobs.runtime.log_folding import Consumer
-from spark_jobs.runtime.outlets import Outlet, PublicTable
-from spark_jobs.runtime.private_log import PrivateLog
-from spark_jobs.runtime.round_site import RoundSite
-from spark_jobs.runtime.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
-from spark_jobs.runtime.stage import StageOutput, StageRun
-from spark_jobs.runtime.staging import file_prefix
-from spark_jobs.runtime.tables import StagingTable
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, DeltaBound, NoBound, delta_offset
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
+from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
+from spark_jobs.runtime.staged.channel_cut import log_directory
+from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.staging import file_prefix
+from spark_jobs.runtime.tables.outlets import Outlet, PublicTable
+from spark_jobs.runtime.tables.tables import StagingTable
 from spark_jobs.storage.files import local_path
 from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
 from tests.simulation.storage import Disk, SimulatedFiles
@@ -313,7 +315,7 @@ def build_stage(
     earlier: StageRun | None = None,
     ended: frozenset[str] = frozenset(),
 ) -> StageRun:
-    """As :func:`spark_jobs.runtime.build.build_stage`, for stages that hand on what they read."""
+    """As :func:`spark_jobs.runtime.stages.build.build_stage`, for stages that hand on what they read."""
     if ended or earlier:
         raise NotImplementedError("no input ends beside one that does not")
     work = round_site.work

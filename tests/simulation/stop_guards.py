@@ -12,12 +12,11 @@ import pytest
 from spark_jobs.checkpoint import savepoint
 from spark_jobs.checkpoint.savepoint_files import PARTS
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.application import Application
-from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.running_pipeline import RunningPipeline
-from spark_jobs.runtime.stopping import Stop
 from spark_jobs.storage.files import Files
 from tests.simulation.guards import Guard
 from tests.simulation.schedules import Ask, Plan
@@ -45,7 +44,7 @@ def _no_mark(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_rolls_forward(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Application, "_finish_stop", lambda application, head: None)
+    patch.setattr(Application, "_finish_stop", lambda application, head, request: None)
 
 
 def _all_stops_win(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -79,10 +78,8 @@ def _a_fenced_attempt_answers(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_fails_is_told(site: Site, patch: pytest.MonkeyPatch) -> None:
-    def tell(pipeline: RunningPipeline, request: CheckpointRequest, error: StreamPipelineError) -> Any:
-        raise error
-
-    patch.setattr(RunningPipeline, "_complete_all_the_same", tell)
+    patch.setattr(RunningPipeline, "_find_out", lambda pipeline: None)
+    patch.setattr(RunningPipeline, "_unknown", lambda pipeline, request, error: error)
 
 
 def _an_export_begins_anew(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +121,7 @@ STOP_GUARDS = [
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=227,
+        hint=512,
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=10),
     Guard(
@@ -135,7 +132,7 @@ STOP_GUARDS = [
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=369,
+        hint=277,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
 ]

@@ -1,12 +1,13 @@
 """The storage port in a world: every operation is a point at which others go on, and some of them fail or come late."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StorageError
-from spark_jobs.storage.files import Digest
+from spark_jobs.storage.files import Digest, Files, local_path
 from tests.simulation.world import Host, World
 
 Tree = dict[str, Union[bytes, "Tree"]]
@@ -157,6 +158,9 @@ class SimulatedFiles:
             raise NotFoundError(f"{path} is not there.", path=path)
         return found
 
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        yield self.read(path)
+
     def digest(self, path: str) -> Digest:
         data = self.read(path)
         return Digest(len(data), sha256(data))
@@ -171,8 +175,8 @@ class SimulatedFiles:
         self._disk.put_volatile(self._path(path), data)
         self._disk.watcher.created(self._path(path), data)
 
-    def copy(self, source: Path, path: str) -> Digest:
-        self.adopt(source, path)
+    def copy(self, source: Files, named: str, path: str) -> Digest:
+        self.adopt(local_path(source, named), path)
         return self.digest(path)
 
     def names(self, directory: str) -> list[str]:

@@ -13,7 +13,7 @@ from tests.support.seeds import seed
 
 __all__ = ["seed"]
 ROOT = Path(__file__).parents[2]
-EVERY_CHANGE = 200
+EVERY_CHANGE = 120
 EVERY_NIGHT = 4_000
 EVENTS = (
     *("kills before", "freezes before", "stalls before", "reboots before"),

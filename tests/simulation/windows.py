@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 
 DELAY = 1
 HELD = DELAY + 1

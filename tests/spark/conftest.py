@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, StartResponse
-from spark_jobs.runtime.session import start_session
+from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.support.kafka_broker import CONNECTOR_JARS, KafkaBroker, jars, kafka_broker

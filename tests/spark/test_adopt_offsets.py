@@ -130,6 +130,7 @@ def _all_of(move: Move) -> Rows:
     return answer(move.site.spark.read.schema("id long, name string").json(str(move.input)))
 
 
+@pytest.mark.nightly
 def test_an_old_query_that_stopped_within_the_first_snapshot_is_continued_in_its_own_table(delta: Move) -> None:
     delta.old.run(delta.site.spark, batches=2)
     inputs.append(delta.input, _events(seed=9))
@@ -201,6 +202,7 @@ def test_all_stages_that_read_the_source_go_on_there_and_so_do_those_after_them(
     assert_same(public(delta.site.tables / "doubled"), answer(rest.selectExpr("value * 2")))
 
 
+@pytest.mark.nightly
 def test_two_sources_of_one_stage_go_on_each_where_its_old_query_stopped(delta: Move, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for seed in (11, 12, 13):
@@ -346,6 +348,7 @@ def test_an_old_query_over_files_elsewhere_is_refused(files: Move, tmp_path: Pat
     files.assert_nothing_happened()
 
 
+@pytest.mark.nightly
 def test_an_old_query_over_files_of_a_pattern_is_continued(files: Move) -> None:
     def read(spark: SparkSession) -> DataFrame:
         pattern = f"{files.input}/*.json"

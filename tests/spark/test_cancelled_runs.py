@@ -13,7 +13,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId, start_request_id
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.cancellation import Cancellation
+from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.launch import launch_requested
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs

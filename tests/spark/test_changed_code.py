@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.launch import RunOptions
-from spark_jobs.runtime.spark_log import NO_BATCH
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count

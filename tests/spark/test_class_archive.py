@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.runtime.class_archive import archive_path
-from spark_jobs.runtime.session import check_java
+from spark_jobs.runtime.spark.class_archive import archive_path
+from spark_jobs.runtime.spark.session import check_java
 
 pytestmark = pytest.mark.spark
 

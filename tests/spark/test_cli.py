@@ -125,7 +125,7 @@ def test_an_interrupted_run_says_so_and_goes_on_also_with_spark_submit(tmp_path:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert "Stopped: Run monday was interrupted." in err
+    assert "Interrupted: Run monday was interrupted." in err
     assert re.search(r"Go on with it: spark-jobs run .+ --run-id monday", " ".join(err.split()))
     assert "Traceback" not in err
     assert any("starting Spark" in line for line in seen)

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
-from spark_jobs.runtime.session import session_for_run
-from spark_jobs.runtime.spark_log import SparkLog
-from spark_jobs.runtime.watermark import held_delay_ms
+from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
+from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.stages.watermark import held_delay_ms
 from spark_jobs.storage.local import LocalFiles
 from tests.spark import inputs
 from tests.support.kafka_broker import KafkaBroker, kafka_options
@@ -257,6 +257,7 @@ def test_no_condition_is_moved_below_the_watermark(
     assert any("Filter" in line for line in optimized[:mark])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", KINDS[:1], indirect=True)
 def test_a_replacement_survives_any_number_of_restarts(setting: Callable[..., Setting]) -> None:
     """Also between a batch's plan and its commit, and it keeps what the source before it has recorded."""

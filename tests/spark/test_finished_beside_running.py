@@ -1,29 +1,39 @@
 """Inputs that end beside inputs that do not: what has ended holds nothing back, and is not read again (F1 to F7)."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.protocol.documents import Manifest, RestoreFrom, StageState
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.runtime.kafka import partition_offsets
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.inputs.kafka import partition_offsets
 from spark_jobs.runtime.launch import RunOptions
-from spark_jobs.runtime.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import ids
 from tests.spark.test_savepoints import refused
+from tests.spark.test_stopping import Reminders
 from tests.support.command_line import spark_jobs
 from tests.support.kafka_broker import KafkaBroker, kafka_options
 from tests.support.live_pipeline import Events
 from tests.support.running import Running, lose
+from tests.support.systems import Crashed
 
 pytestmark = pytest.mark.spark
 
+Build = Callable[[Site, Events, Events], Pipeline]
 LIVE_FROM = 1_000
 """The first number of the live rows; history has those before it."""
 TOPIC = "ends-one-by-one"
@@ -45,6 +55,20 @@ def live(tmp_path: Path) -> Events:
     found.rows = LIVE_FROM
     found.add(1)
     return found
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by the name of each query that starts."""
+    names: list[str] = []
+    named = DataStreamWriter.queryName
+
+    def told(self: DataStreamWriter, name: str) -> DataStreamWriter:
+        names.append(name)
+        return named(self, name)
+
+    monkeypatch.setattr(DataStreamWriter, "queryName", told)
+    return names
 
 
 def sources(pipeline: Pipeline, history: Events, live: Events) -> None:
@@ -90,6 +114,61 @@ def in_a_stage_of_its_own(site: Site, history: Events, live: Events) -> Pipeline
     return pipeline
 
 
+def beside_timers(site: Site, history: Events, live: Events) -> Pipeline:
+    """The same, and one more stage that ends, with timers: its logs do not tell whether one is left."""
+    pipeline = in_a_stage_of_its_own(site, history, live)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "reminders")))
+    def reminders(past: DataFrame) -> DataFrame:
+        teams = past.select((F.col("id") % 3).alias("team"), "at").groupBy("team")
+        return teams.transformWithStateInPandas(Reminders(), "team long, due long, n long", "append", "EventTime")
+
+    return pipeline
+
+
+def that_waits(site: Site, history: Events, live: Events, held: Path) -> Pipeline:
+    """The same, whose second batch of the history does not come to its end while the file ``held`` is there."""
+
+    def waits(number: int) -> int:
+        while number >= LIVE_FROM // 4 and held.exists():
+            time.sleep(0.02)
+        return number
+
+    pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
+    sources(pipeline, history, live)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "cleaned")))
+    def cleaned(past: DataFrame) -> DataFrame:
+        return past.withColumn("id", F.udf(waits, "long", useArrow=False)("id"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(cleaned: DataFrame, present: DataFrame) -> DataFrame:
+        return minutes_of(cleaned.union(present))
+
+    return pipeline
+
+
+def stop_in_the_middle(site: Site, history: Events, live: Events, held: Path, *, drain: bool) -> tuple[Running, range]:
+    """Stops the pipeline while the history's second batch is on its way; what of the history was read by then."""
+    held.touch()
+    with Running(site.spark, that_waits(site, history, live, held), site.home) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("cleaned")].rows_in >= LIVE_FROM // 4)
+        request = request_id("now", Wanted.STOP)
+        CheckpointRequests(running.files).ask(request, drain=drain)
+        running.until(lambda: running.status and running.status.stop)
+        held.unlink()
+        running.stopped()
+    found = CheckpointRequests(running.files).answer_of(request)
+    assert found is not None
+    assert (found.error, found.drained) == (None, drain)
+    manifest = running.head()
+    assert (manifest.checkpoint_kind, manifest.stages[StageName("cleaned")].finished) == (CheckpointKind.STOP, drain)
+    read = range(len(ids(site, "cleaned")))
+    assert LIVE_FROM // 4 < len(read) < LIVE_FROM
+    assert ids(site, "cleaned") == list(read)
+    return running, read
+
+
 def with_a_stage(site: Site, history: Events, live: Events, *, before: bool) -> Pipeline:
     """The same with one more stage, before the one that ends or behind it."""
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
@@ -128,6 +207,13 @@ def of_a_topic(site: Site, kafka: KafkaBroker, live: Events, per_batch: int) -> 
     return pipeline
 
 
+def all_minutes(site: Site, ids: list[int]) -> DataFrame:
+    """Every window of the rows with these numbers, by a batch query over them."""
+    return minutes_of(
+        site.spark.createDataFrame([(each,) for each in ids], "id long").select("id", F.timestamp_seconds("id").alias("at"))
+    )
+
+
 def closed_minutes(site: Site, upto: int) -> DataFrame:
     """The windows that the watermark has passed once rows up to number ``upto`` were read, by a batch query over all rows."""
     rows = site.spark.range(upto).select("id", F.timestamp_seconds("id").alias("at"))
@@ -143,7 +229,7 @@ def is_public(site: Site, rows: int) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("build", [in_one_stage, in_a_stage_of_its_own])
-def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Events, live: Events, build) -> None:  # type: ignore[no-untyped-def]
+def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Events, live: Events, build: Build) -> None:
     with Running(site.spark, build(site, history, live), site.home) as running:
         for _ in range(2):
             live.add(150)
@@ -151,16 +237,83 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
 
-@pytest.mark.parametrize("build", [pytest.param(in_one_stage, marks=pytest.mark.nightly), in_a_stage_of_its_own])
-def test_what_has_ended_is_not_read_again_by_the_next_attempt(site: Site, history: Events, live: Events, build) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("build", "ended"), [pytest.param(in_one_stage, "past", marks=pytest.mark.nightly), (beside_timers, "cleaned")]
+)
+def test_what_has_ended_is_not_read_again_by_the_next_attempt(
+    site: Site, history: Events, live: Events, started: list[str], build: Build, ended: str
+) -> None:
     """Also that the watermark moves on in each of them, as the test above has it of one attempt."""
     pipeline = build(site, history, live)
     with Running(site.spark, pipeline, site.home) as running:
         live.add(150)
         running.until(lambda: is_public(site, live.rows))
+        running.until(lambda: all(cut.finished for name, cut in running.head().stages.items() if name != "minutes"))
+        before = running.head()
+    assert running.store.history()[-1].ended_inputs == {"minutes": (ended,)}
+    assert len(set(started)) == len(before.stages)
+    finished = before.stages.keys() - {"minutes"}
+    started.clear()
     history.add(500)  # after the end that was recorded: no round of this pipeline reads it
     live.add(150)
     with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: is_public(site, live.rows))
+        running.until(lambda: running.status and all(running.status.stages[name].state is StageState.ENDED for name in finished))
+        after = running.head()
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
+    assert running.status is not None
+    rows_in = {name: stage.rows_in for name, stage in running.status.stages.items()}
+    starts = started.count("seam.minutes") + 1  # and what was planned and not done when the attempt before ended
+    assert 150 <= rows_in.pop(StageName("minutes")) <= 150 + starts, "at each start what stands in for an ended input has a row"
+    assert rows_in == dict.fromkeys(finished, 0)
+    assert set(started) == {"seam.minutes"}, "a finished stage has no query"
+    batches = {name: (before.stages[name].batch, after.stages[name].batch) for name in rows_in}
+    assert all(old == new for old, new in batches.values()), f"a finished stage goes on: {batches}"
+
+
+class DiesOnceTheInputHasEnded:
+    """Nothing is done any more from one of the steps on by which a stage goes on without its input."""
+
+    def __init__(self, at: Step, *, before: bool) -> None:
+        self._at, self._dies_before = at, before
+        self.died = self._planned = False
+
+    def before(self, step: Step) -> None:
+        self._pass(step, before=True)
+
+    def after(self, step: Step) -> None:
+        self._planned |= step is Step.PLAN_BATCH
+        self._pass(step, before=False)
+
+    def _pass(self, step: Step, *, before: bool) -> None:
+        planned = self._planned or (step, before) == (Step.PLAN_BATCH, True)
+        self.died |= planned and (step, before) == (self._at, self._dies_before)
+        if self.died:
+            raise Crashed(step.value)
+
+
+@pytest.mark.parametrize(
+    ("at", "before"),
+    [
+        pytest.param(Step.PLAN_BATCH, True, marks=pytest.mark.nightly),
+        (Step.PLAN_BATCH, False),
+        pytest.param(Step.STAGE_VERSION, True, marks=pytest.mark.nightly),
+        pytest.param(Step.STAGE_VERSION, False, marks=pytest.mark.nightly),
+    ],
+)
+def test_an_attempt_that_dies_where_an_input_has_ended_is_followed_by_one_without_it(
+    site: Site, history: Events, live: Events, at: Step, *, before: bool
+) -> None:
+    pipeline = in_one_stage(site, history, live)
+    live.add(150)
+    dies = DiesOnceTheInputHasEnded(at, before=before)
+    with observed_by(dies), Running(site.spark, pipeline, site.home) as running:
+        running.ends()
+    assert dies.died
+    history.add(500)  # after the end that was recorded
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: is_public(site, live.rows))
+        live.add(150)
         running.until(lambda: is_public(site, live.rows))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
@@ -173,6 +326,36 @@ def test_a_stage_of_its_own_is_drained_and_shown_as_ended_while_the_others_run(s
         manifest = running.checkpointed(2)
     assert manifest.stages[StageName("cleaned")].finished
     assert not manifest.stages[StageName("minutes")].finished
+
+
+def test_a_stop_in_the_middle_of_an_input_that_ends_leaves_the_rest_of_it_to_the_next_start(
+    site: Site, history: Events, live: Events, tmp_path: Path
+) -> None:
+    """F7: the stage whose input ends is between two of its batches, not at its end."""
+    stop_in_the_middle(site, history, live, tmp_path / "held", drain=False)
+    live.add(150)
+    with Running(site.spark, that_waits(site, history, live, tmp_path / "held"), site.home) as running:
+        running.until(lambda: is_public(site, live.rows))
+        assert running.head().stages[StageName("cleaned")].finished
+    assert ids(site, "cleaned") == list(range(LIVE_FROM))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
+
+
+@pytest.mark.nightly
+def test_a_drain_in_the_middle_of_an_input_that_ends_flushes_what_was_read_and_the_rest_can_be_read_later(
+    site: Site, history: Events, live: Events, tmp_path: Path
+) -> None:
+    live.add(150)
+    running, read = stop_in_the_middle(site, history, live, tmp_path / "held", drain=True)
+    assert_same(public(site.tables / "minutes"), answer(all_minutes(site, [*read, *range(LIVE_FROM, live.rows)])))
+    drained = RunOptions(restore=RestoreFrom(savepoint=f"{running.files.url}/savepoints/stop-now", allow_drained=True))
+    with Running(site.spark, that_waits(site, history, live, tmp_path / "held"), site.home, options=drained) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)
+        spark_jobs("stop", "--home", site.home, "--drain")
+        running.stopped()
+    assert ids(site, "cleaned") == list(range(LIVE_FROM))
+    minutes = site.spark.read.format("delta").load(str(site.tables / "minutes")).groupBy("minute")
+    assert_same(answer(minutes.agg(F.sum("events"), F.sum("ids"))), answer(all_minutes(site, list(range(live.rows)))))
 
 
 def read_of_topic(running: Running, manifest: Manifest) -> dict[int, int]:
@@ -188,8 +371,8 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
 ) -> None:
     """F3: when the checkpoint is taken one has ended and the others have not; all of them have later records, which do not count."""
     kafka.create_topic(TOPIC, len(PARTITIONS))
-    for number, ids in enumerate(PARTITIONS):
-        kafka.send(TOPIC, [str(each).encode() for each in ids], number)
+    for number, numbers in enumerate(PARTITIONS):
+        kafka.send(TOPIC, [str(each).encode() for each in numbers], number)
     with Running(site.spark, of_a_topic(site, kafka, live, per_batch=20), site.home) as running:
         running.until(lambda: running.store.taken() and read_of_topic(running, running.head()).get(1) == len(PARTITIONS[1]))
         kafka.add_partitions(TOPIC, len(PARTITIONS) + 1)

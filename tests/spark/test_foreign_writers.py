@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import Publisher, SinkResult
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.session import start_session
+from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.support.crowds import Size, race, rounds
 from tests.support.publication_schedules import (

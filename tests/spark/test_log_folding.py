@@ -15,11 +15,11 @@ from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.log_folding import Consumer, fold_consumed, trim
-from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
-from spark_jobs.runtime.session import session_for_run
-from spark_jobs.runtime.spark_log import SparkLog
-from spark_jobs.runtime.stage import StageRun
+from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed, trim
+from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.support.systems import quick
@@ -85,7 +85,10 @@ class Staged:
         return sorted(value for row in self.spark.read.parquet(*files).collect() for value in row if isinstance(value, int))
 
 
-@pytest.mark.parametrize("properties", [NO_TABLE_PROPERTIES, EVERY_FEATURE], ids=["plain", "every feature"])
+@pytest.mark.parametrize(
+    "properties",
+    [pytest.param(NO_TABLE_PROPERTIES, id="plain", marks=pytest.mark.nightly), pytest.param(EVERY_FEATURE, id="every feature")],
+)
 def test_a_consumer_reads_every_row_once_while_its_log_is_folded_and_trimmed(
     spark: SparkSession, tmp_path: Path, properties: str
 ) -> None:

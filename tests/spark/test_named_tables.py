@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
 from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
-from spark_jobs.runtime.session import table_location
+from spark_jobs.runtime.spark.session import table_location
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same

@@ -1,6 +1,7 @@
 """Each operator of Structured Streaming over a bounded input in any order, against a batch query over the same files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -17,11 +18,20 @@ from tests.spark.rows import answer, assert_same, public
 pytestmark = pytest.mark.spark
 
 
-def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
+EVERY_CHANGE = frozenset({"named", "united", "left_joined", "distinct_within", "sessions", "timers"})
+AT_NIGHT = frozenset({"inner_joined", "distinct", "tumbling", "sliding", "with_state"})
+"""Kinds of state of which another operator is for every change."""
+Stage = Callable[..., DataFrame]
+
+
+def _pipeline(site: Site, shared: SharedInputs, wanted: frozenset[str]) -> Pipeline:
     pipeline = Pipeline("operators")
 
-    def sink(name: str) -> DeltaSink:
-        return DeltaSink(str(site.tables / name))
+    def stage(function: Stage) -> Stage:
+        name = function.__name__
+        if name in wanted:
+            pipeline.stage(sink=DeltaSink(str(site.tables / name)))(function)
+        return function
 
     @pipeline.source(bounded=True, event_time="ts")
     def events(spark: SparkSession) -> DataFrame:
@@ -32,11 +42,13 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
         schema = "payment long, paid_at timestamp, payer string, amount int"
         return spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(shared.payments))
 
-    @pipeline.static
     def places(spark: SparkSession) -> DataFrame:
         return spark.read.format("delta").load(str(shared.places))
 
-    @pipeline.stage(sink=sink("united"))
+    if "named" in wanted:
+        pipeline.static(places)
+
+    @stage
     def united(events: DataFrame, payments: DataFrame) -> DataFrame:
         return events.select("key", "ts", "value").union(payments.select("payer", "paid_at", "amount"))
 
@@ -46,41 +58,41 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
         & (F.col("paid_at") <= F.col("ts") + F.expr("INTERVAL 10 MINUTES"))
     )
 
-    @pipeline.stage(sink=sink("inner_joined"))
+    @stage
     def inner_joined(events: DataFrame, payments: DataFrame) -> DataFrame:
         return events.join(payments, within).select("id", "ts", "payment", "paid_at")
 
-    @pipeline.stage(sink=sink("left_joined"))
+    @stage
     def left_joined(events: DataFrame, payments: DataFrame) -> DataFrame:
         return events.where("ts IS NOT NULL").join(payments, within, "left_outer").select("id", "ts", "payment", "paid_at")
 
-    @pipeline.stage(sink=sink("named"))
+    @stage
     def named(events: DataFrame, places: DataFrame) -> DataFrame:
         return events.join(places, "key", "left").select("id", "ts", "place")
 
-    @pipeline.stage(sink=sink("distinct"))
+    @stage
     def distinct(events: DataFrame) -> DataFrame:
         return events.dropDuplicates(["id", "ts"]).select("id", "ts", "value")
 
-    @pipeline.stage(sink=sink("distinct_within"))
+    @stage
     def distinct_within(events: DataFrame) -> DataFrame:
         return events.dropDuplicatesWithinWatermark(["id"]).select("id", "key", "value")
 
-    @pipeline.stage(sink=sink("tumbling"))
+    @stage
     def tumbling(events: DataFrame) -> DataFrame:
         return events.groupBy(F.window("ts", "1 hour"), "team").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
-    @pipeline.stage(sink=sink("sliding"))
+    @stage
     def sliding(events: DataFrame) -> DataFrame:
         return events.groupBy(F.window("ts", "6 hours", "2 hours"), "region").agg(F.count("*").alias("n"))
 
-    @pipeline.stage(sink=sink("sessions"))
+    @stage
     def sessions(events: DataFrame) -> DataFrame:
         return events.groupBy(F.session_window("ts", "30 minutes"), "team").agg(
             F.count("*").alias("n"), F.max("value").alias("m")
         )
 
-    @pipeline.stage(sink=sink("with_state"))
+    @stage
     def with_state(events: DataFrame) -> DataFrame:
         def totals(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             if state.hasTimedOut:
@@ -100,7 +112,7 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
             totals, "team string, n long, total long", "n long, total long", "append", "EventTimeTimeout"
         )
 
-    @pipeline.stage(sink=sink("timers"))
+    @stage
     def timers(events: DataFrame) -> DataFrame:
         class Reminders(StatefulProcessor):
             """Counts rows; the newest event's timer sets another one, an hour later, until there were four."""
@@ -141,12 +153,29 @@ def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
     return pipeline
 
 
+SiteOf = Callable[[str], Site]
+
+
 @pytest.fixture(scope="module")
-def site(spark: SparkSession, shared: SharedInputs, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Everything has run."""
-    site = Site(spark, tmp_path_factory.mktemp("operators"))
-    site.run(_pipeline(site, shared))
-    return site
+def site_of(spark: SparkSession, shared: SharedInputs, tmp_path_factory: pytest.TempPathFactory) -> SiteOf:
+    """Where a stage has run, beside those that are for the same time."""
+
+    @cache
+    def run(wanted: frozenset[str]) -> Site:
+        site = Site(spark, tmp_path_factory.mktemp("operators"))
+        site.run(_pipeline(site, shared, wanted))
+        return site
+
+    return lambda sink: run(AT_NIGHT if sink in AT_NIGHT else EVERY_CHANGE)
+
+
+@pytest.fixture(scope="module")
+def site(site_of: SiteOf) -> Site:
+    return site_of("timers")
+
+
+def every_change_or_at_night(queries: Mapping[str, str]) -> list[Any]:
+    return [pytest.param(*each, marks=pytest.mark.nightly if each[0] in AT_NIGHT else ()) for each in queries.items()]
 
 
 WITHIN = "payer = key AND paid_at >= ts AND paid_at <= ts + INTERVAL 10 MINUTES"
@@ -154,24 +183,26 @@ WITHIN = "payer = key AND paid_at >= ts AND paid_at <= ts + INTERVAL 10 MINUTES"
 
 @pytest.mark.parametrize(
     ("sink", "query"),
-    {
-        "united": "SELECT key, ts, value FROM events UNION ALL SELECT payer, paid_at, amount FROM payments",
-        "inner_joined": f"SELECT id, ts, payment, paid_at FROM events JOIN payments ON {WITHIN}",
-        "left_joined": f"SELECT id, ts, payment, paid_at FROM events LEFT JOIN payments ON {WITHIN} WHERE ts IS NOT NULL",
-        "named": "SELECT id, ts, place FROM events LEFT JOIN places USING (key)",
-        "distinct": "SELECT DISTINCT id, ts, value FROM events",
-        "distinct_within": "SELECT DISTINCT id, key, value FROM events",
-        "tumbling": "SELECT window, team, count(*) n, sum(value) total FROM events GROUP BY window(ts, '1 hour'), team",
-        "sliding": "SELECT window, region, count(*) n FROM events GROUP BY window(ts, '6 hours', '2 hours'), region",
-        "sessions": "SELECT session_window, team, count(*) n, max(value) m FROM events "
-        "GROUP BY session_window(ts, '30 minutes'), team",
-        "with_state": "SELECT team, count(*) n, sum(value) total FROM events GROUP BY team",
-        "timers": "SELECT team, level, unix_millis(newest) + (level - 1) * 3600000 at, n FROM "
-        "(SELECT team, max(ts) newest, count(*) n FROM events GROUP BY team) LATERAL VIEW explode(sequence(1, 4)) AS level",
-    }.items(),
+    every_change_or_at_night(
+        {
+            "united": "SELECT key, ts, value FROM events UNION ALL SELECT payer, paid_at, amount FROM payments",
+            "inner_joined": f"SELECT id, ts, payment, paid_at FROM events JOIN payments ON {WITHIN}",
+            "left_joined": f"SELECT id, ts, payment, paid_at FROM events LEFT JOIN payments ON {WITHIN} WHERE ts IS NOT NULL",
+            "named": "SELECT id, ts, place FROM events LEFT JOIN places USING (key)",
+            "distinct": "SELECT DISTINCT id, ts, value FROM events",
+            "distinct_within": "SELECT DISTINCT id, key, value FROM events",
+            "tumbling": "SELECT window, team, count(*) n, sum(value) total FROM events GROUP BY window(ts, '1 hour'), team",
+            "sliding": "SELECT window, region, count(*) n FROM events GROUP BY window(ts, '6 hours', '2 hours'), region",
+            "sessions": "SELECT session_window, team, count(*) n, max(value) m FROM events "
+            "GROUP BY session_window(ts, '30 minutes'), team",
+            "with_state": "SELECT team, count(*) n, sum(value) total FROM events GROUP BY team",
+            "timers": "SELECT team, level, unix_millis(newest) + (level - 1) * 3600000 at, n FROM "
+            "(SELECT team, max(ts) newest, count(*) n FROM events GROUP BY team) LATERAL VIEW explode(sequence(1, 4)) AS level",
+        }
+    ),
 )
-def test_an_operator_gives_the_rows_of_a_batch_query(site: Site, views: SparkSession, sink: str, query: str) -> None:
-    assert_same(public(site.tables / sink), answer(views.sql(query)))
+def test_an_operator_gives_the_rows_of_a_batch_query(site_of: SiteOf, views: SparkSession, sink: str, query: str) -> None:
+    assert_same(public(site_of(sink).tables / sink), answer(views.sql(query)))
 
 
 def test_one_checkpoint_holds_all_of_it_and_no_row_was_late(site: Site) -> None:

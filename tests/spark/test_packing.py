@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -80,13 +83,26 @@ class _LosesARow(DeltaJvm):
         return super().write_files(frame.limit(frame.count() - 1), path, prefix)
 
 
-def test_packed_files_with_fewer_rows_complete_no_checkpoint(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+class _LosesItsExecutor(DeltaJvm):
+    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+        failing = frame.withColumn("id", F.when(F.rand() < 2, F.raise_error(F.lit("no executor is left"))).otherwise(frame.id))
+        return super().write_files(failing, path, prefix)
+
+
+def test_packed_files_with_fewer_rows_complete_no_checkpoint_nor_does_a_job_that_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(600)[["id", "ts", "region"]], BATCHES)
     whole = answer(site.spark.read.format("delta").load(str(site.home.parent / "events")))
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.runtime.packing.DeltaJvm", _LosesARow)
+        patched.setattr("spark_jobs.runtime.checkpoints.packing.DeltaJvm", _LosesARow)
         with pytest.raises(InterruptedRunError, match=f"made {whole.total() - 1} rows of {whole.total()}"):
             site.run(_pipeline(site))
+        patched.setattr("spark_jobs.runtime.checkpoints.packing.DeltaJvm", _LosesItsExecutor)
+        with pytest.raises(SparkJobFailedError, match="'packed' could not be packed: .*no executor is left"):
+            site.run(_pipeline(site))
+    tried = CheckpointStore(open_files(str(site.home))).history()
+    assert [each.failure and each.failure.error for each in tried] == ["InterruptedRunError", "SparkJobFailedError"]
     assert site.checkpoints() == []
     assert [public_count(site.tables / name) for name in ("packed", "copy")] == [0, 0]
     site.run(_pipeline(site))

@@ -96,6 +96,7 @@ AT_NIGHT = {
     "delta, in the last batch",
     "delta, all at once",
     "delta, midway through the versions",
+    "files, in the first batch",
     "files, one at a time, before the log is compacted",
     "files, latest first",
 }

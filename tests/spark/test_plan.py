@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from spark_jobs.runtime import plan
+from spark_jobs.runtime.spark import plan
 from tests.spark.conftest import SharedInputs
 
 pytestmark = pytest.mark.spark

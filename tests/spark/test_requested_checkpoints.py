@@ -29,9 +29,14 @@ def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site,
         assert ids(site, "copied", answer["sinks"]["copied"]["version"]) == list(range(101))
         again = document(spark_jobs("checkpoint", "--home", site.home, "--request", "now", "--output", "json"))
         manifest = running.store.head()
+        spark_jobs("checkpoint", "--home", site.home, "--request", "unchanged")
+        first, unchanged = running.store.history()
     assert again == answer
     assert manifest is not None
     assert (answer["checkpoint"], manifest.checkpoint, manifest.request) == (1, 1, "checkpoint-now")
+    assert first.new_state_files > first.reused_state_files == 0
+    assert (unchanged.new_state_files, unchanged.new_state_bytes) == (0, 0)
+    assert (unchanged.reused_state_files, unchanged.reused_state_bytes) == (first.new_state_files, first.new_state_bytes)
     with pytest.raises(RejectedError, match="No attempt is at work"):
         CheckpointRequests(running.files).ask(request_id("later"))
 

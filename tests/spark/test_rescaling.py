@@ -104,10 +104,13 @@ def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
     assert [count for _, _, count in public(site.tables / "sessions").elements()] == [6] * 38
 
 
-def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site: Site, events: Events) -> None:
-    pipeline = three_stages(site, events)
+@pytest.mark.nightly
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site: Site, events: Events, unaligned: bool) -> None:
+    pipeline = three_stages(site, events, unaligned=unaligned)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == 151)
+        assert running.head().aligned != unaligned
     events.add(100)
     with Running(site.spark, pipeline, site.home, options=RunOptions(state_partitions=3)) as running:
         running.until(lambda: len(ids(site, "again")) == 251)

@@ -1,6 +1,9 @@
 """Pipelines whose inputs have no end: checkpoints while they run, and the way back in place."""
 
+import logging
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,12 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.documents import Manifest, RunState
+from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, SinkName, StageName
 from spark_jobs.protocol.restart_settings import NoRestart
-from spark_jobs.runtime import attempt
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.start import attempt, restore
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.running import Running, lose
@@ -95,6 +101,13 @@ def version_at(site: Site, manifest: Manifest, table: str) -> int:
     raise AssertionError(f"{table} has no version of checkpoint {manifest.checkpoint}")
 
 
+def files_by_batch(store: CheckpointStore, manifest: Manifest, stage: StageName) -> dict[int, list[str]]:
+    """The files that a checkpoint names in a stage's channel."""
+    channel = manifest.stages[stage].channel
+    assert channel is not None
+    return {line["batch"]: [add["path"] for add in line["adds"]] for line in store.read_channel(channel)}
+
+
 @pytest.mark.nightly
 def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: Site, events: Events) -> None:
     """In one attempt; a test below comes to the same answer in two."""
@@ -133,6 +146,10 @@ def test_a_consumer_is_never_ahead_in_an_unaligned_checkpoint(site: Site, events
         copied = ids(site, "copied", version_at(site, manifest, "copied"))
         again = ids(site, "again", version_at(site, manifest, "again"))
         assert again == copied[: len(again)]
+    channels = [files_by_batch(running.store, manifest, StageName("copied")) for manifest in manifests]
+    both = [(batch, one[batch], other[batch]) for one, other in pairwise(channels) for batch in one.keys() & other.keys()]
+    assert both
+    assert all(files == the_same for _, files, the_same in both), "what is in flight is named again, and never written again"
 
 
 def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site, events: Events) -> None:
@@ -146,7 +163,11 @@ def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site
         running.until(lambda: len(ids(site, "again")) == events.rows)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 601).count())
         after = running.head()
+    assert after.work_directory == before.work_directory
     assert after.stages[StageName("copied")].query == before.stages[StageName("copied")].query
+    assert running.status is not None
+    assert {name: stage.rows_in for name, stage in running.status.stages.items()} == dict.fromkeys(after.stages, 300)
+    assert {stage: entry for entry in running.store.history() for stage in entry.ended_inputs} == {}, "nothing has an end"
     assert ids(site, "copied") == ids(site, "again") == list(range(601))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 601)))
 
@@ -163,8 +184,32 @@ def test_what_was_staged_before_a_cancel_is_public_after_the_next_start(site: Si
     assert ids(site, "copied") == list(range(101))
 
 
+def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the_next_one_begins(
+    site: Site, events: Events
+) -> None:
+    class Dies:
+        def before(self, step: Step) -> None:
+            pass
+
+        def after(self, step: Step) -> None:
+            if step is Step.MANIFEST_CREATE:
+                raise RunCancelledError("Killed.")
+
+    pipeline = three_stages(site, events, interval="1 hour")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(staged_by(running, "again", events))
+        with observed_by(Dies()):
+            CheckpointRequests(running.files).ask(request_id("now"))
+            assert isinstance(running.ends(), RunCancelledError)
+    assert running.store.taken() == [1]
+    assert ids(site, "copied") == ids(site, "again") == []
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.status and running.status.state is RunState.RUNNING)
+        assert ids(site, "copied") == ids(site, "again") == [0]
+
+
 def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy) -> Pipeline:
-    """Two stages side by side, one of which fails while ``switch`` is there."""
+    """Two stages, the second of which fails while ``switch`` is there."""
     pipeline = Pipeline("failing", checkpoint=CheckpointSettings(interval="1 second"), restart=restart)
     events.source(pipeline)
     there = str(switch)
@@ -179,8 +224,8 @@ def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy) 
         return events.select("id")
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "shaky")))
-    def shaky(events: DataFrame) -> DataFrame:
-        return events.select(F.udf(fails, "long", useArrow=False)("id").alias("id"))
+    def shaky(steady: DataFrame) -> DataFrame:
+        return steady.select(F.udf(fails, "long", useArrow=False)("id").alias("id"))
 
     return pipeline
 
@@ -191,11 +236,26 @@ def test_a_stage_that_fails_starts_again_alone_while_the_others_go_on(site: Site
     with Running(site.spark, failing(site, events, switch, restart), site.home) as running:
         running.until(lambda: len(ids(site, "shaky")) == events.rows)
         switch.touch()
-        events.add(50)
-        running.until(staged_by(running, "steady", events))
+        for _ in range(3):  # by the second time a checkpoint waits for the stage that fails
+            events.add(50)
+            running.until(staged_by(running, "steady", events))
+            running.until(restarted_once_more(running, "shaky"))
         switch.unlink()
         running.until(lambda: len(ids(site, "shaky")) == events.rows)
-    assert ids(site, "steady") == ids(site, "shaky") == list(range(51))
+    assert ids(site, "steady") == ids(site, "shaky") == list(range(151))
+    assert running.status is not None
+    restarts = {name: stage.restarts for name, stage in running.status.stages.items()}
+    assert restarts.pop(StageName("shaky")) > 0
+    assert restarts == {StageName("steady"): 0}
+    assert Attempts(running.files).numbers() == [1]
+
+
+def restarted_once_more(running: Running, stage: str) -> Callable[[], bool]:
+    def restarts() -> int:
+        return running.status.stages[StageName(stage)].restarts if running.status else 0
+
+    before = restarts()
+    return lambda: restarts() > before
 
 
 def staged_by(running: Running, stage: str, events: Events) -> Callable[[], bool]:
@@ -221,6 +281,15 @@ def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_s
     assert attempt.restart == NoRestart()
 
 
+RESTORED = re.compile(r"stage (\w+) is restored from .*: (\d+) files .* from a local copy, (\d+) files .* from the home")
+
+
+def restored(log: pytest.LogCaptureFixture) -> dict[str, tuple[bool, bool]]:
+    """By stage whether files of it came from a local copy, and whether from the home."""
+    found = (RESTORED.fullmatch(message) for message in log.messages)
+    return {each[1]: (each[2] != "0", each[3] != "0") for each in found if each}
+
+
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host goes down and comes up again."""
     monkeypatch.setattr(attempt, "boot_id", lambda: "another boot")
@@ -228,9 +297,9 @@ def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("unaligned", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
-    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, unaligned: bool
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unaligned: bool
 ) -> None:
-    """Files that Spark wrote last may be gone or torn then; here all of what came after the checkpoint is."""
+    """Files that Spark wrote last may be gone or torn then; here all of what came after the checkpoint is. The others are taken."""
     pipeline = three_stages(site, events, unaligned=unaligned)
     events.add(150)
     with Running(site.spark, pipeline, site.home) as running:
@@ -244,11 +313,12 @@ def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
             torn.write_bytes(half)
     events.add(50)
     other_boot(monkeypatch)
-    with Running(site.spark, pipeline, site.home) as running:
+    with caplog.at_level(logging.INFO, restore.__name__), Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 301).count())
     assert ids(site, "copied") == ids(site, "again") == list(range(301))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 301)))
+    assert restored(caplog) == dict.fromkeys(("copied", "again", "minutes"), (True, True))
     assert sum(path.is_dir() for path in site.home.glob("work/*")) == 1, "the work directory that was left is deleted"
 
 
@@ -268,7 +338,9 @@ def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, 
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 201)))
 
 
-def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(site: Site, events: Events) -> None:
+def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(
+    site: Site, events: Events, caplog: pytest.LogCaptureFixture
+) -> None:
     pipeline = three_stages(site, events)
     with Running(site.spark, pipeline, site.home) as running:
         for _ in range(5):
@@ -282,9 +354,10 @@ def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(s
     assert named == stored
     lose(site.home / "work")
     events.add(60)
-    with Running(site.spark, pipeline, site.home) as running:
+    with caplog.at_level(logging.INFO, restore.__name__), Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, events.rows).count())
+    assert restored(caplog) == dict.fromkeys(("copied", "again", "minutes"), (False, True))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 

@@ -1,4 +1,4 @@
-"""What people see of a running pipeline: lag, and rows in flight at a checkpoint."""
+"""What people see of a running pipeline: lag, rows in flight at a checkpoint, and that a cancel ends it."""
 
 from pathlib import Path
 
@@ -32,7 +32,9 @@ def two_stages(site: Site, events: Events) -> Pipeline:
     return pipeline
 
 
-def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_checkpoint(site: Site, tmp_path: Path) -> None:
+def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_checkpoint_that_outlives_a_cancel(
+    site: Site, tmp_path: Path
+) -> None:
     events = Events(tmp_path / "events")
     with Running(site.spark, two_stages(site, events), site.home) as running:
 
@@ -49,6 +51,9 @@ def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_c
         running.until(lambda: (found := stage("seldom")) and found.lag and found.lag["copied"].rows == left)
         assert f"lag {left} rows" in spark_jobs("status", "--home", site.home).stdout
         spark_jobs("checkpoint", "--home", site.home)
+        cancelled = document(spark_jobs("cancel", "--home", site.home, "--reason", "that was all", "--output", "json"))
+        assert "Attempt 1 was cancelled: that was all." in str(running.ends())
+    assert (cancelled["cancelled"], cancelled["attempt"], cancelled["checkpoint"]) == (True, 1, 1)
     (tried,) = document(spark_jobs("checkpoints", "--home", site.home, "--output", "json"))["checkpoints"]
     assert (tried["outcome"], tried["aligned"], tried["in_flight_rows"]) == ("complete", False, left)
     assert tried["in_flight_bytes"] > 0

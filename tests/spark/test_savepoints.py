@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from shutil import rmtree
+from shutil import move, rmtree
 
 import pyarrow as pa
 import pytest
@@ -11,17 +11,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, RestoreFrom
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.launch import RunOptions
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
 from tests.support.command_line import document, spark_jobs
+from tests.support.file_systems import elsewhere
+from tests.support.object_store import object_store
 from tests.support.running import Running, lose
+
+__all__ = ["elsewhere"]
 
 pytestmark = pytest.mark.spark
 
@@ -33,23 +37,25 @@ def events(tmp_path: Path) -> Events:
     return made
 
 
-def restored(directory: Path, *, allow_drained: bool = False, keep: bool = False) -> RunOptions:
-    url = open_files(str(directory)).url
+def restored(directory: Path | str, *, keep: bool = False, **said: bool) -> RunOptions:
+    url = open_place(str(directory)).url
     on_rewind = OnRewind.KEEP if keep else OnRewind.REFUSE
-    return RunOptions(restore=RestoreFrom(savepoint=url, allow_drained=allow_drained), on_rewind=on_rewind)
+    return RunOptions(restore=RestoreFrom(savepoint=url, **said), on_rewind=on_rewind)
 
 
 def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
     return lambda: running.status and running.status.stages[StageName(stage)].rows_in >= rows
 
 
-def stopped(site: Site, pipeline: Pipeline, events: Events, directory: Path, *options: object) -> Manifest:
+def stopped(
+    site: Site, pipeline: Pipeline, events: Events, directory: Path | str, *options: object, publish: Publish | None = None
+) -> Manifest:
     """Runs until everything is staged, and stops with a savepoint in ``directory``."""
-    with Running(site.spark, pipeline, site.home) as running:
+    with Running(site.spark, pipeline, site.home, options=RunOptions(publish=publish)) as running:
         running.until(has_staged(running, "copied", events.rows))
         found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
         running.stopped()
-    assert found["savepoint"] == open_files(str(directory)).url
+    assert found["savepoint"] == open_place(str(directory)).url
     return running.head()
 
 
@@ -60,14 +66,17 @@ def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> 
     return error
 
 
-def test_a_savepoint_that_was_moved_is_begun_with_where_the_home_is_gone(site: Site, events: Events, tmp_path: Path) -> None:
+def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_and_the_home_is_gone(
+    site: Site, events: Events, tmp_path: Path, elsewhere: Path
+) -> None:
+    """Before it had published anything: the rows that the savepoint holds staged are taken over, too."""
     pipeline = three_stages(site, events, interval="1 hour")
-    before = stopped(site, pipeline, events, tmp_path / "savepoint")
+    before = stopped(site, pipeline, events, tmp_path / "savepoint", publish=Publish.EXTERNAL)
     lose(site.home)
-    (tmp_path / "savepoint").rename(tmp_path / "moved")
+    move(tmp_path / "savepoint", elsewhere / "moved")
     events.add(250)
-    options = restored(tmp_path / "moved")
-    with Running(site.spark, three_stages(site, events), tmp_path / "other", options=options) as running:
+    options, home = restored(elsewhere / "moved", take_pending=True), elsewhere / "home"
+    with Running(site.spark, three_stages(site, events), home, options=options) as running:
         running.until(lambda: len(ids(site, "again")) == events.rows)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 401).count())
         first = running.store.manifest(running.store.ids()[0])
@@ -76,11 +85,28 @@ def test_a_savepoint_that_was_moved_is_begun_with_where_the_home_is_gone(site: S
     after = running.head()
     assert after.stages[StageName("minutes")].query != before.stages[StageName("minutes")].query
     assert first.checkpoint <= after.checkpoint
-    rmtree(tmp_path / "moved")
+    rmtree(elsewhere / "moved")
     events.add(100)
-    with Running(site.spark, three_stages(site, events), tmp_path / "other") as running:  # the home has all that it needs
+    with Running(site.spark, three_stages(site, events), home) as running:  # the home has all that it needs
         running.until(lambda: len(ids(site, "again")) == events.rows)
     assert ids(site, "copied") == list(range(501))
+
+
+def test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs(site: Site, events: Events, tmp_path: Path) -> None:
+    with object_store() as url:
+        stopped(site, three_stages(site, events), events, f"{url}/daily/stopped")
+        lose(site.home)
+        inspected = document(spark_jobs("inspect", f"{url}/daily/stopped", "--output", "json"))
+        assert inspected["savepoint"] == f"{url}/daily/stopped"
+        events.add(100)
+        options = restored(f"{url}/daily/stopped")
+        with Running(site.spark, three_stages(site, events), tmp_path / "home", options=options) as running:
+            running.until(lambda: len(ids(site, "again")) == events.rows)
+            running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, events.rows).count())
+        spark_jobs("dispose", f"{url}/daily/stopped", "--home", tmp_path / "home")
+        assert open_place(url + "/daily").names("") == []
+    assert ids(site, "copied") == ids(site, "again") == list(range(events.rows))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
 def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: Events, tmp_path: Path) -> None:
@@ -255,6 +281,7 @@ def has_published(site: Site, manifest: Manifest, sink: str, rows: int) -> bool:
     return DeltaTable(str(site.tables / sink)).transaction_version(cut.app) == manifest.checkpoint
 
 
+@pytest.mark.nightly
 def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_path: Path) -> None:
     changes = Changes(tmp_path / "changes")
     pipeline = changes.latest(site)

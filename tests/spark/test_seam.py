@@ -16,7 +16,7 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName, RoundNumber, StageName
 from spark_jobs.protocol.pins import DeltaPin
-from spark_jobs.runtime.inputs import pin_leaves
+from spark_jobs.runtime.inputs.inputs import pin_leaves
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -105,7 +105,7 @@ def rows_come_at_the_seam(events: Events, monkeypatch: pytest.MonkeyPatch) -> No
         events.add(70)
         return pins
 
-    monkeypatch.setattr("spark_jobs.runtime.stage_inputs.pin_leaves", then_a_commit)
+    monkeypatch.setattr("spark_jobs.runtime.stages.stage_inputs.pin_leaves", then_a_commit)
 
 
 @pytest.mark.usefixtures("rows_come_at_the_seam")

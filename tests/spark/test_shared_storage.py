@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.runtime.shared_storage import check_shared, is_on_this_host
+from spark_jobs.runtime.driver.shared_storage import check_shared, is_on_this_host
 from spark_jobs.storage.local import LocalFiles
 
 pytestmark = pytest.mark.spark
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.shared_storage.is_on_this_host", lambda master: False)
+    monkeypatch.setattr("spark_jobs.runtime.driver.shared_storage.is_on_this_host", lambda master: False)
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "local-cluster[2,1,1024]"])

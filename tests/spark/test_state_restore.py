@@ -24,11 +24,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.protocol.stage_cut import StageCut
-from spark_jobs.runtime.pinning import persist, pin, place_of
-from spark_jobs.runtime.restore import restore
-from spark_jobs.runtime.session import session_for_run
-from spark_jobs.runtime.spark_log import SparkLog, checkpoint_directory
-from spark_jobs.runtime.watermark import END_OF_TIME_MS
+from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
+from spark_jobs.runtime.start.restore import restore
+from spark_jobs.runtime.state.pinning import persist, pin, place_of
 from spark_jobs.storage.files import Files
 from tests.support.running import lose
 from tests.support.state_site import HOURLY, manifest_of
@@ -221,8 +221,8 @@ CASES: dict[str, tuple[Build, Build, str]] = {
 }
 
 
-AT_NIGHT = {"windows of files", "windows of a table", "without duplicates"}
-"""Their state is one store with one kind of rows; each side of a join has two, and timers several kinds in one."""
+AT_NIGHT = CASES.keys() - {"timers"}
+"""Their stores have rows of one kind; timers have several kinds in one."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])

@@ -1,14 +1,19 @@
 """A running pipeline is stopped with a savepoint, or drained, and goes on or not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -18,13 +23,15 @@ from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, Rej
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime import requested_checkpoints
+from spark_jobs.runtime.checkpoints import requested_checkpoints
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
 from tests.support.command_line import document, spark_jobs
+from tests.support.crashes import Watched
 from tests.support.running import Running, lose
+from tests.support.stop_steps import DRAIN_STEPS, STOP_STEPS
 
 pytestmark = pytest.mark.spark
 
@@ -80,12 +87,55 @@ def answered(running: Running, request: RequestId) -> CheckpointResponse:
     return found
 
 
+def steps_from(watched: Watched, first: Step) -> set[Step]:
+    """What was passed from a step on."""
+    passed = [point.step for point in watched.points]
+    return set(passed[passed.index(first) :])
+
+
+@contextmanager
+def log_of(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """What Spark logs in the context."""
+    jvm: Any = spark._jvm
+    text, log4j = jvm.java.io.StringWriter(), jvm.org.apache.logging.log4j
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, text, "test", False, True)
+    appender.start()
+    root = log4j.LogManager.getRootLogger()
+    root.addAppender(appender)
+    try:
+        yield lambda: str(text.toString())
+    finally:
+        root.removeAppender(appender)
+
+
+def test_a_batch_that_a_stop_turns_away_is_no_error_in_sparks_log(site: Site, events: Events) -> None:
+    over = Event()
+
+    def rows_go_on() -> None:
+        while not over.wait(0.1):
+            events.add(1)
+
+    writer = Thread(target=rows_go_on)
+    with log_of(site.spark) as log, Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+        running.until(has_staged(running, "again", events.rows))
+        writer.start()
+        stop(site)
+        running.stopped()
+        over.set()
+        writer.join()
+    assert "TurnedAwayError" not in log()
+    log4j = site.spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    assert str(log4j.LogManager.getLogger("org.apache.spark.sql.execution.streaming").getLevel()) == "ERROR", "as before"
+
+
 def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Site, events: Events) -> None:
     pipeline = three_stages(site, events, interval="1 hour")
-    with Running(site.spark, pipeline, site.home, run="first") as running:
+    watched = Watched()
+    with Running(site.spark, pipeline, site.home, run="first") as running, observed_by(watched):
         running.until(has_staged(running, "again", events.rows))
         stopped = stop(site, "--request", "now")
         ended = running.stopped()
+    assert steps_from(watched, Step.PIN_STATE) == set(STOP_STEPS)
     manifest = running.head()
     assert (manifest.checkpoint_kind, manifest.aligned, manifest.drained) == (CheckpointKind.STOP, True, False)
     assert ended.checkpoint == stopped["checkpoint"] == manifest.checkpoint == 1
@@ -109,10 +159,12 @@ def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Si
 
 def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
-    with Running(site.spark, pipeline, site.home) as running:
+    watched = Watched()
+    with Running(site.spark, pipeline, site.home) as running, observed_by(watched):
         running.until(has_staged(running, "copied", events.rows))
         drained = stop(site, "--drain")
         running.stopped()
+    assert steps_from(watched, Step.DRAIN_BEGIN) == set(DRAIN_STEPS)
     assert (running.store.taken(), running.head().drained, drained["drained"]) == ([1], True, True)
     assert ids(site, "copied") == list(range(201))
     assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
@@ -202,7 +254,7 @@ def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, e
     ("drain", "run"),
     [
         (True, "first"),
-        (False, "second"),
+        pytest.param(False, "second", marks=pytest.mark.nightly),
         pytest.param(False, "first", marks=pytest.mark.nightly),
         pytest.param(True, "second", marks=pytest.mark.nightly),
     ],
@@ -330,3 +382,77 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
     found = CheckpointRequests(running.files).answer_of(request)
     assert found is not None
     assert (found.error, found.drained, found.checkpoint) == (None, True, 1)
+
+
+class Reminders(StatefulProcessor):
+    """By team how many rows there were, a minute after the newest one: its timer is set anew by each batch."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("state", "n long, due long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        n, due = self._state.get() if self._state.exists() else (0, 0)
+        newest = due
+        for part in rows:
+            n, newest = n + len(part), max(newest, int(part["at"].max().timestamp() * 1000) + 60_000)
+        if due:
+            self._handle.deleteTimer(due)
+        self._handle.registerTimer(newest)
+        self._state.update((n, newest))
+        yield pd.DataFrame()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        n, _ = self._state.get()
+        yield pd.DataFrame({"team": [key[0]], "due": [expiredTimerInfo.getExpiryTimeInMs()], "n": [n]})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.nightly
+def test_a_drain_lets_go_what_a_join_and_timers_hold_back_and_what_follows_from_it(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
+    """A window behind the join has rows that have found no partner: only the drain of the join hands them on."""
+    replies = str(tmp_path / "replies")
+    numbers = pa.array(range(0, 201, 2), pa.int64())
+    at = pa.array([(2 * each + 5) * 1_000_000 for each in range(101)], pa.timestamp("us", tz="UTC"))
+    write_deltalake(replies, pa.table({"reply": numbers, "replied_at": at}))
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+
+    @pipeline.source(bounded=False, event_time="replied_at", watermark_delay="10 seconds")
+    def answers(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(replies)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "joined")), event_time="at", watermark_delay="10 minutes")
+    def joined(events: DataFrame, answers: DataFrame) -> DataFrame:
+        soon = F.expr("reply = id AND replied_at >= at AND replied_at <= at + INTERVAL 1 MINUTE")
+        # Spark takes a row of 1970-01-01 00:00:00 for late: its first watermark is there
+        return events.where("id > 0").join(answers, soon, "left_outer").select("id", "at", "reply")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(joined: DataFrame) -> DataFrame:
+        counts = joined.groupBy(F.window("at", "1 minute").alias("minute")).agg(
+            F.count("*").alias("n"), F.count("reply").alias("of")
+        )
+        return counts.select(F.col("minute.start").alias("minute"), "n", "of")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "reminders")))
+    def reminders(joined: DataFrame) -> DataFrame:
+        teams = joined.select((F.col("id") % 3).alias("team"), "at").groupBy("team")
+        return teams.transformWithStateInPandas(Reminders(), "team long, due long, n long", "append", "EventTime")
+
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(has_staged(running, "joined", events.rows - 1 + len(numbers)))
+        stop(site, "--drain")
+        running.stopped()
+    assert running.store.taken() == [1]
+    rows = site.spark.range(1, events.rows).select("id", F.timestamp_seconds("id").alias("at"))
+    found = rows.withColumn("reply", F.when(F.col("id") % 2 == 0, F.col("id")))
+    assert_same(public(site.tables / "joined"), answer(found))
+    windows = found.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("n"), F.count("reply").alias("of"))
+    assert_same(public(site.tables / "minutes"), answer(windows.select(F.col("minute.start").alias("minute"), "n", "of")))
+    teams = found.groupBy((F.col("id") % 3).alias("team")).agg(((F.max("id") + 60) * 1000).alias("due"), F.count("*").alias("n"))
+    assert_same(public(site.tables / "reminders", ["team", "due", "n"]), answer(teams))

@@ -59,7 +59,7 @@ def test_rows_take_the_order_and_the_types_of_the_columns_of_a_table_that_is_the
     assert_same(public(path, ["value", "KEY", "extra", "ts", "id", "hour"]), answer(expected.selectExpr(*query)))
 
 
-@pytest.mark.parametrize("partition_by", [["region"], ["day", "region"]])
+@pytest.mark.parametrize("partition_by", [pytest.param(["region"], marks=pytest.mark.nightly), ["day", "region"]])
 def test_every_value_can_be_a_partition(site: Site, events: Path, partition_by: list[str]) -> None:
     path = site.tables / "by region (100)"
     site.run(_pipeline(events, ["region", "day", "id", "ts"], DeltaSink(str(path), partition_by=partition_by)))

@@ -43,7 +43,11 @@ def _deliver(site: Site, *changes: tuple[int, int, str]) -> None:
 MAPPED = {"table_properties": {"delta.columnMapping.mode": "name"}}
 
 
-@pytest.mark.parametrize("key", ["id AS `a b`", "named_struct('a b', id) AS id"], ids=["name", "name in a struct"])
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param("id AS `a b`", marks=pytest.mark.nightly), "named_struct('a b', id) AS id"],
+    ids=["name", "name in a struct"],
+)
 def test_keys_that_parquet_does_not_take_for_names_are_compared_by_their_values(site: Site, key: str) -> None:
     pipeline = _pipeline(site, key, "seq", keys=["a b" if "AS `" in key else "id"], **MAPPED)
     _deliver(site, (1, 1, "insert"), (2, 2, "insert"), (3, 3, "insert"))
@@ -97,6 +101,7 @@ def test_a_path_with_a_backtick_is_a_path_like_any_other(site: Site) -> None:
     assert public(tables.tables / "customers", ["id", "more"]) == {(1, 1): 1}
 
 
+@pytest.mark.nightly
 def test_columns_may_have_any_name_that_change_data_capture_gives_them(site: Site) -> None:
     names = ["__deleted", "__batch", "last", "winner"]
     columns = ["op = 'delete' AS `__deleted`", "seq AS `__BATCH`", "id AS last", "id AS winner"]
@@ -147,6 +152,7 @@ def test_an_empty_key_that_a_partition_holds_as_null_is_found_again(site: Site) 
     assert public(site.tables / "customers", ["id", "op", "seq"]) == {(1, None, 2): 1}
 
 
+@pytest.mark.nightly
 def test_a_key_is_padded_as_its_column_is(site: Site) -> None:
     table = f"delta.`{site.tables / 'customers'}`"
     site.spark.sql(f"CREATE TABLE {table} (op CHAR(4), seq LONG) USING delta")
@@ -156,7 +162,7 @@ def test_a_key_is_padded_as_its_column_is(site: Site) -> None:
     assert answer(site.spark.sql(f"SELECT trim(op), seq FROM {table}")) == {("ab", 3): 1, ("full", 1): 1}
 
 
-@pytest.mark.parametrize("kind", ["CHAR(3)", "VARCHAR(3)"])
+@pytest.mark.parametrize("kind", [pytest.param("CHAR(3)", marks=pytest.mark.nightly), "VARCHAR(3)"])
 def test_a_text_that_is_too_long_for_its_column_fails_its_batch(site: Site, kind: str) -> None:
     site.spark.sql(f"CREATE TABLE delta.`{site.tables / 'customers'}` (id LONG, op {kind}) USING delta")
     _deliver(site, (1, 1, "four"))

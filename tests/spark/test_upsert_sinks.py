@@ -92,6 +92,9 @@ def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> Non
     assert public(site.tables / "customers").total() == 0, "at the same time the delete wins"
     _in_rounds(site, [change(10, "insert")])
     assert public(site.tables / "customers", ["id", "value"]) == {(1, 10): 1}
+    _in_rounds(site, [change(11, "update")])
+    kept = {path.name.split("-")[1] for path in site.home.glob("channels/*/customers/*.parquet")}
+    assert kept == {"3", "4", "5"}, "of what is merged the newest checkpoint and its parent need their last batches alone"
 
 
 def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -> None:

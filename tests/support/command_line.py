@@ -26,6 +26,7 @@ from spark_jobs.protocol.documents import (
     StageStatus,
     StartRequest,
     Status,
+    StopStatus,
     WorkDirectory,
 )
 from spark_jobs.protocol.history import CheckpointHistory, StepTime
@@ -110,7 +111,8 @@ class UsedHome:
             "started_at": NOW,
             "versions": {},
         }
-        Attempts(self.files).create(AttemptDocument(**(fields | changes)))
+        attempts = Attempts(self.files)
+        attempts.begin(AttemptDocument(**(fields | changes)), known=attempts.numbers())
         Rounds(self.files).begin(
             RoundDocument(
                 round=RoundNumber(attempt),
@@ -145,7 +147,7 @@ class UsedHome:
         self.staged.store.record(a_try(manifest.checkpoint))
         return manifest
 
-    def beat(self, state: RunState = RunState.DONE) -> None:
+    def beat(self, state: RunState = RunState.DONE, stop: StopStatus | None = None) -> None:
         """A heartbeat of attempt 1."""
         stages = {
             StageName("daily"): StageStatus(state=StageState.WAITING),
@@ -153,7 +155,7 @@ class UsedHome:
                 state=StageState.RUNNING, batch=BatchId(2), rows_in=12_345, progress=0.5, late_rows=7
             ),
         }
-        status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=state, updated_at=NOW, stages=stages)
+        status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=state, updated_at=NOW, stages=stages, stop=stop)
         write_status(self.files, status)
 
     def ask(self, run: str = "tuesday") -> StartRequest:

@@ -181,6 +181,8 @@ class InTurn:
         """How often an attempt passes a step that an attempt before it had passed, too."""
         if self.last is None:
             return 0
+        if step is Step.ATTEMPT_BEGIN:  # each attempt that is started anew passes it
+            return inf if (Step.ATTEMPT_BEGIN, False) in [point.name for point in self.chosen] else 0
         if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):
             asking = self.last.step in (Step.PIPELINE_CREATE, Step.REQUEST_CREATE) or self.last.name == (
                 Step.ATTEMPT_CREATE,

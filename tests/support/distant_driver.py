@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from spark_jobs.cli import main
-from spark_jobs.runtime import way_back
+from spark_jobs.runtime.start import way_back
 
 HOST = "another-host"
 

@@ -1,6 +1,6 @@
-"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after OCCURRENCE run …``.
+"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after OCCURRENCE SINCE run …``.
 
-When it comes to the step for the n-th time, it meets its fate:
+When it comes to the step for the n-th time, counted from the end of the step ``SINCE`` or from its ``start``, it meets its fate:
 
 - ``killed``: its process gets SIGKILL; its JVM ends by itself.
 - ``orphans``: its JVM is stopped, then its process gets SIGKILL: the JVM lingers until somebody lets it go on.
@@ -15,6 +15,9 @@ from collections.abc import Callable
 
 from spark_jobs.cli import main
 from spark_jobs.protocol.steps import Step, observed_by
+
+START = "start"
+"""In the place of a step: counted from the beginning."""
 
 
 def signal_jvm(number: int) -> None:
@@ -40,26 +43,30 @@ FATES: dict[str, Callable[[], None]] = {
 
 
 class Doom:
-    """Calls ``fate`` once, before or after the n-th time that a step is passed."""
+    """Calls ``fate`` once, before or after the n-th time that a step is passed, once ``since`` has been."""
 
-    def __init__(self, fate: Callable[[], None], step: Step, *, before: bool, occurrence: int) -> None:
+    def __init__(self, fate: Callable[[], None], step: Step, *, before: bool, occurrence: int, since: Step | None) -> None:
         self._fate, self._step, self._before, self._left = fate, step, before, occurrence
+        self._since = since
 
     def before(self, step: Step) -> None:
         self._pass(step, before=True)
 
     def after(self, step: Step) -> None:
         self._pass(step, before=False)
+        if step is self._since:
+            self._since = None
 
     def _pass(self, step: Step, *, before: bool) -> None:
-        if step is self._step and before == self._before:
+        if step is self._step and before == self._before and self._since is None:
             self._left -= 1
             if self._left == 0:
                 self._fate()
 
 
 if __name__ == "__main__":
-    _, fate, step, when, occurrence, *arguments = sys.argv
+    _, fate, step, when, occurrence, since, *arguments = sys.argv
     sys.argv[1:] = arguments
-    with observed_by(Doom(FATES[fate], Step(step), before=when == "before", occurrence=int(occurrence))):
+    begins = None if since == START else Step(since)
+    with observed_by(Doom(FATES[fate], Step(step), before=when == "before", occurrence=int(occurrence), since=begins)):
         main()

@@ -16,6 +16,7 @@ import psutil
 
 from spark_jobs.protocol.steps import Step
 from tests.support import small_pipeline
+from tests.support.doomed_driver import START
 from tests.support.run_site import APPLICATION, SMALL, RunSite
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +28,13 @@ SETTINGS = APPLICATION | SMALL
 
 @dataclass(frozen=True)
 class Doomed:
-    """A fate of :mod:`tests.support.doomed_driver`, before or after an occurrence of a step."""
+    """A fate of :mod:`tests.support.doomed_driver`, before or after an occurrence of a step, counted from the end of ``since``."""
 
     fate: str
     step: Step
     before: bool
     occurrence: int = 1
+    since: Step | None = None
 
     def __str__(self) -> str:
         return f"{self.fate} {'before' if self.before else 'after'} {self.step.value} {self.occurrence}"
@@ -71,7 +73,8 @@ class Drivers:
             entry: The module that is run as ``spark-jobs``.
         """
         module = [entry] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
-        when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence)]
+        since = START if doom is None or doom.since is None else doom.since.value
+        when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence), since]
         command = [*module, *when, "run", self.entry, f"--home={self.site.home}", "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         conf = [f"--conf={key}={value}" for key, value in self.settings.items()]

@@ -1,11 +1,12 @@
 """The storage port in memory: for tests of what is built on it. Safe for several threads."""
 
+from collections.abc import Generator
 from pathlib import Path
 from threading import Lock
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
-from spark_jobs.storage.files import Digest
+from spark_jobs.storage.files import Digest, Files
 
 
 class MemoryFiles:
@@ -38,6 +39,9 @@ class MemoryFiles:
                 raise NotFoundError(f"{path} is not there.", path=path)
             return self.contents[path]
 
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        yield self.read(path)
+
     def digest(self, path: str) -> Digest:
         data = self.read(path)
         return Digest(len(data), sha256(data))
@@ -45,8 +49,8 @@ class MemoryFiles:
     def adopt(self, source: Path, path: str) -> None:
         self.create(path, source.read_bytes())
 
-    def copy(self, source: Path, path: str) -> Digest:
-        self.adopt(source, path)
+    def copy(self, source: Files, named: str, path: str) -> Digest:
+        self.create(path, b"".join(source.chunks(named)))
         return self.digest(path)
 
     def names(self, directory: str) -> list[str]:

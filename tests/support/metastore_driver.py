@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.runtime.session import start_session
+from spark_jobs.runtime.spark.session import start_session
 from tests.support.run_site import APPLICATION, SMALL
 
 

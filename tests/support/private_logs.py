@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.storage.files import Files
 
 SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}

@@ -16,7 +16,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.runtime.launch import RunOptions, launch
-from spark_jobs.runtime.session import start_session
+from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import System

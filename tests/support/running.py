@@ -22,7 +22,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RunId, new_run_id
 from spark_jobs.runtime.launch import RunOptions, launch
 from spark_jobs.storage.open import open_files
 
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 _PATIENCE_S = 120.0
 
 
@@ -40,6 +40,7 @@ class Running:
         home: The home.
         run: Whose run it is; a new one's unless given.
         options: What else the run chooses for itself.
+        patience_s: How long :meth:`until` waits.
         parameters: The pipeline's.
     """
 
@@ -50,10 +51,12 @@ class Running:
         home: Path,
         run: str | None = None,
         options: RunOptions | None = None,
+        patience_s: float = _PATIENCE_S,
         **parameters: Any,
     ) -> None:
         self._spark, self._pipeline, self._parameters = spark, pipeline, parameters
         self._options = replace(options or RunOptions(), run=RunId(run) if run else new_run_id())
+        self._patience_s = patience_s
         self.response: StartResponse | None = None
         self._ended_as_expected = False
         self.files = open_files(str(home))
@@ -101,7 +104,7 @@ class Running:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Waits for something that the pipeline does."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + self._patience_s
         while not condition():
             assert time.monotonic() < deadline_s, "it did not happen"
             assert self._thread.is_alive() or condition(), f"the pipeline ended: {self.error!r}"

@@ -10,7 +10,7 @@ from typing import Any
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
-from spark_jobs.runtime.private_log import line_of
+from spark_jobs.runtime.staged.private_log import line_of
 from spark_jobs.storage.files import Files
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, staged
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline

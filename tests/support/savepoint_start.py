@@ -15,7 +15,7 @@ from spark_jobs.protocol.ids import (
     RunId,
     WorkDirectoryId,
 )
-from spark_jobs.runtime.savepoint_import import Beginning, OpenedSavepoint, open_savepoint
+from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, open_savepoint
 from spark_jobs.storage.files import Files
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.staged_pipeline import NOW

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from spark_jobs.runtime.delta_jars import DeltaJars
+from spark_jobs.runtime.spark.delta_jars import DeltaJars
 
 STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 REGISTERED = "Successfully registered with master"

@@ -30,6 +30,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     app_id,
 )
+from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.delta_rs import table_facts
 from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
 from spark_jobs.storage.files import Files
@@ -67,6 +68,21 @@ def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
         "drained": False,
     }
     return Manifest(**(fields | changes))
+
+
+class Overtaking:
+    """Somebody else, who completes a checkpoint of that number just before the next manifest is created."""
+
+    def __init__(self, store: CheckpointStore, number: int) -> None:
+        self._store = store
+        self._left = [a_manifest(number)]
+
+    def before(self, step: Step) -> None:
+        if step is Step.MANIFEST_CREATE and self._left:
+            self._store.complete(self._left.pop())
+
+    def after(self, step: Step) -> None:
+        pass
 
 
 class StagedPipeline:

@@ -6,10 +6,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
-from spark_jobs.runtime.channel_cut import cut_channel
-from spark_jobs.runtime.pinning import PinnedState, persist, pin, place_of
-from spark_jobs.runtime.private_log import PrivateLog
-from spark_jobs.runtime.spark_log import SparkLog
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.staged.channel_cut import cut_channel
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.files import Files
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun, staged

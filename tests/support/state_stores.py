@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.runtime.state_lineage import StoreVersion
+from spark_jobs.runtime.state.state_lineage import StoreVersion
 
 
 def store_id(number: int) -> str:

@@ -134,6 +134,11 @@ class FaultSystem(_Observed):
         self.injected = False
         """Whether an operation has failed; a sweep over all indexes ends with the first system that has injected nothing."""
 
+    def heal(self) -> None:
+        """Lets every later operation succeed."""
+        with self._lock:
+            self._fail_at = None
+
     def _hit(self, name: str, subject: object) -> bool:
         with self._lock:
             index = len(self.trace)

@@ -127,6 +127,7 @@ FEATURES = (
         staged=(*STAGED, "region AS `a b`"),
         columns_of_answer=(*STAGED, "`a b`"),
         readers=frozenset({DELTA_RS_READER}),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "column mapping by id",
@@ -160,6 +161,7 @@ FEATURES = (
         frozenset({"timestampNtz"}),
         columns=f"{COLUMNS}, noon TIMESTAMP_NTZ",
         staged=(*STAGED, "CAST(at AS TIMESTAMP_NTZ) AS noon"),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "`VARIANT`",

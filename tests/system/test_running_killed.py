@@ -1,6 +1,7 @@
 """Drivers and executors of a pipeline without an end, killed at random moments: every row is public once, in every table."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -9,7 +10,9 @@ from subprocess import Popen
 from threading import Event
 
 import pytest
+from psutil import NoSuchProcess, Process
 
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
@@ -42,6 +45,11 @@ class Live:
     def __init__(self, drivers: Drivers, events: Events, random: Random) -> None:
         self.drivers, self.events, self.random = drivers, events, random
         self.files = LocalFiles(drivers.site.home)
+        self.options: tuple[str, ...] = ()
+        """What drivers are started with."""
+
+    def start(self) -> Popen[str]:
+        return self.drivers.start(*self.options, run="live")
 
     def table(self, name: str) -> Path:
         return self.drivers.site.table(name)
@@ -57,10 +65,10 @@ class Live:
             Event().wait(LOOK_S)
             waited_s += LOOK_S
 
-    def run_and_kill(self) -> None:
-        """Kills a driver some time after its stages have begun, and perhaps one of its Python workers a moment before."""
+    def run_and_kill(self, *, worker: bool) -> None:
+        """Kills a driver some time after its stages have begun, or one of its Python workers and the driver a moment later."""
         before = len(Channel(self.files).attempts.numbers())
-        driver = self.drivers.start(run="live")
+        driver = self.start()
 
         def runs() -> bool:
             status = read_status(self.files)
@@ -68,17 +76,22 @@ class Live:
 
         self.until(runs, driver)
         self.wait(6.0)
-        if self.random.random() < 0.5:
-            self.kill_worker(driver)
+        if worker:
+            self.until(lambda: self.workers(driver), driver)  # none is there before the first batch
+            self.random.choice(self.workers(driver)).kill()
             self.wait(2.0)
         driver.send_signal(SIGKILL)
         assert ended(driver).code == -SIGKILL
         self.drivers.wait_gone()
 
-    def kill_worker(self, driver: Popen[str]) -> None:
-        workers = [p for p in self.drivers.processes() if p.pid != driver.pid and "pyspark.daemon" in " ".join(p.cmdline())]
-        if workers:
-            self.random.choice(workers).kill()
+    def workers(self, driver: Popen[str]) -> list[Process]:
+        """The Python processes in which a driver's stages run functions."""
+        found = []
+        for process in self.drivers.processes():
+            with suppress(NoSuchProcess):
+                if process.pid != driver.pid and "pyspark.daemon" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def cancel(self) -> None:
         live = Channel(self.files).attempts.latest()
@@ -109,13 +122,24 @@ def live(tmp_path: Path, seed: int) -> Iterator[Live]:
         yield Live(drivers, events, Random(seed))
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.nightly)])
-def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, kills: int) -> None:
-    for _ in range(kills):
+@pytest.mark.parametrize(
+    ("kills", "options"),
+    [
+        (2, []),
+        pytest.param(25, [], marks=pytest.mark.nightly),
+        pytest.param(10, ["--unaligned"], marks=pytest.mark.nightly),
+    ],
+)
+def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, kills: int, options: list[str]) -> None:
+    live.options = (*options,)
+    for number in range(kills):
         live.events.add(ROWS // kills)
-        live.run_and_kill()
+        live.run_and_kill(worker=number % 2 == 0)
     live.events.add(1_000)
-    live.assert_public(live.drivers.start(run="live"))
+    live.assert_public(live.start())
+    head = CheckpointStore(live.files).head()
+    assert head
+    assert head.aligned == (not options)
 
 
 @pytest.mark.nightly

@@ -20,12 +20,10 @@ BEFORE, AFTER = True, False
 Moments = dict[Step, list[bool]]
 A_FEW: Moments = {
     Step.STAGE_VERSION: [BEFORE],
-    Step.PLAN_BATCH: [AFTER],
     Step.MANIFEST_CREATE: [BEFORE],
     Step.PUBLISH_SINK: [AFTER],
-    Step.INCARNATION_CLOSE: [AFTER],
 }
-"""In the middle of a batch, in a drain, before the manifest, among the sinks, among a fresh start's."""
+"""In the middle of a batch, before the manifest, among the sinks."""
 ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
 BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
 SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after it, an attempt has its manifest already

@@ -18,35 +18,22 @@ from tests.support import live_pipeline
 from tests.support.drivers import Doomed, Drivers, drivers_on, ended
 from tests.support.live_pipeline import Events, public_ids, public_minutes
 from tests.support.run_site import RunSite
+from tests.support.stop_steps import DRAIN_STEPS, FLUSH_STEPS, STOP_STEPS
 
 pytestmark = pytest.mark.spark
 
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 ROWS = 500
-STOP = (
-    Step.PIN_STATE,
-    Step.PERSIST_STATE,
-    Step.CHANNEL_CREATE,
-    Step.ACTIONS_CREATE,
-    Step.MANIFEST_CREATE,
-    Step.SAVEPOINT_BEGIN,
-    Step.SAVEPOINT_FILES,
-    Step.SAVEPOINT_CREATE,
-    Step.SAVEPOINT_END,
-    Step.PUBLISH_SINK,
-    Step.RESPONSE_CREATE,
-)
-DRAIN = (Step.DRAIN_BEGIN, Step.PLAN_BATCH, *STOP)
 IN_EVERY_RUN = {(True, Step.PLAN_BATCH, False)}
 CASES = [
     pytest.param(
         drain,
-        Doomed("killed", step, before),
+        Doomed("killed", step, before, since=Step.DRAIN_BEGIN if step in FLUSH_STEPS else None),
         marks=() if (drain, step, before) in IN_EVERY_RUN else pytest.mark.nightly,
         id=f"{'drain' if drain else 'stop'} {'before' if before else 'after'} {step.value}",
     )
-    for drain, steps in ((False, STOP), (True, DRAIN))
+    for drain, steps in ((False, STOP_STEPS), (True, DRAIN_STEPS))
     for step in steps
     for before in (True, False)
 ]

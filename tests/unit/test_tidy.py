@@ -18,11 +18,16 @@ VAGUE_NAMES = {"base", "common", "core", "helper", "helpers", "manager", "misc",
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
 MAY_TOUCH_THE_JVM = {
-    "spark_jobs/runtime/session.py",
-    "spark_jobs/runtime/plan.py",
+    "spark_jobs/runtime/spark/session.py",
+    "spark_jobs/runtime/spark/plan.py",
     "spark_jobs/publication/delta_jvm.py",
     "spark_jobs/publication/spark.py",
 }
+AIRFLOWS_VERSION = re.compile(
+    r"airflow(\.sdk)?\.__version__|from airflow(\.sdk)? import [^\n]*__version__|\bAIRFLOW_V_\d|\bAIRFLOW_IS_\w|apache-airflow|"
+    r"packaging\.version|airflow\.sdk\.execution_time"
+)
+"""Asks which Airflow this is or which executor has started the process, or reaches below what every version promises."""
 
 
 ONLY_AT_NIGHT = {
@@ -34,6 +39,7 @@ ONLY_AT_NIGHT = {
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
     "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/test_upgrade_example.py has the DAG at every change",
     "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py has the DAG at every change",
+    "tests/spark/test_long_runs.py": "thousands of batches; tests/spark/test_log_folding.py has the bounds of logs after a few",
     "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
     "tests/system/test_running_rescaled.py": "a driver of its own; tests/spark/test_rescaling.py rescales in a Spark that runs",
     "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
@@ -77,6 +83,39 @@ def test_no_function_is_too_long_to_read() -> None:
 def test_few_modules_touch_the_jvm() -> None:
     touching = {named(path) for path in files_in(*SOURCE, pattern="*.py") if JVM.search(path.read_text())}
     assert touching - MAY_TOUCH_THE_JVM == set()
+
+
+def imports_if_it_can(module: ast.Module) -> bool:
+    """Whether a module has another way where Airflow lacks a name."""
+    return any(
+        isinstance(inner, ast.Import | ast.ImportFrom) and "airflow" in ast.unparse(inner)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Try) and any(re.search("ImportError|NotFoundError", ast.unparse(each)) for each in node.handlers)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    )
+
+
+def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
+    texts = {named(path): path.read_text() for path in files_in("airflow_provider", "dags_examples", pattern="*.py")}
+    asking = {name for name, text in texts.items() if AIRFLOWS_VERSION.search(text) or imports_if_it_can(ast.parse(text))}
+    assert asking == {"airflow_provider/version_compat.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from airflow import __version__ as found",
+        "import airflow\nif airflow.__version__ < '4': ...",
+        "from airflow.providers.standard.version_compat import AIRFLOW_V_3_1_PLUS",
+        "import os\nos.environ.get('AIRFLOW_IS_K8S_EXECUTOR_POD')",
+        "from importlib.metadata import version\nversion('apache-airflow')",
+        "from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance",
+        "try:\n    from airflow.sdk import RetryPolicy\nexcept ImportError:\n    RetryPolicy = object",
+    ],
+)
+def test_code_that_asks_for_a_version_of_airflow_is_known_as_such(code: str) -> None:
+    assert AIRFLOWS_VERSION.search(code) or imports_if_it_can(ast.parse(code))
 
 
 def test_nothing_is_left_for_later() -> None:

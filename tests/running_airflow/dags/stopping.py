@@ -1,17 +1,31 @@
-"""A stop that waits where a test wants it to: before it asks, before it is deferred, or once it has its answer."""
+"""Tasks that ask a stream for something: at gates where a test wants them to wait, and one after the other, each waiting for its turn."""
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 
-from airflow_provider.operators.savepoint import StopWithSavepointOperator
+from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.sensors.pipeline_state import PipelineStateSensor
+
+if TYPE_CHECKING:
+    Asking = TriggerSavepointOperator
+else:
+    Asking = object
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOME = "{{ dag_run.conf['home'] }}"
+SOON: dict[str, Any] = {"poll_interval_s": 0.5, "max_poll_interval_s": 1.0, "retry_delay": timedelta(seconds=1)}
 
 
-class StopAtGates(StopWithSavepointOperator):
-    """Waits at the gate that the DAG run names until there is a file ``open``; says by a file ``waits`` that it does."""
+class AtGates(Asking):
+    """Waits at the gate that the DAG run names (before it asks, before it is deferred, or once it has its answer) until there is a file
+    ``open``; says by a file ``waits`` that it does.
+    """
+
+    _conf: Mapping[str, str]
 
     def execute(self, context: Any) -> Any:
         self._conf = context["dag_run"].conf
@@ -35,12 +49,26 @@ class StopAtGates(StopWithSavepointOperator):
                 time.sleep(0.05)
 
 
-with DAG("stops_at_gates", start_date=datetime(2026, 1, 1, tzinfo=UTC), schedule=None):
-    StopAtGates(
-        task_id="run",
-        home="{{ dag_run.conf['home'] }}",
-        poll_interval_s=0.5,
-        max_poll_interval_s=1.0,
-        retries=2,
-        retry_delay=timedelta(seconds=1),
+class SavepointAtGates(AtGates, TriggerSavepointOperator):
+    """A savepoint."""
+
+
+class StopAtGates(AtGates, StopWithSavepointOperator):
+    """A stop, or a drain."""
+
+
+with DAG("savepoint_at_gates", start_date=START, schedule=None):
+    SavepointAtGates(task_id="run", home=HOME, retries=2, **SOON)
+
+for name in ("stop", "drain"):
+    with DAG(f"{name}_at_gates", start_date=START, schedule=None):
+        StopAtGates(task_id="run", home=HOME, drain=name == "drain", retries=2, **SOON)
+
+with DAG("saved_and_stopped", start_date=START, schedule=None):
+    (
+        PipelineStateSensor(task_id="runs", home=HOME, **SOON)
+        >> TriggerSavepointOperator(task_id="save", home=HOME, **SOON)
+        >> StopWithSavepointOperator(task_id="stop", home=HOME, **SOON)
+        >> PipelineStateSensor(task_id="has_ended", home=HOME, states=["done"], **SOON)
+        >> DisposeSavepointOperator(task_id="dispose", home=HOME, savepoint="{{ ti.xcom_pull('save')['savepoint'] }}")
     )

@@ -140,3 +140,18 @@ def test_the_plot_of_the_page_is_that_of_the_run_that_is_kept() -> None:
 
 def test_the_run_that_is_kept_is_a_full_one() -> None:
     assert Report.read(bench.KEPT).about["quick"] is False
+
+
+def test_a_newer_run_takes_the_place_of_the_kinds_that_it_has(report: Report) -> None:
+    def run(day: str, *kinds: Kind) -> Report:
+        return Report(dict(report.about) | {"measured_at": day}, [Figure(kind, day, ours=[1.0], plain=[1.0]) for kind in kinds])
+
+    both = report.with_newer(run("monday", RUNS, MANY[0].kind)).with_newer(run("tuesday", RUNS))
+    assert [(figure.kind.name, figure.name) for figure in both.figures if figure.kind is not SINK] == [
+        ("kind 0", "monday"),
+        ("whole runs", "tuesday"),
+    ]
+    assert [(later["measured_at"], later["kinds"]) for later in both.about["later"]] == [
+        ("monday", ["kind 0"]),
+        ("tuesday", ["whole runs"]),
+    ]

@@ -1,6 +1,7 @@
 """Which checkpoints may go, and what goes with them."""
 
 import re
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from
+from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedFormatError
@@ -46,15 +47,16 @@ def with_sink(checkpoint: int, *names: str) -> Manifest:
 
 
 def going(
-    manifests: list[Manifest], *, retained: int = 1, published: int = 100, remembered: int = 10_000, **more: Any
+    manifests: list[Manifest],
+    *,
+    retained: int = 1,
+    published: int = 100,
+    remembered: int = 10_000,
+    needed: Container[CheckpointId] = (),
+    closed: Container[IncarnationId] = (),
 ) -> list[int]:
-    found = discardable(
-        manifests,
-        retained=retained,
-        published={SINK: CheckpointId(published)},
-        remembered={HOURLY: BatchId(remembered)},
-        **more,
-    )
+    stay = kept(manifests, retained=retained, published={SINK: CheckpointId(published)}, needed=needed)
+    found = discardable(manifests, stay, remembered={HOURLY: BatchId(remembered)}, closed=closed)
     return [int(checkpoint) for checkpoint in found]
 
 
@@ -89,10 +91,10 @@ class TestWhatStays:
         manifests = [with_sink(k) for k in range(1, 6)]
         other = {SinkName("other"): manifests[0].sinks[SINK]}
         both = [each.model_copy(update={"sinks": each.sinks | other}) for each in manifests]
-        assert discardable(both, retained=1, published={SINK: CheckpointId(5)}, remembered={}) == []
+        assert kept(both, retained=1, published={SINK: CheckpointId(5)}) == both
 
     def test_what_a_request_names(self) -> None:
-        assert going([periodic(k) for k in range(1, 6)], needed={2}) == [1, 3]
+        assert going([periodic(k) for k in range(1, 6)], needed={CheckpointId(2)}) == [1, 3]
 
     @pytest.mark.parametrize(
         ("remembered", "gone"), [(0, []), (10, []), (11, [1]), (21, [1, 2]), (31, [1, 2, 3]), (60, [1, 2, 3])]
@@ -278,3 +280,14 @@ def test_the_batches_that_a_remaining_channel_names_are_in_flight() -> None:
     assert in_flight_from(manifests[1:], HOURLY) == 15
     assert in_flight_from(manifests, StageName("daily")) is None
     assert in_flight_from([periodic(1)], HOURLY) is None
+
+
+@pytest.mark.parametrize(("published", "first"), [(0, 0), (1, 11), (2, 21), (3, None)])
+def test_the_batches_that_not_every_sink_has_begin_after_the_newest_public_cut(published: int, first: int | None) -> None:
+    manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1) if k > 1 else None}) for k in (1, 2, 3)]
+    assert unpublished_from(manifests, {SINK: CheckpointId(published)}, HOURLY) == first
+
+
+def test_where_the_parent_of_what_is_not_public_is_gone_nobody_knows_where_its_batches_begin() -> None:
+    manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1)}) for k in (2, 3)]
+    assert unpublished_from(manifests, {SINK: CheckpointId(1)}, HOURLY) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import default_target, dispose, export, read_savepoint, verify
+from spark_jobs.checkpoint.savepoint import check_target, default_target, dispose, export, read_savepoint, verify
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
@@ -17,9 +17,12 @@ from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
+from tests.support.file_systems import elsewhere
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.staged_pipeline import HOURLY, path_of
 from tests.support.systems import quick
+
+__all__ = ["elsewhere"]
 
 REQUEST = RequestId("savepoint-a")
 Damage = Callable[[Path], object]
@@ -167,6 +170,13 @@ class TestWhatIsInIt:
         (site.root / "savepoint").rename(site.root / "moved")
         assert verify(quick(site.root / "moved")) == savepoint
 
+    def test_it_is_made_on_another_file_system_and_moved_to_a_third_place(self, site: SavepointSite, elsewhere: Path) -> None:
+        manifest = site.complete([(1, "a")], in_flight=["x.parquet"])
+        savepoint = export(site.home, manifest.checkpoint, quick(elsewhere / "savepoint"), request=REQUEST)
+        assert verify(quick(elsewhere / "savepoint")) == savepoint == taken(site, manifest)
+        shutil.move(elsewhere / "savepoint", site.root / "moved")
+        assert verify(quick(site.root / "moved")) == savepoint
+
 
 def an_upsert(site: SavepointSite, **fields: Any) -> UpsertCut:
     return UpsertCut(staged_in=site.table, **fields)
@@ -218,6 +228,27 @@ class TestRefused:
     def test_a_directory_inside_a_table(self, site: SavepointSite) -> None:
         site.complete()
         self.refused(site, quick(path_of(site.table) / "savepoint"), "VACUUM")
+
+    @pytest.mark.parametrize(("inside", "match"), [("home", "inside the home"), ("tables/hourly", "VACUUM")])
+    def test_a_symbolic_link_leads_no_target_into_them(self, site: SavepointSite, inside: str, match: str) -> None:
+        site.complete()
+        (site.root / "link").symlink_to(site.root / inside)
+        target = quick(site.root / "link/savepoint")
+        self.refused(site, target, match)
+        with pytest.raises(RejectedError, match=match) as refused:
+            check_target(site.home, target, [site.table], REQUEST)
+        assert refused.value.safe == "Nothing was written there. Checkpoints that are complete stay."
+
+    def test_nor_does_one_lead_the_home_or_the_table_away_from_it(self, site: SavepointSite) -> None:
+        (site.root / "link").symlink_to(site.root)
+        for inside, match in {"home": "inside the home", "tables/hourly": "VACUUM"}.items():
+            with pytest.raises(RejectedError, match=match):
+                check_target(
+                    quick(site.root / "link/home"),
+                    quick(site.root / inside / "savepoint"),
+                    [f"{site.root}/link/tables/hourly"],
+                    REQUEST,
+                )
 
     def test_the_home_itself(self, site: SavepointSite) -> None:
         site.complete()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import _identity, verify
+from spark_jobs.checkpoint.savepoint import _identity, abandon, verify
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.storage.files import Digest
+from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 from tests.support.savepoint_site import SavepointSite
@@ -33,7 +33,7 @@ class Meanwhile(LocalFiles):
 class Away(LocalFiles):
     """A disk that nothing can be copied to."""
 
-    def copy(self, source: Path, path: str) -> Digest:
+    def copy(self, source: Files, named: str, path: str) -> Digest:
         raise StorageError("The disk is away.")
 
 
@@ -97,3 +97,11 @@ def test_what_an_earlier_try_has_left_torn_is_copied_again(site: SavepointSite, 
             damage(path)
     again = taken(site, manifest)
     assert verify(target_of(site)) == again
+
+
+def test_what_is_whole_is_not_abandoned_though_its_try_has_not_come_to_its_end(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    found = taken(site, manifest)
+    target_of(site).create("exporting.json", _identity(manifest, REQUEST))
+    abandon(manifest, target_of(site), request=REQUEST)
+    assert verify(target_of(site)) == found

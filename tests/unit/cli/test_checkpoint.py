@@ -15,7 +15,8 @@ from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.storage.files import Files
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import HOURLY
 
@@ -98,6 +99,17 @@ def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedH
     assert shown.exit_code == 3
     assert "--request checkpoint-nightly" in shown.stderr
     assert [asked.request for asked in CheckpointRequests(running.files).open()] == ["checkpoint-nightly"]
+
+
+def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(files: Files) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", interrupt)
+    shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json")
+    error, (asked,) = json.loads(shown.stdout)["error"], CheckpointRequests(running.files).open()
+    assert (shown.exit_code, error["error"], error["evidence"]) == (130, "Interrupted", {"request": asked.request})
+    assert f"wait on with --request {asked.request}, with the other options as they were." in error["remedy"]
 
 
 def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

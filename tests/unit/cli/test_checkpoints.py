@@ -1,3 +1,4 @@
+import re
 import shutil
 
 import pytest
@@ -22,6 +23,16 @@ def test_a_checkpoint_is_listed_with_its_steps_and_amounts(drained: UsedHome) ->
     shown = spark_jobs("checkpoints", "--home", drained.url).stdout
     assert "cut 0.25 s, persist 1.50 s" in shown
     assert "staged" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(240, ""), (100, "of which, new state"), (80, "of which, new state, cut, round")]
+)
+def test_a_narrow_terminal_shows_fewer_columns_and_folds_none(drained: UsedHome, width: int, left_out: str) -> None:
+    shown = spark_jobs("checkpoints", "--home", drained.url, COLUMNS=f"{width}").stdout
+    assert re.search(r"\bfinal +(1 +)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +1\.75 s .*staged", shown)
+    assert ("of which" in shown.splitlines()[2]) is not bool(left_out)
+    assert (f"Not shown, for the terminal is too narrow: {left_out}" in shown) is bool(left_out)
 
 
 def test_without_a_history_the_manifest_says_how_long_it_took(drained: UsedHome) -> None:
@@ -90,15 +101,18 @@ def test_a_corrupt_manifest_is_listed_as_corrupt(drained: UsedHome) -> None:
 
 
 def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ended(drained: UsedHome) -> None:
+    state = {"new_state_files": 2, "new_state_bytes": 1_500, "reused_state_files": 7, "reused_state_bytes": 2_000_000}
     held = {"alignment_s": 2.5, "finished": (DAILY,), "ended_inputs": {HOURLY: ("events",)}}
     drained.staged.store.record(a_try(2, aligned=True, **held))
-    drained.staged.store.record(a_try(3, aligned=False, in_flight_rows=1_234, in_flight_bytes=5_000, **held))
+    drained.staged.store.record(a_try(3, aligned=False, in_flight_rows=1_234, in_flight_bytes=5_000, **state, **held))
     shown = spark_jobs("checkpoints", "--home", drained.url).stdout
     assert "aligned, 2.50 s  " in shown
     assert "unaligned, 2.50 s, 1,234 rows in flight (5.0 kB)" in shown
+    assert "1.5 kB of 2.0 MB" in shown
     assert "At its end in checkpoint 3: stage daily, input events of stage hourly." in shown
     entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
     assert [(entry["aligned"], entry["in_flight_bytes"]) for entry in entries] == [(True, 0), (True, 0), (False, 5_000)]
+    assert {name: entries[2][name] for name in state} == state
     assert (entries[2]["finished"], entries[2]["ended_inputs"]) == (["daily"], {"hourly": ["events"]})
 
 

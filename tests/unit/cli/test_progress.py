@@ -5,8 +5,9 @@ from typing import Any
 from rich.console import Console
 
 from spark_jobs.cli.progress import LINE_INTERVAL_S, Progress, ProgressLines, stage_line, stage_table
-from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, RunId, StageName
+from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, RequestId, RunId, StageName
+from spark_jobs.protocol.states import StopState
 
 
 def a_status(**states: StageState) -> Status:
@@ -70,6 +71,21 @@ def test_a_terminal_shows_a_moving_bar_per_stage() -> None:
     assert "hourly" in shown
     assert "daily" in shown
     assert "━" in shown
+
+
+def test_who_waits_for_a_stop_sees_how_far_it_is_as_long_as_it_goes_on() -> None:
+    stop = StopStatus(request=RequestId("stop-nightly"), state=StopState.QUIESCED, drain=False)
+    stopping = a_status(hourly=StageState.QUIESCED).model_copy(update={"state": RunState.STOPPING, "stop": stop})
+    for status, headline in (
+        (stopping, "stopping (quiesced)"),
+        (stopping.model_copy(update={"state": RunState.RUNNING}), "running"),
+    ):
+        text = StringIO()
+        progress = Progress(Console(file=text, width=150), "stop of flights")
+        progress.follow(lambda status=status: status)  # type: ignore[misc]
+        with progress.shown():
+            pass
+        assert f"stop of flights, attempt 3: {headline} (0 s)\n" in text.getvalue()
 
 
 def test_what_is_no_terminal_gets_lines_and_no_control_characters() -> None:

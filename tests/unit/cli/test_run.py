@@ -77,6 +77,7 @@ def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(draine
     assert again.exit_code == 0
     assert "Nothing was left to do: the pipeline is drained since checkpoint 1" in again.stdout
     assert "run monday" in again.stdout
+    assert "add --fresh and --on-rewind replace or keep; another pipeline needs another --home" in again.stdout
     assert "version 1" in again.stdout
     assert drained.staged.commits(next(iter(drained.staged.tables))) == [1]
 
@@ -119,7 +120,7 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
 
 def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr("spark_jobs.runtime.session.start_session", lambda name, conf, **rest: given.update(conf))
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: given.update(conf))
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", lambda pipeline, files, parameters, options, start, watch: start())
     run(unused, "--conf", "spark.x=a=b")
     assert given.items() >= {"spark.executor.memory": "1g", "spark.x": "a=b"}.items()
@@ -259,7 +260,7 @@ def test_a_driver_that_was_overtaken_has_failed(unused: UsedHome, monkeypatch: p
         (RejectedError("No."), 2, "Refused"),
         (InterruptedRunError("A stage failed.", remedy="Mend it."), 3, "Failed"),
         (OutcomeUnknownError("Perhaps."), 4, "Outcome unknown"),
-        (KeyboardInterrupt(), 130, "Stopped"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
     ],
 )
 def test_a_run_that_ends_early_says_how(
@@ -295,7 +296,7 @@ def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.Monke
         start()
         raise InterruptedRunError("A stage failed.")
 
-    monkeypatch.setattr("spark_jobs.runtime.session.start_session", lambda name, conf, **rest: object())
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: object())
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", launched)
     failed = run(unused, *unused.params)
     assert str(unused.directory / "home" / "attempts") in failed.stderr

@@ -34,7 +34,7 @@ def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Pat
         os.write(2, b"\n".join(b"line %d" % number for number in range(100)))
         raise MissingRequirementError("Spark did not start.")
 
-    monkeypatch.setattr("spark_jobs.runtime.session.start_session", fails)
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
     with pytest.raises(MissingRequirementError) as failed:
         SparkStart("flights", SparkOptions({}), tmp_path / "spark.log")()
     assert failed.value.evidence["logs"] == [str(tmp_path / "spark.log")]
@@ -45,7 +45,8 @@ def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Pat
 def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(
-        "spark_jobs.runtime.session.start_session", lambda name, conf, **options: given.update(name=name, conf=conf, **options)
+        "spark_jobs.runtime.spark.session.start_session",
+        lambda name, conf, **options: given.update(name=name, conf=conf, **options),
     )
     options = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g")
     SparkStart("flights", options, tmp_path / "spark.log")()
@@ -60,7 +61,7 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
     start = SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=True)
     session: object = start()
     assert session == "flights's session"
@@ -74,8 +75,8 @@ def test_an_interrupt_is_handled_as_before_spark_was_started(
     def started(*_: object, **__: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark has a handler of its own
 
-    monkeypatch.setattr("spark_jobs.runtime.session.start_session", started)
-    monkeypatch.setattr("spark_jobs.runtime.session.submitted_session", started)
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", started)
     standing = signal.getsignal(signal.SIGINT)
     SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=submitted)()
     assert signal.getsignal(signal.SIGINT) is standing

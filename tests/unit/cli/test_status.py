@@ -1,8 +1,12 @@
 import pytest
 
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import ErrorReport, InputLag, RunState, StageState, StageStatus, Status
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, RunId, StageName
+from spark_jobs.protocol.documents import ErrorReport, InputLag, RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, RequestId, RunId, StageName
+from spark_jobs.protocol.states import StopState
+from spark_jobs.storage.files import Files
 from tests.support.command_line import UsedHome, a_try, document, spark_jobs
 from tests.support.staged_pipeline import NOW
 
@@ -64,6 +68,42 @@ def test_watching_ends_with_the_driver(interrupted: UsedHome, monkeypatch: pytes
     assert next(looks, None) is None
 
 
+def test_the_error_that_ended_the_newest_attempt_is_shown_with_its_remedy(interrupted: UsedHome) -> None:
+    channel = Channel(interrupted.files)
+    error = RunCancelledError("Attempt 1 was cancelled: the cluster is needed.", remedy="Run it again to go on from there.")
+    assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["error"] is None
+    channel.respond_failure(channel.request(RequestId("start-1")), error)
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert "last start  RunCancelledError: Attempt 1 was cancelled: the cluster is needed." in shown
+    assert "Run it again to go on from there." in shown
+    interrupted.begin(2)
+    assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["error"] is None
+
+
+def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
+    interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(files: Files) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", interrupt)
+    shown = spark_jobs("status", "--home", interrupted.url, "--watch", "--output", "json")
+    assert shown.exit_code == 130
+    error = document(shown)["error"]
+    assert error["failed"] == "The watching was interrupted, and nothing else."
+    assert "goes on" not in error["remedy"]
+
+
+def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([True, False, False])
+    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: next(looks))
+    monkeypatch.setattr("spark_jobs.cli.status._WATCH_INTERVAL_S", 0.0)
+    stages = {StageName(name): StageStatus(state=StageState.RUNNING) for name in ("daily", "hourly")}
+    beat(interrupted, stages)
+    shown = spark_jobs("status", "--home", interrupted.url, "--watch").stderr
+    assert 0 < shown.index("stage hourly") < shown.index("stage daily")
+
+
 def test_a_running_stage_shows_its_batch_and_what_it_has_not_read(interrupted: UsedHome) -> None:
     lag = {"events": InputLag(), "copied": InputLag(rows=1_200, size_bytes=5_000), "more": InputLag(rows=34)}
     beat(interrupted, StageStatus(state=StageState.RUNNING, batch=BatchId(7), rows_per_s=55.4, lag=lag))
@@ -92,8 +132,19 @@ def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_si
     assert (answer["checkpoint_duration_s"], answer["checkpoint_failures"]) == (2.0, 2)
 
 
-def beat(home: UsedHome, stage: StageStatus) -> None:
-    """A heartbeat of attempt 1, whose stage hourly looks like this."""
-    stages = {StageName("hourly"): stage}
-    status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, stages=stages)
+@pytest.mark.parametrize(("drain", "word"), [(False, "stop"), (True, "drain")])
+def test_how_far_a_stop_is_has_a_line_of_its_own(interrupted: UsedHome, word: str, *, drain: bool) -> None:
+    stop = StopStatus(request=RequestId("stop-nightly"), state=StopState.CHECKPOINTED, drain=drain)
+    beat(interrupted, StageStatus(state=StageState.QUIESCED), stop)
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert [word, "stop-nightly:", "checkpointed"] in [line.split() for line in shown.splitlines()]
+    assert "quiesced" in shown
+
+
+def beat(home: UsedHome, stage: StageStatus | dict[StageName, StageStatus], stop: StopStatus | None = None) -> None:
+    """A heartbeat of attempt 1, whose stage hourly, or whose stages, look like this."""
+    stages = {StageName("hourly"): stage} if isinstance(stage, StageStatus) else stage
+    status = Status(
+        attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, stages=stages, stop=stop
+    )
     write_status(home.files, status)

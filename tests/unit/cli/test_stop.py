@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.checkpoint.cut_short import CutShort, cut_short
+from spark_jobs.checkpoint.savepoint import default_target, export
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import Publish
-from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import HOURLY
 from tests.unit.cli.test_checkpoint import LIVE, Driver
@@ -39,6 +42,21 @@ def test_a_savepoint_is_waited_for_and_its_place_is_told(running: UsedHome, tmp_
     assert (target / "savepoint.json").exists()
 
 
+def test_a_target_is_where_the_command_is_run_and_not_where_the_driver_is(
+    running: UsedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spark_jobs("savepoint", "--home", running.url, "--target", "mine", "--timeout", 0)
+    (asked,) = CheckpointRequests(running.files).open()
+    assert asked.target == (tmp_path / "mine").as_uri()
+
+
+def test_a_target_that_cannot_be_opened_is_refused_before_anything_is_asked(running: UsedHome) -> None:
+    refused = spark_jobs("stop", "--home", running.url, "--target", "gs://elsewhere/mine")
+    assert "gs: is not supported" in refused.stderr
+    assert not list(CheckpointRequests(running.files).open())
+
+
 def test_a_stop_says_what_is_asked_for_and_waits_for_the_end_of_the_driver(running: UsedHome) -> None:
     shown = spark_jobs("stop", "--home", running.url, "--drain", "--request", "nightly", "--timeout", 0)
     assert shown.exit_code == 3
@@ -48,13 +66,34 @@ def test_a_stop_says_what_is_asked_for_and_waits_for_the_end_of_the_driver(runni
     assert (asked.request, asked.wanted, asked.drain, asked.target) == ("stop-nightly", Wanted.STOP, True, None)
 
 
-def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=RequestId("stop-nightly"))
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("target", [None, "mine"])
+def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete_and_names_its_savepoint(
+    running: UsedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str | None, *, whole: bool
+) -> None:
+    stop = RequestId("stop-nightly")
+    place = LocalFiles(tmp_path / target) if target else running.files.below(f"savepoints/{stop}")
+    CheckpointRequests(running.files).ask(stop, target=place.url if target else None)
+    running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
+    if whole:
+        export(running.files, CheckpointId(1), place, request=stop)
     monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", lambda files: False)
-    shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", "--output", "json")
+    options = ["--target", tmp_path / target] if target else []
+    shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", *options, "--output", "json")
     assert shown.exit_code == 3
     error = json.loads(shown.stdout)["error"]
-    assert (error["error"], error["evidence"]["checkpoint"]) == ("IncompleteError", 1)
+    assert error["error"] == "IncompleteError"
+    assert error["evidence"] == {"request": stop, "checkpoint": 1, "savepoint": place.url if whole else None}
+    assert (place.url if whole else "its savepoint is not whole yet") in error["exists"]
+
+
+def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
+    stop = RequestId("stop-nightly")
+    CheckpointRequests(running.files).ask(stop)
+    running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
+    export(running.files, CheckpointId(1), default_target(running.files, stop), request=RequestId("savepoint-weekly"))
+    assert cut_short(running.files, stop) == CutShort(CheckpointId(1), None)
+    assert cut_short(running.files, RequestId("savepoint-weekly")) is None
 
 
 def test_the_same_id_in_other_words_is_refused(running: UsedHome) -> None:

@@ -1,14 +1,19 @@
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
 
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.start.way_back import boot_id
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
-from tests.support.staged_pipeline import SCHEMA
+from tests.support.staged_pipeline import SCHEMA, Row, path_of
 
 
 def outlook(home: UsedHome, *options: str) -> dict[str, object]:
@@ -22,11 +27,11 @@ def fates(found: dict[str, object]) -> dict[str, str]:
     return {each["stage"]: each["fate"] for each in cast(list[dict[str, str]], found["stages"])}
 
 
-def savepoint_of(home: UsedHome, stages: dict[str, Any]) -> Path:
+def savepoint_of(home: UsedHome, stages: dict[str, Any], rows: Sequence[Row] = ()) -> Path:
     """A savepoint of the pipeline as it was with these stages."""
     (home.directory / "site").mkdir()
     site = SavepointSite(home.directory / "site")
-    saved(site, site.complete(graph=home.graph | {"stages": stages}))
+    saved(site, site.complete(rows, graph=home.graph | {"stages": stages}))
     return site.root / "savepoint"
 
 
@@ -42,10 +47,12 @@ def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
 
 
 def test_nothing_is_written(unused: UsedHome) -> None:
-    before = sorted(unused.directory.rglob("*"))
+    def files() -> list[Path]:  # but for what Python keeps of a module that it has compiled
+        return sorted(path for path in unused.directory.rglob("*") if "__pycache__" not in path.parts)
+
+    before = files()
     assert outlook(unused)["decision"] == "begin_incarnation"
-    after = [path for path in sorted(unused.directory.rglob("*")) if "__pycache__" not in path.parts]
-    assert after == before
+    assert files() == before
 
 
 def test_without_a_home_nothing_is_foretold(unused: UsedHome) -> None:
@@ -61,9 +68,71 @@ def test_an_interrupted_round_would_be_continued(interrupted: UsedHome) -> None:
     assert fates(found) == {"hourly": "continues", "daily": "continues"}
 
 
+def unbounded(home: UsedHome) -> UsedHome:
+    """The home, of which the pipeline's input goes on."""
+    Path(home.entry).write_text(FLIGHTS.replace("bounded=True", 'bounded=False, watermark_delay="1 hour"'))
+    home.graph = load_pipeline(home.entry).graph().describe()
+    return home
+
+
+@pytest.mark.parametrize(
+    ("boot", "present", "options", "why"),
+    [
+        (boot_id(), True, [], None),
+        (boot_id(), False, [], "it is gone"),
+        ("another", True, [], "its host was started again since, or it was another one's"),
+        (boot_id(), True, ["--state-partitions", "8"], "its state is to be in 8 partitions"),
+    ],
+    ids=["in place", "gone", "host went down", "other partitions"],
+)
+@pytest.mark.parametrize("taken", [True, False], ids=["a checkpoint", "none yet"])
+def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoint(
+    unused: UsedHome, boot: str | None, present: bool, options: list[str], why: str | None, taken: bool
+) -> None:
+    home = unbounded(unused)
+    home.begin(boot=boot)
+    for stage in ("hourly", "daily"):
+        home.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    if taken:
+        home.complete(drained=False, checkpoint_kind=CheckpointKind.PERIODIC, publish=Publish.EVERY_CHECKPOINT)
+    if not present:
+        home.files.delete("work/work")
+    found = outlook(home, *options)
+    head = 1 if taken else None
+    assert (found["decision"], found["checkpoint"], found["in_place"], found["why_not_in_place"]) == (
+        "continue", head, why is None, why,
+    )  # fmt: skip
+    told = spark_jobs("validate", home.entry, *home.params, "--home", home.url, *options).stdout
+    if why is None:
+        assert "It would go on in place: nothing that is staged would be computed again." in told
+    else:
+        rebuilt = "A new one would be built from checkpoint 1," if taken else "a new one would begin empty,"
+        assert f"would not be continued: {why}." in told
+        assert rebuilt in told
+
+
+def test_a_pipeline_of_rounds_would_go_on_in_place_or_not_at_all(interrupted: UsedHome) -> None:
+    interrupted.complete(drained=False)
+    for stage in ("hourly", "daily"):
+        interrupted.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    found = outlook(interrupted)
+    assert (found["in_place"], found["checkpoint"]) == (True, 1)
+    other = ["validate", interrupted.entry, *interrupted.params, "--home", interrupted.url]
+    refused = spark_jobs(*other, "--state-partitions", "8")
+    assert "cannot be brought into 8 partitions" in refused.stderr
+    interrupted.files.delete("work/work")
+    refused = spark_jobs(*other)
+    assert refused.exit_code == 2
+    assert "has lost the state of stage" in refused.stderr
+
+
+def test_a_start_that_continues_nothing_is_in_no_place(unused: UsedHome) -> None:
+    assert outlook(unused)["in_place"] is None
+
+
 def test_a_drained_pipeline_would_do_nothing(drained: UsedHome) -> None:
     found = outlook(drained)
-    assert (found["decision"], found["checkpoint"]) == ("answer", 1)
+    assert (found["decision"], found["checkpoint"], found["in_place"]) == ("answer", 1, None)
     assert "drained" in str(found["explanation"])
 
 
@@ -74,6 +143,8 @@ def test_a_run_that_has_its_answer_would_be_given_it_again(interrupted: UsedHome
 
 def test_after_a_suspended_round_the_next_one_would_begin(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
+    for stage in ("hourly", "daily"):
+        interrupted.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
     found = outlook(interrupted)
     assert (found["decision"], found["round"], found["checkpoint"]) == ("begin", 2, 1)
 
@@ -139,6 +210,31 @@ def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> No
     ).stdout
     assert "begin round 1 with the savepoint" in shown
     assert "starts empty" in shown
+
+
+def test_rows_of_a_savepoint_that_a_start_with_other_tables_would_leave_behind_are_counted(unused: UsedHome) -> None:
+    savepoint = savepoint_of(unused, unused.graph["stages"], rows=[(1, "a"), (2, "b")])
+    told = str(outlook(unused, "--restore", str(savepoint))["explanation"])
+    assert told.endswith(
+        "2 rows of sink hourly were staged and not known to be public when it was taken: they would stay behind."
+    )
+
+
+def test_a_savepoint_whose_table_has_rows_of_after_it_is_refused_as_by_a_start(unused: UsedHome) -> None:
+    (unused.directory / "site").mkdir()
+    site = SavepointSite(unused.directory / "site")
+    savepoint = saved(site, site.complete([(1, "a")], graph=unused.graph)).files.url
+    warehouse = ["--param", f"warehouse={path_of(site.table).parent}"]
+    options = [unused.entry, *warehouse, "--home", unused.url, "--restore", savepoint]
+    publish(site.home, by_policy=True)
+    assert spark_jobs("validate", *options).exit_code == 0
+    site.complete([(2, "b")], graph=unused.graph)
+    publish(site.home, by_policy=True)
+    refused = spark_jobs("validate", *options)
+    assert refused.exit_code == 2
+    assert "and they would be computed again" in " ".join(refused.stderr.split())
+    assert spark_jobs("validate", *options, "--on-rewind", "keep").exit_code == 0
+    assert unused.files.names("") == []
 
 
 def test_what_cannot_go_on_is_refused_with_the_reason(unused: UsedHome) -> None:

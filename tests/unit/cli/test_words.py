@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.cli import words
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
-from spark_jobs.runtime.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
+from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs, newest_of
-from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
 from spark_jobs.protocol.errors import ConflictError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, IncarnationId
 from spark_jobs.storage.local import LocalFiles
@@ -28,36 +27,77 @@ def test_only_the_newest_attempts_keep_their_logs(tmp_path: Path) -> None:
     assert files.names("attempts/1") == ["owner-1.json"]
 
 
-def named(number: int, incarnation: str) -> AttemptDocument:
-    return attempt(number).model_copy(update={"incarnation": IncarnationId(incarnation)})
-
-
-def begun(*numbers: int) -> Attempts:
+def claimed(*numbers: int) -> Attempts:
     attempts = Attempts(MemoryFiles())
     for number in numbers:
         attempts.create(attempt(number))
     return attempts
 
 
-def test_an_attempt_stops_where_a_lower_one_has_begun_unseen() -> None:
-    attempts = begun(1, 2, 3)
-    attempts.check_all_seen(AttemptNumber(3), {AttemptNumber(1), AttemptNumber(2)})
-    with pytest.raises(ConflictError, match="attempt 2 began while this one was starting"):
-        attempts.check_all_seen(AttemptNumber(3), {AttemptNumber(1)})
+def begun(*numbers: int) -> Attempts:
+    attempts = Attempts(MemoryFiles())
+    for number in numbers:
+        attempts.begin(attempt(number), attempts.numbers())
+    return attempts
 
 
-def test_a_higher_attempt_is_no_reason_that_something_was_unseen_but_fences() -> None:
+def test_an_attempt_begins_after_those_that_it_knows_of() -> None:
     attempts = begun(1, 2)
-    attempts.check_all_seen(AttemptNumber(1), set())
+    attempts.begin(attempt(3), {AttemptNumber(1), AttemptNumber(2)})
+    assert [each.attempt for each in attempts.begun()] == [1, 2, 3]
+
+
+def test_an_attempt_does_not_begin_where_a_lower_one_has_begun_unseen() -> None:
+    attempts = begun(1, 2)
+    with pytest.raises(ConflictError, match="attempt 2 began while this one was starting"):
+        attempts.begin(attempt(3), {AttemptNumber(1)})
+    assert [each.attempt for each in attempts.begun()] == [1, 2]
+
+
+def test_an_attempt_that_has_claimed_its_number_and_not_begun_is_in_nobodys_way() -> None:
+    attempts = claimed(1)
+    attempts.begin(attempt(2), set())
+    assert [each.attempt for each in attempts.begun()] == [2]
+
+
+def test_an_attempt_that_comes_after_a_higher_one_is_fenced_and_what_it_names_does_not_count() -> None:
+    attempts = begun(2)
+    late = attempt(1).model_copy(update={"incarnation": IncarnationId("another")})
     with pytest.raises(FencedError):
-        attempts.check_live(AttemptNumber(1))
+        attempts.begin(late, set())
+    assert [each.attempt for each in attempts.begun()] == [2]
+    assert attempts.numbers() == [1, 2]
 
 
-def test_the_last_attempt_of_the_incarnation_that_was_begun_last_is_continued() -> None:
-    line = [named(1, "one"), named(2, "one"), named(4, "two"), named(5, "two")]
-    assert newest_of(line[:2]).attempt == 2
-    assert newest_of(line).attempt == 5
+class Overtaken(MemoryFiles):
+    """A higher attempt, which knows of none, begins right before attempt 1 says that it has begun, or right after."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self.before = before
+        self.outcome: Exception | None = None
+
+    def create(self, path: str, data: bytes) -> None:
+        at = path == "attempts/1/begun.json"
+        if at and self.before:
+            self.overtake()
+        super().create(path, data)
+        if at and not self.before:
+            self.overtake()
+
+    def overtake(self) -> None:
+        try:
+            Attempts(self).begin(attempt(2), set())
+        except ConflictError as error:
+            self.outcome = error
 
 
-def test_an_attempt_that_knew_nothing_of_the_newest_incarnation_is_not_continued() -> None:
-    assert newest_of([named(1, "one"), named(2, "two"), named(3, "one")]).attempt == 2
+@pytest.mark.parametrize("before", [True, False])
+def test_of_two_attempts_that_do_not_know_of_each_other_no_two_go_on(before: bool) -> None:
+    files = Overtaken(before=before)
+    with pytest.raises(FencedError):
+        Attempts(files).begin(attempt(1), set())
+    assert isinstance(files.outcome, ConflictError) is not before
+    assert Attempts(files).begun()[-1].attempt == (2 if before else 1), (
+        "the one that goes on; else the one that was not told of the other"
+    )

@@ -3,19 +3,22 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointRequests, request_id
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import OnEnd, RoundDocument
+from spark_jobs.protocol.documents import ErrorReport, OnEnd, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import a_manifest
 from tests.unit.control.test_channel import attempt
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -109,8 +112,46 @@ def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
 
 def test_where_all_inputs_are_bounded_nothing_is_asked(files: LocalFiles, tmp_path: Path) -> None:
     begin_round(files, True, True)
-    with holding(tmp_path / DRIVER_LOCK, "start-1"), pytest.raises(RejectedError, match="only bounded inputs"):
+    with (
+        holding(tmp_path / DRIVER_LOCK, "start-1"),
+        pytest.raises(RejectedError, match=r"only bounded inputs.*Wait for the run\."),
+    ):
         CheckpointRequests(files).ask(request_id())
+    assert files.names("requests") == []
+
+
+FAILED = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="Stage 'hourly' failed in batch 3.")
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        (None, "has ended without an answer; the next start goes on where it was."),
+        ({"error": FAILED}, "has failed: InterruptedRunError: Stage 'hourly' failed in batch 3."),
+        ({"checkpoint": CheckpointId(1)}, "has ended with checkpoint 1."),
+        ({"checkpoint": CheckpointId(2)}, "has ended with checkpoint 2, and the pipeline is drained."),
+        ({"checkpoint": CheckpointId(3)}, "has ended with checkpoint 3."),
+    ],
+    ids=["lost", "failed", "suspended", "drained", "unreadable"],
+)
+@pytest.mark.parametrize("wanted", Wanted)
+def test_where_a_run_of_bounded_inputs_has_ended_whoever_asks_is_told_with_what(
+    files: LocalFiles, ending: dict[str, Any] | None, told: str, wanted: Wanted
+) -> None:
+    begin_round(files, True, True)
+    create_document(files, "checkpoints/1/manifest.json", a_manifest(1))
+    create_document(files, "checkpoints/2/manifest.json", a_manifest(2, drained=True))
+    files.create("checkpoints/3/manifest.json", b"{")
+    if ending is not None:
+        begun = attempt(1)
+        words: dict[str, Any] = {"checkpoint": None, "sinks": {}} | ending
+        Channel(files).respond(
+            StartResponse(request=begun.request, attempt=begun.attempt, run=begun.run, answered_at=NOW, **words)
+        )
+    with pytest.raises(RejectedError, match="only bounded inputs") as refused:
+        CheckpointRequests(files).ask(request_id(wanted=wanted))
+    assert refused.value.exists == f"No run is at work: the last one, {attempt(1).run}, {told}"
+    assert "Wait for" not in refused.value.remedy
     assert files.names("requests") == []
 
 
@@ -121,12 +162,12 @@ def test_an_answer_is_given_also_after_the_driver_has_ended(files: LocalFiles, r
     assert begun_elsewhere.ask(asked) == given
 
 
-def fill(files: LocalFiles, answered: int) -> CheckpointRequests:
+def fill(files: LocalFiles, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> CheckpointRequests:
     """A home with so many answered requests, a minute apart, and an open one."""
     requests = CheckpointRequests(files)
     for number in range(answered + 1):
-        asked = request_id(f"r{number}")
-        create_document(files, f"requests/{asked}.json", CheckpointRequest(request=asked, requested_at=NOW))
+        asked = request_id(f"r{number}", wanted)
+        create_document(files, f"requests/{asked}.json", CheckpointRequest(request=asked, requested_at=NOW, wanted=wanted))
         if number < answered:
             requests.answer(response(asked, at=NOW + timedelta(minutes=number)))
     return requests
@@ -147,6 +188,22 @@ def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -
     requests.forget_old(NOW + timedelta(minutes=70))
     assert requests.answer_of(request_id("r9")) is None
     assert requests.answer_of(request_id("r10")) is not None
+
+
+@pytest.mark.parametrize("wanted", [Wanted.STOP, Wanted.SAVEPOINT])
+def test_a_stop_or_a_savepoint_that_is_repeated_years_later_gets_its_answer_and_asks_nothing(
+    running: CheckpointRequests, files: LocalFiles, wanted: Wanted
+) -> None:
+    fill(files, ANSWERS_KEPT + 20, wanted)
+    fill(files, ANSWERS_KEPT + 20)
+    first = request_id("r0", wanted)
+    given = running.answer_of(first)
+    running.forget_old(NOW + timedelta(days=1000))
+    assert len(files.names("responses")) == 2 * ANSWERS_KEPT + 20
+    asked = files.names("requests")
+    assert given is not None
+    assert running.ask(first) == given
+    assert files.names("requests") == asked
 
 
 def test_what_is_asked_for_is_read_as_it_was_written(running: CheckpointRequests) -> None:
@@ -178,8 +235,12 @@ def test_a_torn_stop_is_one_without_a_drain(files: LocalFiles) -> None:
 def test_who_asks_a_pipeline_that_was_stopped_is_told_by_whom(files: LocalFiles) -> None:
     begin_round(files, False)
     requests = CheckpointRequests(files)
-    requests.answer(response(request_id("nightly", Wanted.STOP)).model_copy(update={"savepoint": "file:///savepoints/nightly"}))
+    stop = request_id("nightly", Wanted.STOP)
+    requests.answer(response(stop, checkpoint=2).model_copy(update={"savepoint": "file:///savepoints/nightly"}))
+    create_document(files, "checkpoints/1/manifest.json", a_manifest(1))
+    create_document(files, "checkpoints/2/manifest.json", a_manifest(2, request=stop))
+    files.create("checkpoints/3/actions.json", b"of a try that has failed")
     with pytest.raises(
-        RejectedError, match="stop-nightly has stopped it at checkpoint 1; its savepoint is file:///savepoints/nightly"
+        RejectedError, match="stop-nightly has stopped it at checkpoint 2; its savepoint is file:///savepoints/nightly"
     ):
         requests.ask(request_id("again", Wanted.STOP))

@@ -12,9 +12,10 @@ from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import RestoreFrom, StartRequest
 from spark_jobs.protocol.ids import IncarnationId, RequestId, RunId
 from spark_jobs.storage.files import Files, create_document
+from spark_jobs.storage.open import open_place
 from tests.support.staged_pipeline import NOW, a_manifest
 from tests.support.systems import quick
-from tests.unit.runtime.test_decision import attempt
+from tests.unit.runtime.start.test_decision import attempt
 
 
 @pytest.fixture
@@ -48,10 +49,28 @@ def test_a_request_that_is_made_for_it_and_open(home: Files, savepoint: Files) -
     assert needed_by(home, savepoint) == []
 
 
+def test_a_place_in_an_object_store_is_the_same_however_it_is_spelled(home: Files) -> None:
+    asks(home, "s3://bucket/savepoints/a")
+    assert len(needed_by(home, open_place("s3a://bucket/savepoints/a/"))) == 1
+    assert needed_by(home, open_place("s3://bucket/savepoints/b")) == []
+
+
 def test_and_by_default_that_is_below_the_home(home: Files) -> None:
     asks(home, None)
     assert len(needed_by(home, home.below("savepoints/stop-a"))) == 1
     assert needed_by(home, home.below("savepoints/stop-b")) == []
+
+
+@pytest.mark.parametrize("link_is_asked_for", [True, False])
+def test_a_savepoint_that_is_reached_through_a_symbolic_link_is_the_same(
+    home: Files, savepoint: Files, tmp_path: Path, link_is_asked_for: bool
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    through_link = quick(tmp_path / "link/savepoint")
+    asked, disposed = (through_link, savepoint) if link_is_asked_for else (savepoint, through_link)
+    asks(home, asked.url)
+    starts_from(home, asked)
+    assert needed_by(home, disposed) == ["stop-a, which is not answered yet", "start-1, which no driver has begun to answer"]
 
 
 def test_a_start_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Files) -> None:

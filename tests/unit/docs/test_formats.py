@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 
 from spark_jobs.protocol import (
+    begun_attempt,
     checkpoint_requests,
     checkpointing,
     documents,
@@ -28,7 +29,18 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", d
 
 
 def models() -> list[type[Part]]:
-    modules = (documents, history, ownership, checkpointing, checkpoint_requests, pins, restart_settings, stage_cut, savepoint)
+    modules = (
+        documents,
+        begun_attempt,
+        history,
+        ownership,
+        checkpointing,
+        checkpoint_requests,
+        pins,
+        restart_settings,
+        stage_cut,
+        savepoint,
+    )
     found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))
     found = [each for each in found if issubclass(each, Part)]
     return [each for each in found if each not in (Part, Document)]

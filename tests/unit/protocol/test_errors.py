@@ -30,8 +30,10 @@ DECISIONS = {
     "AccessDeniedError": (Retry.NEVER, ExitCode.REFUSED),
     "NotFoundError": (Retry.NEVER, ExitCode.FAILED),
     "DeadlineExceededError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "CheckpointDeclinedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "InterruptedRunError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RunCancelledError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "SparkJobFailedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }

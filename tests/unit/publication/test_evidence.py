@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName
 from spark_jobs.publication import evidence
 from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.evidence import consistent_versions, published_checkpoints, version_with
+from spark_jobs.publication.evidence import before_closing, consistent_versions, published_checkpoints, version_with
 from spark_jobs.publication.pending import CLOSED, pending_lines
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
@@ -126,6 +126,18 @@ def test_where_the_log_was_cleaned_the_first_version_that_can_still_be_read_is_f
     for path in sorted((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))[:5]:
         path.unlink()
     assert version_with(manifest.sinks[HOURLY], CheckpointId(1)) == 4
+
+
+def test_what_a_closed_line_had_published_is_read_from_the_version_before(pipeline: StagedPipeline) -> None:
+    app = pipeline.checkpoint({HOURLY: [(1, "a")]}).sinks[HOURLY].app
+    publish(pipeline.files)
+    foreign_append(pipeline, times=3)
+    still_open = open_table(pipeline.tables[HOURLY])
+    assert before_closing(still_open, app) is still_open
+    pipeline.close(HOURLY, app, CheckpointId(1))
+    foreign_append(pipeline, times=3)
+    before = before_closing(open_table(pipeline.tables[HOURLY]), app)
+    assert (before.facts.version, before.transaction_version(app)) == (4, 1)
 
 
 def test_looking_for_a_version_opens_few_of_them(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:

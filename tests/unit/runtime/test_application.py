@@ -1,6 +1,7 @@
 """Whether an attempt begins at all: decided before Spark starts, and once more after it has. No JVM is started."""
 
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,45 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.owners import Owners
+from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import AttemptDocument, RunState, StartRequest, StartResponse, Status, WorkDirectory
-from spark_jobs.protocol.errors import FencedError, InterruptedRunError, InvalidPipelineError, RunCancelledError
-from spark_jobs.protocol.ids import IncarnationId, PipelineName, RoundNumber, RunId, WorkDirectoryId
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    OnEnd,
+    OnRewind,
+    Publish,
+    RoundDocument,
+    RunState,
+    StartRequest,
+    StartResponse,
+    Status,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import (
+    FencedError,
+    InterruptedRunError,
+    InvalidPipelineError,
+    NotFoundError,
+    RejectedError,
+    RunCancelledError,
+)
+from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName, WorkDirectoryId
+from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.launch import launch_requested
+from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
+from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
+from tests.support.state_site import cut
 
 
 class SparkStartedError(Exception):
@@ -39,23 +68,24 @@ class Home:
         parameters = {"events": "/e", "warehouse": "/w"}
         self.request: StartRequest = self.channel.request_start(RunId("a task"), parameters=parameters)
 
-    def begun(self, host: str, heard: datetime) -> None:
+    def begun(self, host: str, heard: datetime, incarnation: str = "i") -> None:
         """A driver has begun the attempt, and was heard from."""
         work = WorkDirectory(id=WorkDirectoryId("w"), path="work/w", host=host)
-        self.channel.attempts.create(
+        self.channel.attempts.begin(
             AttemptDocument(
                 attempt=self.request.attempt,
                 request=self.request.request,
                 run=self.request.run,
                 round=RoundNumber(1),
-                incarnation=IncarnationId("i"),
+                incarnation=IncarnationId(incarnation),
                 restored_from=None,
                 work_directory=work,
                 host=host,
                 process=1,
                 started_at=heard,
                 versions={},
-            )
+            ),
+            known=self.channel.attempts.numbers(),
         )
         running = Status(attempt=self.request.attempt, run=self.request.run, state=RunState.RUNNING, updated_at=heard, stages={})
         write_status(self.files, running)
@@ -137,3 +167,166 @@ def test_a_run_whose_request_another_driver_has_answered_with_an_error_has_faile
     monkeypatch.setattr(Application, "_run", run)
     with pytest.raises(InvalidPipelineError, match="The other driver cannot run it"):
         launch_requested(small_pipeline.pipeline, home.files, home.request.request, no_spark)
+
+
+class StoppedHome(Home):
+    """A home in which a stop has its checkpoint, and is neither public nor answered."""
+
+    def __init__(self, directory: Path, *, drained: bool = True, run: RunId | None = None, **begun: Any) -> None:
+        super().__init__(directory)
+        if begun:
+            self.channel.respond_failure(self.request, InterruptedRunError("It has not begun in time."))
+            self.request = self.channel.request_start(self.request.run, parameters=self.request.parameters, **begun)
+        (directory / "warehouse").mkdir()
+        self.begun(socket.gethostname(), datetime.now(UTC))
+        self.channel.respond_failure(self.request, InterruptedRunError("Its host went down."))
+        self.stop = CheckpointRequest(request=RequestId("stop-it"), requested_at=NOW, wanted=Wanted.STOP)
+        create_document(self.files, f"requests/{self.stop.request}.json", self.stop)
+        self.staged = StagedPipeline(self.files, directory / "warehouse")
+        self.table = path_of(self.staged.make_table())
+        self.head = self.staged.checkpoint(
+            {HOURLY: [(1, "a")]},
+            publish=Publish.EVERY_CHECKPOINT,
+            request=self.stop.request,
+            checkpoint_kind=CheckpointKind.STOP,
+            incarnation=IncarnationId("i"),
+            round=RoundNumber(1),
+            run=run or self.request.run,
+            drained=drained,
+        )
+
+    def start_again(self, run: str = "b task", **how: Any) -> None:
+        self.request = self.channel.request_start(RunId(run), parameters=self.request.parameters, **how)
+        self.launch()
+
+    def answer(self) -> CheckpointResponse | None:
+        return CheckpointRequests(self.files).answer_of(self.stop.request)
+
+
+def vacuum(home: StoppedHome) -> None:
+    for path in home.table.rglob("part-*.parquet"):
+        path.unlink()
+
+
+def drop(home: StoppedHome) -> None:
+    home.table.rename(home.table.with_name("dropped"))
+
+
+@pytest.mark.parametrize("spoil", [vacuum, drop])
+def test_a_stop_that_can_never_become_public_bars_a_start_that_goes_on_from_it_and_no_fresh_one(
+    tmp_path: Path, spoil: Callable[[StoppedHome], None]
+) -> None:
+    home = StoppedHome(tmp_path)
+    spoil(home)
+    with pytest.raises(NotFoundError):
+        home.start_again()
+    assert home.answer() is None, "it may be mended yet"
+    with pytest.raises(InterruptedRunError, match="SparkStartedError"):
+        home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
+    answer = home.answer()
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "NotFoundError"
+
+
+def test_a_fresh_start_finishes_a_stop_that_can_become_public(tmp_path: Path) -> None:
+    home = StoppedHome(tmp_path)
+    with pytest.raises(InterruptedRunError, match="SparkStartedError"):
+        home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
+    answer = home.answer()
+    assert answer is not None
+    assert (answer.checkpoint, home.staged.rows(HOURLY)) == (home.head.checkpoint, [(1, "a")])
+
+
+def test_who_has_asked_for_a_savepoint_before_a_stop_that_was_cut_short_is_answered_with_it(tmp_path: Path) -> None:
+    home = StoppedHome(tmp_path)
+    target = open_files(str(tmp_path / "savepoint"))
+    request = home.stop.model_copy(
+        update={"request": RequestId("savepoint-before"), "wanted": Wanted.SAVEPOINT, "target": target.url}
+    )
+    create_document(home.files, f"requests/{request.request}.json", request)
+    export(home.files, home.head.checkpoint, target, request=request.request)  # killed right after it
+    with pytest.raises(RejectedError, match="was drained by"):
+        home.start_again()
+    answer = CheckpointRequests(home.files).answer_of(request.request)
+    assert answer is not None
+    assert (answer.checkpoint, answer.savepoint) == (home.head.checkpoint, target.url)
+
+
+def test_a_fresh_start_that_is_refused_leaves_a_stop_open_that_can_never_become_public(tmp_path: Path) -> None:
+    home = StoppedHome(tmp_path)
+    publish(home.files, by_policy=True)
+    home.staged.checkpoint({HOURLY: [(2, "b")]}, request=home.stop.request, checkpoint_kind=CheckpointKind.STOP, drained=True)
+    vacuum(home)
+    with pytest.raises(RejectedError, match="would compute again what is public"):
+        home.start_again(fresh=True)
+    assert home.answer() is None
+
+
+def test_a_run_that_began_afresh_and_is_repeated_does_not_abandon_a_stop_since_then(tmp_path: Path) -> None:
+    anew: dict[str, Any] = {"fresh": True, "on_rewind": OnRewind.KEEP}
+    home = StoppedHome(tmp_path, drained=False, run=RunId("b task"), **anew)
+    vacuum(home)
+    with pytest.raises(NotFoundError):
+        home.start_again("a task", **anew)
+    assert home.answer() is None
+
+
+def test_a_stopped_run_gets_its_answer_again_where_another_one_has_begun_anew_and_has_no_checkpoint_yet(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.begun(socket.gethostname(), datetime.now(UTC))
+    head = StagedPipeline(home.files, tmp_path).checkpoint(
+        {}, checkpoint_kind=CheckpointKind.STOP, incarnation=IncarnationId("i"), run=home.request.run
+    )
+    stopped, given = (
+        home.request,
+        StartResponse(
+            request=home.request.request,
+            attempt=home.request.attempt,
+            run=home.request.run,
+            checkpoint=head.checkpoint,
+            sinks={},
+            answered_at=NOW,
+        ),
+    )
+    home.channel.respond(given)
+    home.request = home.channel.request_start(RunId("b task"), parameters=stopped.parameters, fresh=True)
+    home.begun(socket.gethostname(), datetime.now(UTC), incarnation="j")
+    home.channel.respond_failure(home.request, InterruptedRunError("Its host went down."))
+    again = home.channel.request_start(stopped.run, parameters=stopped.parameters)
+    assert launch_requested(small_pipeline.pipeline, home.files, again.request, no_spark).checkpoint == head.checkpoint
+    assert home.channel.attempts.numbers() == [stopped.attempt, home.request.attempt]
+
+
+def test_a_suspended_pipeline_whose_state_is_gone_is_refused_before_it_reads_its_inputs_from_their_beginning(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    home.begun(socket.gethostname(), datetime.now(UTC))
+    graph = small_pipeline.pipeline.graph().describe()
+    Rounds(home.files).begin(
+        RoundDocument(
+            round=RoundNumber(1),
+            run=home.request.run,
+            incarnation=IncarnationId("i"),
+            on_end=OnEnd.SUSPEND,
+            publish=None,
+            parameters=home.request.parameters,
+            graph=graph,
+            begun_at=NOW,
+        )
+    )
+    head = StagedPipeline(home.files, tmp_path).checkpoint(
+        {}, incarnation=IncarnationId("i"), run=home.request.run, graph=graph, stages={StageName("hourly"): cut(2, ())}
+    )
+    commits = "work/w/stages/hourly/checkpoint/commits"
+    home.files.create(f"{commits}/1", b"")  # where it was is a matter of numbers: a part of it may be left
+    home.request = home.channel.request_start(RunId("b task"), parameters=home.request.parameters)
+    with pytest.raises(RejectedError, match="has lost the state of stage 'hourly'") as refused:
+        home.launch()
+    expected = {"checkpoint": head.checkpoint, "stage": "hourly", "expected": 2, "found": 1}
+    assert expected.items() <= refused.value.evidence.items()
+    home.files.create(f"{commits}/2", b"")
+    home.request = home.channel.request_start(RunId("c task"), parameters=home.request.parameters)
+    with pytest.raises(InterruptedRunError, match="SparkStartedError"):
+        home.launch()

@@ -154,7 +154,7 @@ def test_a_writer_whose_unfinished_file_was_removed_is_told_to_look_again(tmp_pa
         files.replace("a", b"ours")
     (tmp_path / "source").write_bytes(b"ours")
     with pytest.raises(ConflictError, match="at the same time"):
-        files.copy(tmp_path / "source", "a")
+        files.copy(files, "source", "a")
     assert files.names("") == ["source"]
 
 

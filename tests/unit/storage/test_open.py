@@ -1,5 +1,6 @@
 """What a user may write down as a home, and what is refused."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import check_create_if_absent, open_files
+from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 from tests.support.systems import FaultSystem
 
 
@@ -127,3 +128,56 @@ def test_a_store_that_does_not_hold_the_promise_is_refused_and_left_clean(tmp_pa
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         check_create_if_absent(LocalFiles(tmp_path / "home", FaultSystem(0, lasting=True)))
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a/b", "s3a://bucket/a/b", "S3://bucket/a/b/"])
+def test_a_place_may_be_in_an_object_store(url: str) -> None:
+    assert open_place(url).url == "s3://bucket/a/b"
+    assert open_place(url).below("c").url == "s3://bucket/a/b/c"
+
+
+def test_a_place_may_be_a_whole_bucket() -> None:
+    assert open_place("s3a://bucket/").url == "s3://bucket"
+    assert open_place("s3://bucket").below("a").url == "s3://bucket/a"
+
+
+@pytest.mark.parametrize("url", ["/data/my flights", "file:///data/my%20flights"])
+def test_a_place_may_be_a_directory(url: str) -> None:
+    assert open_place(url).url == "file:///data/my flights"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3:", "s3://", "s3:/bucket/a", "s3://bucket//a", "s3://bucket/a//b", "s3://b_d/a"),
+        *("s3://bucket/a/../b", "s3://bucket/.", "s3://bucket/a?versionId=1", "s3://bucket/a%2Fb", "s3://bucket/a#b", "gs://b/a"),
+    ],
+)
+def test_another_place_in_an_object_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_place(url)
+    assert refused.value.remedy
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_place("s3://AKIDTESTS:hunter-twelve@bucket/a")
+    assert "hunter" not in f"{refused.value}{refused.value.evidence}"
+
+
+def test_without_the_package_an_object_store_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "spark_jobs.storage.object_store", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingRequirementError, match="obstore is not installed") as refused:
+        open_place("s3://bucket/a")
+    assert "[s3]" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:hid/den@bucket/x", "s3a://AKIA:hidden@bucket/x", "s3n://AKIA:hid/den@bucket/x", "gs://a:hidden@b"]
+)
+@pytest.mark.parametrize("open_", [open_files, open_place])
+def test_credentials_in_a_url_are_not_shown(open_: Callable[[str], Files], url: str) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        open_(url)
+    assert "hid" not in f"{refused.value} {refused.value.evidence}"

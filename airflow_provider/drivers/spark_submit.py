@@ -1,0 +1,354 @@
+"""Drivers that ``spark-submit`` starts: the master of a Spark connection, and the command as the Spark provider builds it.
+
+Only the command is the provider's. Who waits, what counts as success and how a driver is ended do not depend on it: a driver is known by
+its home, wherever it runs.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+
+import spark_jobs
+from airflow_provider.drivers.keytabs import keytab_file
+from airflow_provider.settings import Settings
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
+from spark_jobs.protocol.ids import RequestId
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Of the versions that the extra ``spark`` installs."""
+_SPARK = "4.2"
+_DELTA = re.compile(r"io[.]delta:delta-spark_")
+_PACKAGES = "spark.jars.packages"
+_DEPLOY_MODE = "spark.submit.deployMode"
+_UPLOAD_PATH = "spark.kubernetes.file.upload.path"
+_PARAMETER = "SPARK_JOBS_PARAM_"
+_SECRET_REFERENCE = "spark.kubernetes.driver.secretKeyRef."
+_PROBE_TIMEOUT_S = 60.0
+
+_HOST = r"(?:[^\s/@:,\[\]]+|\[[0-9A-Fa-f:.]+\])"
+_LOCAL = re.compile(r"local(?:\[(?:\*|[1-9]\d*)(?:\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]")
+_STANDALONE = re.compile(rf"spark://{_HOST}:\d+(?:,{_HOST}:\d+)*")
+
+
+class MasterKind(StrEnum):
+    """Who gives a driver its executors."""
+
+    LOCAL = "local"
+    STANDALONE = "standalone"
+    YARN = "YARN"
+    KUBERNETES = "Kubernetes"
+
+
+class DeployMode(StrEnum):
+    """Where a driver runs."""
+
+    CLIENT = "client"
+    """In the process tree of ``spark-submit``, on this host."""
+    CLUSTER = "cluster"
+    """Where the cluster puts it."""
+
+
+def parse_master(master: str) -> MasterKind:
+    """The kind of a Spark master, by its whole address.
+
+    Raises:
+        InvalidParameterError: It is none that Spark knows.
+    """
+    if _LOCAL.fullmatch(master):
+        return MasterKind.LOCAL
+    if _STANDALONE.fullmatch(master):
+        return MasterKind.STANDALONE
+    if master == "yarn":
+        return MasterKind.YARN
+    if master.startswith("k8s://") and _is_kubernetes_address(master.removeprefix("k8s://")):
+        return MasterKind.KUBERNETES
+    raise InvalidParameterError(
+        f"{master!r} is not the address of a Spark master.",
+        safe="No driver was started.",
+        remedy="Write local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT as the host of the Spark connection.",
+        master=master,
+    )
+
+
+def _is_kubernetes_address(address: str) -> bool:
+    try:
+        parts = urlsplit(address if "://" in address else f"https://{address}")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+class _CommandBuilder(SparkSubmitHook):
+    """The provider's command builder, which is told what it would find out by itself.
+
+    Without a connection it takes the master ``yarn``; so it is given the one that was looked up. And it knows kinds of masters by words
+    anywhere in an address.
+    """
+
+    def __init__(self, connection: Connection, **arguments: Any) -> None:
+        self._given = connection
+        super().__init__(**arguments)
+
+    def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]  # a class method, called on the instance only
+        return self._given
+
+    def _resolve_connection(self) -> dict[str, Any]:
+        resolved: dict[str, Any] = super()._resolve_connection()
+        self.master: str = resolved["master"]
+        self.deploy_mode: str | None = resolved["deploy_mode"]
+        self.binary: str = resolved["spark_binary"] or "spark-submit"
+        return resolved | {"master": "", "spark_binary": self.binary}
+
+    def command(self, kind: MasterKind, program: str, application: str) -> list[str]:
+        self._connection["master"], self._is_kubernetes = self.master, kind is MasterKind.KUBERNETES
+        built: list[str] = self._build_spark_submit_command(application)
+        return [program, *built[1:]]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How drivers are submitted through one Spark connection, checked."""
+
+    connection: Connection = field(repr=False)
+    master: str
+    kind: MasterKind
+    deploy_mode: DeployMode
+    program: str
+    """``spark-submit``, where it was found."""
+    python: str
+    """Of a driver on this host."""
+    application: str
+    """What ``spark-submit`` runs: ``spark_jobs/main.py``, here or where the cluster finds it."""
+    conf: Mapping[str, str]
+    keytab: str | None
+
+    @property
+    def driver_is_here(self) -> bool:
+        """Whether the driver belongs to the process tree of ``spark-submit``."""
+        return self.deploy_mode is DeployMode.CLIENT
+
+    def command(self, *, entry: str, home: str, request: RequestId) -> list[str]:
+        """The arguments that start the driver for a request; without secrets."""
+        builder = _CommandBuilder(
+            self.connection,
+            conf=dict(self.conf),
+            name=self.conf.get("spark.app.name", f"{Path(home).name} {request}"),
+            deploy_mode=self.deploy_mode.value,
+            keytab=self.keytab,
+            application_args=[entry, "--home", home, "--request", request],
+        )
+        return builder.command(self.kind, self.program, self.application)
+
+    def environment(self) -> dict[str, str]:
+        """What ``spark-submit`` is given beside this process's environment."""
+        chosen = any(key in self.conf for key in ("spark.pyspark.driver.python", "spark.pyspark.python"))
+        return {"PYSPARK_DRIVER_PYTHON": self.python} if self.driver_is_here and not chosen else {}
+
+    def check_secrets(self, names: list[str]) -> None:
+        """Refuses secret parameters where a driver has another environment than ``spark-submit``.
+
+        Raises:
+            RejectedError: There are some.
+        """
+        if not names or self.driver_is_here:
+            return
+        variables = [f"{_PARAMETER}{name.upper()}" for name in names]
+        remedy = "Use deploy mode client, or have the pipeline read them where its driver runs, with a credentials provider."
+        if self.kind is MasterKind.KUBERNETES:
+            settings = ", ".join(f"{_SECRET_REFERENCE}{each}=NAME:KEY" for each in variables)
+            remedy = f"Remove them from secrets=, and have Kubernetes give them to the driver: {settings} in conf."
+        raise RejectedError(
+            f"The secret parameters {', '.join(names)} cannot be given to a driver in cluster mode: spark-submit would show them.",
+            safe="No driver was started.",
+            remedy=remedy,
+            parameters=names,
+        )
+
+
+def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
+    """How a driver is submitted, by the connection that ``settings`` names. Starts nothing.
+
+    Args:
+        settings: Of the ``stream_pipeline`` connection; names a Spark connection.
+        conf: All Spark settings of the driver.
+
+    Raises:
+        RejectedError: The Spark connection, or a setting, does not allow it.
+    """
+    assert settings.spark_conn_id is not None
+    connection = _connection(settings.spark_conn_id)
+    keytab = keytab_file(connection.extra_dejson.get("keytab"))
+    try:
+        found = _CommandBuilder(connection, keytab=keytab)
+    except (AirflowException, TypeError, ValueError) as error:
+        raise _refused(
+            settings.spark_conn_id, f"cannot be used: {error}", "Correct its extras under Admin, Connections."
+        ) from error
+    kind = parse_master(found.master)
+    left = _checked(conf)
+    mode = _deploy_mode(left.pop(_DEPLOY_MODE, "") or found.deploy_mode or DeployMode.CLIENT.value, kind)
+    if mode is DeployMode.CLIENT:
+        settings.check_python()
+    return Submission(
+        connection=connection,
+        master=found.master,
+        kind=kind,
+        deploy_mode=mode,
+        program=_program(found.binary, settings.python),
+        python=settings.python,
+        application=_application(settings, kind, mode, left),
+        conf=_defaults(kind, mode) | left | _delta(left),
+        keytab=keytab,
+    )
+
+
+def check_spark(submission: Submission) -> str:
+    """The version of Spark that ``spark-submit`` belongs to; starts it.
+
+    Raises:
+        MissingRequirementError: It does not run, or is of a Spark that runs no pipelines.
+    """
+    try:
+        done = subprocess.run(
+            [submission.program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
+            env=dict(os.environ) | submission.environment(),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise MissingRequirementError(
+            f"{submission.program} does not run: {said[-1] if said else type(error).__name__}.",
+            remedy="Install Spark with its scripts there, with Java 17 or newer.",
+            program=submission.program,
+        ) from error
+    said = re.search(r"version (\d\S*)", done.stderr + done.stdout)
+    version = said[1] if said else "unknown"
+    if not version.startswith(f"{_SPARK}."):
+        raise MissingRequirementError(
+            f"{submission.program} is of Spark {version}; pipelines need Spark {_SPARK}.",
+            remedy=f"Install Spark {_SPARK} there, and put its bin directory first in the workers' PATH.",
+            program=submission.program,
+            found=version,
+        )
+    return version
+
+
+def _connection(conn_id: str) -> Connection:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise MissingRequirementError(
+            f"There is no Airflow connection '{conn_id}'.",
+            safe="Nothing was written.",
+            remedy=f"Create it: airflow connections add {conn_id} --conn-type spark --conn-host spark://HOST --conn-port 7077",
+            connection=conn_id,
+        ) from error
+
+
+def _checked(conf: Mapping[str, str]) -> dict[str, str]:
+    if "spark.master" in conf:
+        raise InvalidParameterError(
+            "spark.master cannot be set beside a Spark connection: the connection names the master.",
+            safe="No driver was started.",
+            remedy="Remove it from conf.",
+            setting="spark.master",
+        )
+    shown = sorted(key for key in conf if f".{_PARAMETER}" in key and not key.startswith(_SECRET_REFERENCE))
+    if shown:
+        raise InvalidParameterError(
+            f"{', '.join(shown)} would show the value of a secret parameter to everybody who sees the application.",
+            safe="No driver was started.",
+            remedy=f"On Kubernetes use {_SECRET_REFERENCE}{_PARAMETER}NAME=SECRET:KEY; elsewhere deploy mode client and secrets=.",
+            settings=shown,
+        )
+    return dict(conf)
+
+
+def _deploy_mode(mode: str, kind: MasterKind) -> DeployMode:
+    try:
+        found = DeployMode(mode)
+    except ValueError:
+        raise InvalidParameterError(
+            f"The deploy mode {mode!r} is neither client nor cluster.",
+            safe="No driver was started.",
+            remedy=f"Correct deploy-mode in the Spark connection's extras, or {_DEPLOY_MODE} in conf.",
+            deploy_mode=mode,
+        ) from None
+    if found is DeployMode.CLUSTER and kind in (MasterKind.LOCAL, MasterKind.STANDALONE):
+        why = {
+            MasterKind.LOCAL: "a local master has no cluster",
+            MasterKind.STANDALONE: "Spark runs no Python application in cluster mode on a standalone cluster",
+        }
+        raise InvalidParameterError(
+            f"Deploy mode cluster is not possible with a {kind} master: {why[kind]}.",
+            safe="No driver was started.",
+            remedy="Use deploy mode client.",
+            deploy_mode=mode,
+        )
+    return found
+
+
+def _program(binary: str, python: str) -> str:
+    """``spark-submit`` of the worker's path; where there is none, the one that came with the driver's Python."""
+    beside = os.path.dirname(shutil.which(python) or python)
+    found = shutil.which(binary) or shutil.which(binary, path=beside)
+    if found is None:
+        raise MissingRequirementError(
+            f"{binary} is not a program on this host.",
+            safe="No driver was started.",
+            remedy="Install Spark on the workers, and add its bin directory to their PATH.",
+            program=binary,
+        )
+    return os.path.abspath(found)
+
+
+def _application(settings: Settings, kind: MasterKind, mode: DeployMode, conf: Mapping[str, str]) -> str:
+    own = str(Path(spark_jobs.__file__).with_name("main.py"))
+    if mode is DeployMode.CLIENT:
+        return own
+    if settings.spark_main is None and kind is MasterKind.KUBERNETES and _UPLOAD_PATH not in conf:
+        raise MissingRequirementError(
+            "Where spark_jobs/main.py is in the driver's image is not known.",
+            safe="No driver was started.",
+            remedy="Set spark_main in the stream_pipeline connection's extras, such as local:///opt/venv/lib/python3.11/site-packages/"
+            f"spark_jobs/main.py, or {_UPLOAD_PATH} in conf.",
+        )
+    return settings.spark_main or own
+
+
+def _defaults(kind: MasterKind, mode: DeployMode) -> dict[str, str]:
+    """A submitter that waits would keep a JVM on the worker; a driver that the cluster starts again would find its attempt begun."""
+    if mode is DeployMode.CLIENT:
+        return {}
+    if kind is MasterKind.YARN:
+        return {"spark.yarn.submit.waitAppCompletion": "false", "spark.yarn.maxAppAttempts": "1"}
+    return {"spark.kubernetes.submission.waitAppCompletion": "false"}
+
+
+def _delta(conf: Mapping[str, str]) -> dict[str, str]:
+    """Delta's package beside those that are asked for. An empty list of packages says that Spark has Delta already."""
+    packages = [package.strip() for package in conf.get(_PACKAGES, DELTA_PACKAGE).split(",") if package.strip()]
+    if not packages or any(_DELTA.match(package) for package in packages):
+        return {_PACKAGES: ",".join(packages)} if packages else {}
+    return {_PACKAGES: ",".join([*packages, DELTA_PACKAGE])}
+
+
+def _refused(conn_id: str, what: str, remedy: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The Spark connection '{conn_id}' {what}", safe="No driver was started.", remedy=remedy, connection=conn_id
+    )

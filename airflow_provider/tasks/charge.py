@@ -1,0 +1,127 @@
+"""What a process of a task has in hand: the driver that it has started, and the attempt that it has taken charge of."""
+
+from typing import Any
+
+from airflow_provider.drivers.driver_log import log_last_lines
+from airflow_provider.drivers.local_driver import LocalDriver
+from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
+from spark_jobs.control.cancelling import called_off
+from spark_jobs.control.supervision import End, Restart, after_end
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    InterruptedRunError,
+    RunCancelledError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
+
+
+class Charge:
+    """The charge of one attempt in one home; empty at first.
+
+    Args:
+        hook: Reads and writes the home.
+        home: The home.
+        log: The task's.
+    """
+
+    def __init__(self, hook: StreamPipelineHook, home: str, log: Any) -> None:
+        self._hook, self._home, self._log = hook, home, log
+        self.driver: LocalDriver | None = None
+        """The one that this process has started."""
+        self.held: tuple[AttemptNumber, OwnerNumber] | None = None
+        """The attempt, and as whom."""
+
+    def check_not_called_off(self, run: RunId) -> None:
+        """Refuses to go on with a run that somebody has cancelled.
+
+        Raises:
+            PipelineRunRefusedError: See :func:`spark_jobs.control.cancelling.called_off`.
+        """
+        cancelled = called_off(self._hook.files(self._home), run)
+        if cancelled is not None:
+            raise PipelineRunRefusedError(cancelled)
+
+    def take(self, attempt: AttemptNumber, token: str) -> None:
+        """Makes ``token`` the one who may cancel an attempt."""
+        self.held = (attempt, self._hook.take_charge(self._home, attempt, token))
+
+    def start(self, order: StartOrder) -> AttemptNumber:
+        """Asks for a run and starts a driver for it; see :meth:`StreamPipelineHook.submit`."""
+        request, driver = self._hook.submit(self._home, order)
+        self.driver = driver
+        what = "spark-submit" if driver.submits else "its driver"
+        self._log.info("Requested attempt %s; %s is process %s.", request.attempt, what, driver.pid)
+        self._log.info("Its output: %s", driver.output)
+        return request.attempt
+
+    def cancel(self, reason: str) -> None:
+        """Ends the attempt, at once where its driver is a process of this one; not what somebody else has taken charge of."""
+        if self.driver is not None and (self.held is None or self._hook.has_charge(self._home, *self.held)):
+            self.driver.stop()  # first: a home that is full takes no cancel
+        if self.held is not None:
+            self._hook.cancel(self._home, *self.held, reason)
+
+    def let_end(self, timeout_s: float) -> None:
+        """Waits for the end of a driver that has answered."""
+        if self.driver is not None and not self.driver.wait(timeout_s):
+            self._log.info("The driver, process %s, has answered and is still on its way to its end.", self.driver.pid)
+
+    def let_go(self) -> None:
+        """Leaves the driver to itself."""
+        if self.driver is not None:
+            self.driver.let_go()
+            self.driver = None
+
+    def give_up(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
+        """Sees to it that a driver that has not begun never does; one that goes on is left alone."""
+        if self._hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
+            self._hook.give_up(self._home, attempt, error, None if self.held is None else self.held[1])
+
+    def was_ended_before(self, error: StreamPipelineError) -> bool:
+        """Whether who had charge of the attempt before has ended it: then this task goes on with the next one."""
+        if self.held is None or not isinstance(error, InterruptedRunError):
+            return False
+        attempt, owner = self.held
+        if isinstance(error, RunCancelledError):
+            before = int(error.evidence.get("owner", 0)) < owner
+        else:
+            before = self._hook.ended_by_another(self._home, attempt, owner)
+        if before:
+            self._log.info("Attempt %s was cancelled by who had charge of it before; the next one begins.", attempt)
+        return before
+
+    def cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+        """That somebody else has taken charge of the attempt and has cancelled it, whatever its driver has ended with; None: nobody has."""
+        if self.held is None or isinstance(error, DeadlineExceededError | StorageError):
+            return None
+        attempt, owner = self.held
+        newest, asked = self._hook.owner_and_cancel(self._home, attempt)
+        if newest is None or asked is None or newest.owner <= owner:
+            return None
+        if isinstance(error, RunCancelledError):
+            return error
+        return RunCancelledError(
+            f"Attempt {attempt} was cancelled: {asked.reason}.",
+            exists=f"It has ended with {type(error).__name__}: {error.failed}",
+            safe="Completed checkpoints, and what was published, stay.",
+            remedy="Run it again, or clear the task, to go on from there.",
+            attempt=attempt,
+            owner=newest.owner,
+        )
+
+    def after_end(self, error: StreamPipelineError) -> Restart | End | None:
+        """What follows from the end of the attempt; see :func:`spark_jobs.control.supervision.after_end`."""
+        if self.held is None:
+            return None
+        following = after_end(self._hook.files(self._home), *self.held, error)
+        if isinstance(following, Restart):
+            self._log.warning("Attempt %s failed; %s follows. %s", self.held[0], following, error)
+        return following
+
+    def log_driver(self, attempt: AttemptNumber) -> None:
+        """Tells in the task's log what the driver of an attempt has said last."""
+        log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))

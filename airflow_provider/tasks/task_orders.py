@@ -1,0 +1,54 @@
+"""The order that a task's arguments come to, once templates were rendered."""
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping
+from airflow_provider.spark_conf import checked_conf
+from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
+from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.ids import RunId
+
+if TYPE_CHECKING:
+    from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+
+RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions")
+"""The arguments of a task that say what it begins with."""
+LATEST = "latest"
+"""As ``restore``: no savepoint, but the newest checkpoint of the home, as where none is given."""
+
+
+def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
+    """What a task wants, checked as far as the Airflow side can. Reads and writes nothing.
+
+    Raises:
+        RejectedError: Or one of its leaves: an argument is none of its values, would show a secret, or names a place outside the roots.
+    """
+    refuse_hidden(**{name: getattr(task, name) for name in task.template_fields})
+    return StartOrder(
+        entry=task.entry,
+        run=run,
+        parameters=mapping("parameters", task.parameters),
+        on_end=choice("on_end", task.on_end, OnEnd),
+        publish=choice("publish", task.publish, Publish),
+        fresh=task.fresh,
+        restore=_restore_from(task),
+        state_partitions=count("state_partitions", task.state_partitions),
+        on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
+        checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
+        conf=checked_conf(task, task.written_conf, task.conf),
+        secrets=task.secrets or {},
+    )
+
+
+def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
+    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "allow_dropped", "take_pending")}
+    if task.restore and task.restore != LATEST:
+        return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
+    for name in (name for name, said in allowed.items() if said):
+        raise InvalidParameterError(
+            f"{name} says something about a savepoint, and restore names none.",
+            safe="Nothing was started.",
+            remedy=f"Name the savepoint in restore=, or leave {name} out.",
+        )
+    return None

@@ -1,0 +1,79 @@
+"""How a worker waits for an attempt: as a trigger does, but with the driver's process at hand, and its task may be killed meanwhile."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider.drivers.local_driver import LocalDriver
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.waits.goals import Goal
+from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.waiting import Look, Patience, ProgressLog, Wait, Waited
+from spark_jobs.protocol.documents import StartResponse
+from spark_jobs.protocol.ids import RequestId
+
+_PROGRESS_INTERVAL_S = 10.0
+
+
+@dataclass(frozen=True)
+class WorkerWait:
+    """Waits in this process.
+
+    Args:
+        hook: Reads the home.
+        home: The home.
+        request: What is waited for.
+        driver: The driver, where this process has started it.
+        log: The task's.
+        pause: Lets time pass between two looks; raises once the task was killed.
+        check: Raises once the task was killed.
+    """
+
+    hook: StreamPipelineHook
+    home: str
+    request: RequestId
+    driver: LocalDriver | None
+    log: Any
+    pause: Callable[[], None]
+    check: Callable[[], None]
+
+    def answer(self, wait: Wait, patience: Patience, goal: Goal, until_seen_s: float | None) -> StartResponse | Waited:
+        """The answer, or why there is none yet.
+
+        Args:
+            wait: Knows what a look means.
+            patience: Knows how long a home may be away.
+            goal: Knows how far is enough.
+            until_seen_s: How long to wait for the first sign of the driver; None: until it has answered.
+
+        Raises:
+            StreamPipelineError: See :meth:`airflow_provider.waits.waiting.Wait.see`.
+        """
+        began_s, progress, driver = time.monotonic(), ProgressLog(_PROGRESS_INTERVAL_S), self.driver
+        while True:
+            look = self._look(wait, patience)
+            now_s = time.monotonic()
+            for line in progress.lines(look.status, now_s):
+                self.log.info(line)
+            answer = wait.see(look, now_s)
+            if answer is not None:
+                return answer
+            submitted = driver is not None and driver.submits and driver.exit_code is not None
+            started = look.at_work or submitted or look.ours_runs
+            if goal.is_reached(look.status, now_s, started=started):
+                return Waited.FAR_ENOUGH
+            if until_seen_s is not None and (look.at_work or submitted or now_s - began_s >= until_seen_s):
+                return Waited.SEEN
+            self.pause()
+
+    def _look(self, wait: Wait, patience: Patience) -> Look:
+        """What the home shows, once it can be read."""
+        while (look := patient_look(self._look_once, patience, self.log)) is None:
+            self.pause()
+            wait.began_anew(time.monotonic())
+        self.check()
+        return look
+
+    def _look_once(self) -> Look:
+        return self.hook.look(self.home, self.request, self.driver)

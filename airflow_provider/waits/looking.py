@@ -1,0 +1,238 @@
+"""Looks at a home through its documents: what tasks and triggers see of it."""
+
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from airflow_provider.drivers.local_driver import LocalDriver
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.waiting import FirstLook, Look, StartLimit, doing
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.cancelling import Cancelled, has_ended
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
+from spark_jobs.storage.files import Files
+
+
+def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> FirstLook:
+    """What a home shows before anything is asked; writes nothing.
+
+    Args:
+        files: The home.
+        run: Whose answer is looked for.
+        start_timeout_s: How long a driver may be on its way from a cluster's queue; None: drivers are processes of this host.
+    """
+    channel = Channel(files)
+    at_work = driver_at_work(files)  # first: a driver answers before it ends
+    live = channel.attempts.latest()
+    if live is not None and claimed_by_another(files, live.request):
+        live = None  # the driver at work is still on its way to an attempt of its own
+    answered = live is not None and channel.response(live.request) is not None
+    return FirstLook(
+        answer=channel.answer(run),
+        live=live,
+        live_answered=answered,
+        at_work=at_work,
+        starting=None if start_timeout_s is None else _starting(channel, start_timeout_s),
+    )
+
+
+def _starting(channel: Channel, start_timeout_s: float) -> StartRequest | None:
+    """The newest request while its driver is still wanted, and may still begin."""
+    request = channel.unclaimed()
+    if request is None or Owners(channel.files, request.attempt).cancelled() is not None:
+        return None
+    return request if (datetime.now(UTC) - request.requested_at).total_seconds() < start_timeout_s else None
+
+
+def start_limit(start_by: float | None, start_timeout_s: float) -> StartLimit | None:
+    """When a driver has to have begun, for a wait in this process.
+
+    Args:
+        start_by: In seconds since 1970; None: there is no such limit.
+        start_timeout_s: The time that it ends.
+    """
+    return None if start_by is None else StartLimit(monotonic_at(start_by), start_timeout_s)
+
+
+def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None = None) -> Look:
+    """What the home shows of an open request.
+
+    Args:
+        files: The home.
+        request: The start request.
+        driver: The driver, where this process has started it.
+
+    Raises:
+        NotFoundError: The home does not even have the request: it is not on this host, or is another directory than the one that was
+            asked in, such as the empty place where a file system is mounted. Its silence says nothing of the driver.
+        StorageError: It cannot be read.
+    """
+    exit_code = driver.exit_code if driver is not None else None
+    status, at_work, claimed = read_status(files), driver_at_work(files), claimed_request(files)
+    if claimed is None:
+        live = Attempts(files).latest() if at_work else None
+        at_work = at_work and (live is None or live.attempt <= int(request.removeprefix("start-")))
+    else:
+        at_work = claimed == request
+    if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
+        driver, exit_code = None, None if at_work else exit_code or None
+    answer = Channel(files).response(request)
+    if status is None and not at_work and answer is None:
+        _check_is_there(files, request)
+    return Look(
+        exit_code=exit_code,
+        ours_runs=driver is not None and exit_code is None,
+        at_work=at_work,
+        status=status if status is not None and start_request_id(status.attempt) == request else None,
+        taken_by=None if claimed in (None, request) else claimed,
+        answer=answer,
+    )
+
+
+def _check_is_there(files: Files, request: RequestId) -> None:
+    """Tells a home that is silent from one that is away."""
+    try:
+        Channel(files).request(request)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{files.url} has no {request} on {socket.gethostname()}: its file system is not mounted there, or the home was removed.",
+            safe="Nothing was started or written.",
+            remedy="Mount it there under the same path and clear the task, which then looks again. If the home is lost, begin anew: a new "
+            "run computes again what was public.",
+            home=files.url,
+            request=request,
+        ) from error
+
+
+def same_run(before: Look, now: Look) -> bool:
+    """Whether nothing has happened but heartbeats."""
+    return (before.at_work, before.answer, _news(before)) == (now.at_work, now.answer, _news(now))
+
+
+def _news(look: Look) -> object:
+    return look.status and look.status.model_dump(exclude={"updated_at"})
+
+
+ANY_CHECKPOINT = CheckpointId(0)
+"""Every checkpoint is newer."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The names of what a home has for those who wait: cheap to look at again and again."""
+
+    checkpoints: tuple[CheckpointId, ...]
+    """The numbers in use, ascending."""
+    answers: tuple[AttemptNumber, ...]
+    """Whose start requests were answered, ascending."""
+
+
+class ListingLook:
+    """Lists a home. In a home at rest a look reads two directories, however much there is; one thread at a time.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._channel, self._store = Channel(files), CheckpointStore(files)
+        self._known: frozenset[CheckpointId] = frozenset()
+
+    def __call__(self) -> Listing:
+        """What is there now."""
+        checkpoints = self._store.taken(self._known)
+        self._known = frozenset(checkpoints)
+        return Listing(tuple(checkpoints), tuple(self._channel.answered()))
+
+
+@dataclass(frozen=True)
+class WantedCheckpoint:
+    """Which checkpoint is waited for."""
+
+    final: bool
+    """Only a final one."""
+    run: RunId | None = None
+    """Only one of this run, or the one that it was answered with: another run may have finished its round."""
+    newer_than: CheckpointId = ANY_CHECKPOINT
+    """Only one with a higher number."""
+
+
+class CheckpointSearch:
+    """Searches a home for a checkpoint, and reads each document once: they never change. One thread at a time.
+
+    Args:
+        files: The home.
+        wanted: What is searched for.
+    """
+
+    def __init__(self, files: Files, wanted: WantedCheckpoint) -> None:
+        self._channel, self._store, self._wanted = Channel(files), CheckpointStore(files), wanted
+        self._unwanted: set[CheckpointId] = set()
+        self._read: set[AttemptNumber] = set()
+        self._answer: StartResponse | None = None
+
+    def find(self, listing: Listing) -> Manifest | None:
+        """The newest checkpoint that is wanted; None while there is none.
+
+        Raises:
+            StreamPipelineError: The home cannot be read, or not by this version.
+        """
+        if self._wanted.run is not None:
+            self._read_answers(listing)
+        for number in reversed(listing.checkpoints):
+            if number <= self._wanted.newer_than:
+                return None
+            if number in self._unwanted and not self._answers(number):
+                continue
+            try:
+                manifest = self._store.manifest(number)
+            except (CorruptDocumentError, NotFoundError):  # as everywhere, a corrupt one is none; one that is gone neither
+                continue
+            if self._is_wanted(manifest):
+                return manifest
+            self._unwanted.add(number)
+        return None
+
+    def _read_answers(self, listing: Listing) -> None:
+        for number in listing.answers:
+            if number not in self._read:
+                answer = self._channel.response(start_request_id(number))
+                self._read.add(number)
+                if answer is not None and answer.run == self._wanted.run:
+                    self._answer = answer
+
+    def _answers(self, number: CheckpointId) -> bool:
+        return self._answer is not None and self._answer.checkpoint == number
+
+    def _is_wanted(self, manifest: Manifest) -> bool:
+        asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
+        return asked and (manifest.checkpoint_kind is CheckpointKind.FINAL or not self._wanted.final)
+
+
+def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | None:
+    """The newest checkpoint that is wanted; None while there is none."""
+    return CheckpointSearch(files, wanted).find(ListingLook(files)())
+
+
+class EndLook(NamedTuple):
+    """What a home shows of a cancelled attempt."""
+
+    ended: bool
+    doing: str | None
+    """What the attempt at work is doing."""
+
+
+def look_for_end(files: Files, cancelled: Cancelled) -> EndLook:
+    """As :func:`~spark_jobs.control.cancelling.has_ended`, for who tells of the wait, too."""
+    if has_ended(files, cancelled):
+        return EndLook(True, None)
+    status = read_status(files)
+    return EndLook(False, doing(status) if status else None)

@@ -1,0 +1,94 @@
+"""Which checkpoints of a home have become public since somebody looked: read from the tables, for the home itself does not say it."""
+
+import re
+from dataclasses import dataclass
+
+from airflow_provider.waits.looking import Listing
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import CheckpointId, PipelineUuid, SinkName
+from spark_jobs.publication.evidence import published_checkpoints, versions_with
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+_COMMIT = re.compile(r"\d{20}\.json")
+
+
+@dataclass(frozen=True)
+class PublicCheckpoint:
+    """A checkpoint that is public in every table of its pipeline, in versions of its own."""
+
+    pipeline: PipelineUuid
+    checkpoint: CheckpointId
+    tables: dict[SinkName, tuple[str, int]]
+    """Per sink the table's URI and the Delta version right after it became public."""
+
+
+class PublicationSearch:
+    """Searches a home for checkpoints that have become public. One thread at a time.
+
+    While nothing is staged a search reads nothing; while something is, it lists the tables' logs, and opens the tables once a log has
+    grown.
+
+    Args:
+        files: The home.
+        pipeline: Whose checkpoints were seen; None: of nobody yet.
+        seen: The newest of them.
+    """
+
+    def __init__(self, files: Files, pipeline: PipelineUuid | None, seen: CheckpointId | None) -> None:
+        self._store, self._pipeline, self._seen = CheckpointStore(files), pipeline, seen
+        self._listing: Listing | None = None
+        self._newest: Manifest | None = None
+        self._looked_at: object = None
+
+    def find(self, listing: Listing) -> list[PublicCheckpoint]:
+        """Those that were not found before, oldest first; the newest one only, where nothing was seen yet.
+
+        A checkpoint that became public together with a later one is not among them: the later one stands for it.
+
+        Raises:
+            StorageError: The home or a table cannot be read.
+        """
+        if listing != self._listing:
+            self._newest = next((m for k in reversed(listing.checkpoints) if (m := self._manifest(k)) is not None), None)
+            self._listing = listing
+        newest = self._newest
+        if newest is None:
+            return []
+        if newest.pipeline != self._pipeline:  # somebody has made a new home in the place of the one that was seen
+            self._pipeline, self._seen = newest.pipeline, None
+        if self._seen is not None and newest.checkpoint <= self._seen:
+            return []
+        logs = (newest.checkpoint, *(_newest_commit(cut.table) for cut in newest.sinks.values()))
+        if logs == self._looked_at:
+            return []
+        found = self._public(newest, [k for k in listing.checkpoints if self._seen is None or k > self._seen])
+        self._looked_at = logs
+        if found:
+            self._seen = found[-1].checkpoint
+        return found
+
+    def _public(self, newest: Manifest, unseen: list[CheckpointId]) -> list[PublicCheckpoint]:
+        reached = [number or CheckpointId(0) for number in published_checkpoints(newest).values()]
+        limit = max(unseen) if CLOSED in reached else min(reached, default=0)
+        found: list[PublicCheckpoint] = []
+        for number in reversed([k for k in unseen if k <= limit]):
+            manifest = self._manifest(number)
+            if manifest is not None and (tables := versions_with(manifest)):
+                found.insert(0, PublicCheckpoint(manifest.pipeline, number, tables))
+                if self._seen is None:
+                    break
+        return found
+
+    def _manifest(self, number: CheckpointId) -> Manifest | None:
+        try:
+            return self._store.manifest(number)
+        except (CorruptDocumentError, NotFoundError):
+            return None
+
+
+def _newest_commit(table: str) -> str | None:
+    return max(filter(_COMMIT.fullmatch, open_files(table).names("_delta_log")), default=None)

@@ -1,0 +1,61 @@
+"""A request whose checkpoint is complete, and whose driver was gone before it was answered: what there is of it."""
+
+from typing import NamedTuple
+
+from spark_jobs.checkpoint.savepoint import SAVEPOINT, default_target
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.errors import IncompleteError, StreamPipelineError
+from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.storage.files import Files, read_document
+from spark_jobs.storage.open import open_place
+
+
+class CutShort(NamedTuple):
+    """What there is of a request that was not answered."""
+
+    checkpoint: CheckpointId
+    savepoint: str | None
+    """URL of its savepoint; None where it is not whole, or none was asked for."""
+
+
+def cut_short(home: Files, request: RequestId) -> CutShort | None:
+    """What there is of a request that is not answered; None where its checkpoint is not complete. Writes nothing.
+
+    Raises:
+        StorageError: The home does not answer.
+    """
+    head = CheckpointStore(home).head()
+    if head is None or head.request != request:
+        return None
+    return CutShort(head.checkpoint, _whole(home, request, head.checkpoint))
+
+
+def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) -> IncompleteError:
+    """The error that says so, and where the savepoint is."""
+    made = f"Checkpoint {found.checkpoint} is complete: it is the one that was asked for"
+    if found.savepoint is not None:
+        made += f". So is its savepoint: {found.savepoint}"
+    elif not request.startswith(Wanted.CHECKPOINT.value):
+        made += "; its savepoint is not whole yet"
+    return IncompleteError(
+        failed,
+        exists=f"{made}.",
+        safe="Nothing was lost, and nothing was published twice.",
+        remedy=remedy,
+        request=request,
+        checkpoint=found.checkpoint,
+        savepoint=found.savepoint,
+    )
+
+
+def _whole(home: Files, request: RequestId, checkpoint: CheckpointId) -> str | None:
+    """Where its savepoint is; None also where it cannot be looked at, so that the rest is told all the same."""
+    try:
+        target = read_document(home, f"requests/{request}.json", CheckpointRequest).target
+        place = open_place(target) if target else default_target(home, request)
+        found = read_document(place, SAVEPOINT, Savepoint)
+    except StreamPipelineError:
+        return None
+    return place.url if (found.request, found.checkpoint) == (request, checkpoint) else None

@@ -1,0 +1,101 @@
+"""``spark-jobs cancel``: the pipeline's driver ends at once, without a checkpoint."""
+
+import time
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import CancelAnswer
+from spark_jobs.cli.homes import heartbeats, open_home
+from spark_jobs.cli.options import EndTimeout, Home
+from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.requests import LOOK_S, TIMEOUT_S
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.cancelling import Cancelled, cancel_newest, has_ended, outcome_of, too_late
+from spark_jobs.protocol.documents import PipelineDocument
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.storage.files import Files
+
+REASON = "somebody has asked for it with spark-jobs cancel"
+
+
+def cancel(
+    home: Home,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why, for whoever supervises the pipeline.", show_default=False)
+    ] = REASON,
+    timeout: EndTimeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CancelAnswer)] = Output.TEXT,
+) -> None:
+    """End the driver that is at work, or on its way there, and wait until it has ended. No checkpoint is promised.
+
+    Nothing is lost: what was staged and what is public stays, and the next start goes on after the last batch. A restart that is due
+    later is prevented, and a task that supervises the pipeline fails without a retry. To end with a checkpoint there is stop.
+    """
+    with command(output) as terminal:
+        files, pipeline = open_home(home)
+        progress = Progress(terminal.aside, f"cancel of {pipeline.name}")
+        progress.follow(heartbeats(files))
+        with progress.shown():
+            cancelled = _ended(files, reason, timeout)
+        answer = _answer(files, pipeline, cancelled)
+        terminal.answer(answer, *_text(answer))
+
+
+def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
+    """Cancels until no restart follows any more; the attempt that was the last."""
+    token, end_s = f"spark-jobs {uuid4()}", time.monotonic() + timeout_s
+    last, cancelled = None, cancel_newest(files, token, reason)
+    if cancelled is None:
+        raise _nothing_runs(files)
+    while cancelled is not None and cancelled != last:
+        while not has_ended(files, cancelled):
+            if time.monotonic() >= end_s:
+                raise too_late(files, cancelled, timeout_s)
+            time.sleep(LOOK_S)
+        time.sleep(LOOK_S)  # a restart that was decided on before the cancel was there shows by now
+        last, cancelled = cancelled, cancel_newest(files, token, reason)
+    assert last is not None
+    return last
+
+
+def _nothing_runs(files: Files) -> RejectedError:
+    return RejectedError(
+        f"No attempt is at work in {files.url}, and no restart is due: there is nothing to cancel.",
+        exists="See spark-jobs status for how the last attempt has ended.",
+        safe="Nothing was written.",
+        remedy="Check --home.",
+        home=files.url,
+    )
+
+
+def _answer(files: Files, pipeline: PipelineDocument, cancelled: Cancelled) -> CancelAnswer:
+    outcome, head = outcome_of(files, cancelled), CheckpointStore(files).head()
+    return CancelAnswer(
+        pipeline=pipeline.name,
+        home=files.url,
+        attempt=outcome.attempt,
+        run=outcome.run,
+        cancelled=outcome.error is not None,
+        checkpoint=head.checkpoint if head else None,
+        completed_at=head.completed_at if head else None,
+    )
+
+
+def _text(answer: CancelAnswer) -> list[RenderableType]:
+    if answer.cancelled:
+        done = Text(
+            f"{answer.pipeline} is cancelled: attempt {answer.attempt} of run {answer.run} has ended.", style="bold green"
+        )
+    else:
+        done = Text(f"Attempt {answer.attempt} of run {answer.run} was done before the cancel came to it.", style="yellow")
+    checkpoint = "none yet"
+    if answer.completed_at is not None:
+        checkpoint = f"{answer.checkpoint}, of {words.moment(answer.completed_at)}"
+    again = "run it again: it goes on after the last batch of each stage. In Airflow clear the task"
+    return [done, words.facts(("checkpoint", checkpoint), ("to go on", again))]

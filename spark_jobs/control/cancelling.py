@@ -1,0 +1,185 @@
+"""Ends a pipeline's driver on behalf of somebody who has not started it.
+
+Invariants:
+
+1. Who cancels takes charge of the attempt first, with a token that is the same in every try. So a next try finds what the one before has
+   cancelled, and cancels no attempt that somebody has begun since.
+2. A cancelled attempt whose driver is gone without an answer is answered as cancelled: nobody takes its driver for lost.
+3. A restart that the pipeline's strategy has decided on before it could know of the cancel is cancelled, too.
+4. While a driver is at work, its attempt is the one that is cancelled. A start that was asked for besides, whose own driver has found the
+   home taken, hides it from nobody; it is cancelled with it.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import claimed_request, driver_at_work
+from spark_jobs.control.owners import CANCELLER, Owners
+from spark_jobs.control.supervision import Restart, after_end, is_called_off
+from spark_jobs.protocol.documents import StartRequest, StartResponse
+from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, NotFoundError, RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import Files
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """An attempt that was asked to end, and as whom."""
+
+    attempt: AttemptNumber
+    owner: OwnerNumber
+
+
+def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
+    """Asks for the end of the attempt at work, else of the newest one, durably; idempotent.
+
+    One that has ended, but is followed by a restart unless somebody says otherwise, is cancelled, too.
+
+    Args:
+        files: The home.
+        token: Who asks; the same in every try.
+        reason: For whoever waits for the attempt.
+
+    Returns:
+        None where nothing was asked for: nothing runs, and nothing follows.
+    """
+    channel, token = Channel(files), CANCELLER + token
+    unclaimed = channel.unclaimed()
+    newest = _at_work(channel) or unclaimed or _newest_request(channel)
+    if newest is None:
+        return None
+    before = _cancelled_before(channel, newest.attempt, token)
+    if before is not None and not _is_its_restart(channel, before, newest):
+        return before
+    answer = channel.response(newest.request)
+    if answer is not None and not _is_restarted(files, answer):
+        return None
+    if unclaimed is not None and unclaimed != newest:  # as another one: a next try is to find what was at work
+        _cancel(channel, unclaimed, f"{token}, besides", reason)
+    return _cancel(channel, newest, token, reason)
+
+
+def called_off(files: Files, run: RunId) -> RunCancelledError | None:
+    """That a run was cancelled with :func:`cancel_newest`, and nobody has started it or taken charge of it since.
+
+    Returns:
+        None also where it has ended well before the cancel came to it.
+    """
+    channel = Channel(files)
+    request = channel.newest_request(run)
+    if request is None:
+        return None
+    asked, answer = Owners(files, request.attempt).called_off(), channel.response(request.request)
+    if asked is None or (answer is not None and answer.error is None):
+        return None
+    return _cancelled(request, asked.reason, asked.owner)
+
+
+def has_ended(files: Files, cancelled: Cancelled) -> bool:
+    """Whether the driver of a cancelled attempt has; answers for one that is gone without an answer.
+
+    Raises:
+        ConflictError: Somebody has taken charge of the attempt since, and its driver goes on.
+    """
+    channel, owners = Channel(files), Owners(files, cancelled.attempt)
+    if driver_at_work(files) and max(channel.attempts.numbers(), default=cancelled.attempt) <= cancelled.attempt:
+        newest = owners.newest()
+        unanswered = channel.response(start_request_id(cancelled.attempt)) is None
+        if unanswered and newest is not None and newest.owner > cancelled.owner:
+            raise ConflictError(
+                f"Somebody has taken charge of attempt {cancelled.attempt} in {files.url} since it was cancelled.",
+                exists="Its driver is at work.",
+                safe="Nothing was lost.",
+                remedy="Cancel it again. See who supervises it: a task of theirs was cleared or retried.",
+                home=files.url,
+                attempt=cancelled.attempt,
+            )
+        return False
+    request = channel.request(start_request_id(cancelled.attempt))
+    if channel.response(request.request) is None:
+        asked = owners.cancelled()
+        channel.respond_failure(request, _cancelled(request, asked.reason if asked else "", cancelled.owner))
+    return True
+
+
+def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
+    """How a cancelled attempt has ended, once :func:`has_ended`: with an error, unless it was done before the cancel reached it."""
+    answer = Channel(files).response(start_request_id(cancelled.attempt))
+    if answer is None:
+        raise ValueError(f"attempt {cancelled.attempt} in {files.url} has not ended")
+    return answer
+
+
+def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> DeadlineExceededError:
+    """That the driver of a cancelled attempt has not ended in time."""
+    return DeadlineExceededError(
+        f"The driver of attempt {cancelled.attempt} in {files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
+        exists="The cancel stays: it ends as soon as it can.",
+        safe="Nothing was lost.",
+        remedy="See its log, and cancel it again to wait on. A process that hears nothing has to be ended on its host.",
+        home=files.url,
+        attempt=cancelled.attempt,
+    )
+
+
+def _at_work(channel: Channel) -> StartRequest | None:
+    """What the driver at work was started for, unless it has answered; None: nobody is at work."""
+    files, live = channel.files, channel.attempts.latest()
+    working = claimed_request(files) or (live.request if live is not None and driver_at_work(files) else None)
+    if working is None or channel.response(working) is not None:
+        return None
+    with suppress(NotFoundError):  # a driver of a home that was made anew
+        return channel.request(working)
+    return None
+
+
+def _newest_request(channel: Channel) -> StartRequest | None:
+    """What the newest attempt was started for, whether or not it has begun."""
+    newest = channel.newest()
+    return None if newest is None else channel.request(start_request_id(newest))
+
+
+def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) -> Cancelled:
+    """Takes charge of an attempt and asks for its end; answers for one that has not begun."""
+    owners = Owners(channel.files, request.attempt)
+    owner = owners.take_charge(token).owner
+    owners.cancel(owner, reason)
+    if request.attempt not in channel.attempts.numbers():  # a driver that begins after this ends by itself
+        channel.respond_failure(request, _cancelled(request, reason, owner))
+    return Cancelled(request.attempt, owner)
+
+
+def _is_restarted(files: Files, answer: StartResponse) -> bool:
+    """Whether the pipeline's strategy lets another attempt follow an answered one."""
+    if answer.error is None or is_called_off(files, answer):
+        return False
+    return isinstance(after_end(files, answer.attempt, None, reported_error(answer.error)), Restart)
+
+
+def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Cancelled | None:
+    """What an earlier try has cancelled."""
+    for number in range(newest, 0, -1):
+        owners = Owners(channel.files, AttemptNumber(number))
+        owner = owners.newest()
+        if owner is not None and owner.token == token and owners.cancelled() is not None:
+            return Cancelled(AttemptNumber(number), owner.owner)
+    return None
+
+
+def _is_its_restart(channel: Channel, cancelled: Cancelled, newest: StartRequest) -> bool:
+    """Whether the newest start only follows the cancelled one by the pipeline's strategy."""
+    run = channel.request(start_request_id(cancelled.attempt)).run
+    return newest.attempt > cancelled.attempt and newest.restarts is not None and newest.run == run
+
+
+def _cancelled(request: StartRequest, reason: str, owner: OwnerNumber) -> RunCancelledError:
+    return RunCancelledError(
+        f"Attempt {request.attempt} was cancelled: {reason}.",
+        exists="Batches that were staged, and complete checkpoints, stay.",
+        safe="Nothing was published that is not in a complete checkpoint.",
+        remedy="Run it again to go on from there.",
+        attempt=request.attempt,
+        owner=owner,
+    )

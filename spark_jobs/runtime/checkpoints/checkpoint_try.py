@@ -1,0 +1,384 @@
+"""One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnRewind,
+    PipelineDocument,
+    Publish,
+    Publisher,
+    RoundDocument,
+    SinkCut,
+    SinkMode,
+)
+from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, StreamPipelineError
+from spark_jobs.protocol.history import CheckpointHistory, StepTime
+from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
+from spark_jobs.protocol.masking import Mask, masked_error, unmasked
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.runtime.checkpoints.cut import Cut, expired
+from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.packing import pack
+from spark_jobs.runtime.driver.beside import at_once, beside
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
+from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.storage.files import Files, sync_below
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+_STAGES_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a checkpoint says of what lies outside of its stages.
+
+    Args:
+        inputs: The pins of the round.
+        published: Per sink the newest checkpoint known to be public.
+    """
+
+    inputs: dict[InputName, tuple[Pin, ...]]
+    published: dict[SinkName, CheckpointId | None]
+
+
+@dataclass(frozen=True)
+class _Logged:
+    """What Spark's logs say of a stage at its cut."""
+
+    cut: StageCut
+    """Without what it has staged, and what is kept of it."""
+    consumers: Sequence[ConsumerCut]
+    """Of its channel."""
+
+
+@dataclass
+class CheckpointTry:
+    """Takes a checkpoint of a round: its final one, or one while its stages run.
+
+    Args:
+        home: The home.
+        work: The work directory.
+        pipeline: Whose home it is.
+        attempt: The live attempt.
+        round: The round.
+        due: What is to be taken.
+        parent: The checkpoint it continues.
+        look: Looks whether it may be taken, and at what lies around. A part of the try: what it raises is in the history.
+        mask: Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them.
+    """
+
+    home: Files
+    work: Files
+    pipeline: PipelineDocument
+    attempt: AttemptDocument
+    round: RoundDocument
+    due: Due
+    parent: Manifest | None
+    look: Callable[[], Surroundings]
+    mask: Mask = unmasked
+    steps: list[StepTime] = field(default_factory=list)
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What the history tells of the cut."""
+
+    def take(self, stages: Sequence[StageRun]) -> Manifest:
+        """Completes the checkpoint; durable on return. What became of it is in the history.
+
+        Args:
+            stages: All of the pipeline.
+
+        Raises:
+            FencedError: Somebody else has completed this or a later number: this attempt is not the live one.
+            DeadlineExceededError: No cut was found in time, or what it holds was not made durable in time.
+            OutcomeUnknownError: The manifest may have been created.
+            StorageError: The storage fails. The manifest may have been created.
+        """
+        store, began_at = CheckpointStore(self.home), datetime.now(UTC)
+        number = store.next_id(self.parent.checkpoint) if self.parent else store.first_id(self.attempt.incarnation)
+        try:
+            return self._take(store, number, began_at, stages)
+        except StreamPipelineError as error:
+            self._record(store, number, began_at, (), error)
+            raise
+
+    def _take(
+        self,
+        store: CheckpointStore,
+        number: CheckpointId,
+        began_at: datetime,
+        stages: Sequence[StageRun],
+    ) -> Manifest:
+        around = self._in_time(self.look)
+        finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
+        with self._timed("cut"):
+            cut, found = self._cut(stages, finished)
+            self._see(stages, cut, finished)
+            pinned = self._in_time(lambda: self._pin(number, stages, cut))
+        with self._timed("persist"):
+            files = self._in_time(lambda: self._persist(stages, pinned))
+            self._see_state(pinned, files)
+            channels = self._in_time(lambda: self._channels(store, number, stages, found)) if pinned else {}
+            cuts = {}
+            for stage in stages:
+                name = stage.stage.name
+                kept: dict[str, Any] = {"files": files.get(name, ()), "channel": channels.get(name)}
+                update = kept | self._staged(stage, cut) | {"begins": self.round.begins.get(name, {})}
+                cuts[name] = found[name].cut.model_copy(update=update)
+        with self._timed("actions"):
+            sinks = {
+                stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, around.published)
+                for stage in stages
+                if stage.stage.sink
+            }
+        manifest = Manifest(
+            checkpoint=number,
+            parent=self.parent.checkpoint if self.parent else None,
+            checkpoint_kind=self.due.kind,
+            on_end=self.round.on_end,
+            pipeline=self.pipeline.uuid,
+            pipeline_name=self.pipeline.name,
+            incarnation=self.attempt.incarnation,
+            round=self.round.round,
+            run=self.attempt.run,
+            attempt=self.attempt.attempt,
+            work_directory=self.attempt.work_directory.id,
+            request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
+            aligned=cut.aligned,
+            began_at=began_at,
+            completed_at=datetime.now(UTC),
+            graph=self.round.graph,
+            parameters=self.round.parameters,
+            settings=dict(REQUIRED_SETTINGS),
+            inputs=around.inputs,
+            stages=cuts,
+            sinks=sinks,
+            drained=self.due.drained,
+        )
+        self._check_in_time()
+        with self._timed("complete"):
+            self._complete(store, manifest)
+        self._record(store, number, began_at, tuple(sinks.values()), None)
+        return manifest
+
+    def _complete(self, store: CheckpointStore, manifest: Manifest) -> None:
+        """Creates the manifest; a higher number seen afterwards voids it (model rule 'relist')."""
+        try:
+            store.complete(manifest)
+        except ConflictError as error:
+            raise self._fenced(manifest.checkpoint) from error
+        if max(store.taken()) > manifest.checkpoint:
+            raise self._fenced(manifest.checkpoint)
+
+    def _fenced(self, number: CheckpointId) -> FencedError:
+        return FencedError(
+            f"Checkpoint {number} was completed by somebody else while attempt {self.attempt.attempt} was at it.",
+            safe="That checkpoint stands; nothing was published twice.",
+            remedy="Start again: the newest checkpoint is taken up.",
+            checkpoint=number,
+            attempt=self.attempt.attempt,
+        )
+
+    def _after(self, stage: StageName) -> BatchId:
+        """The last batch that the parent holds already."""
+        return self.parent.stages[stage].batch if self.parent and stage in self.parent.stages else NO_BATCH
+
+    def _sink_cut(
+        self,
+        store: CheckpointStore,
+        number: CheckpointId,
+        stage: StageRun,
+        last: BatchId,
+        published: Mapping[SinkName, CheckpointId | None],
+    ) -> SinkCut:
+        sink, public, name = stage.stage.sink, stage.outlet.public, stage.stage.name
+        if sink is None or public is None:
+            raise ValueError(f"stage {name} has no sink")
+        staged = stage.log.between(self._after(name), last)
+        whole = sink.mode is SinkMode.COMPLETE
+        counting = [batch for batch in staged if batch.offsets_sha256][-1:] if whole else staged
+        lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
+        if sink.target_file_size_bytes:
+            lines = pack(stage, lines, sink.target_file_size_bytes, last)
+        facts = stage.log.facts()
+        actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
+        return SinkCut(
+            stage=name,
+            mode=sink.mode,
+            publisher=Publisher(facts["publisher"]),
+            table=public.uri,
+            table_id=facts["table_id"],
+            schema_sha256=facts["schema_sha256"],
+            protocol_sha256=facts["protocol_sha256"],
+            partition_by=public.partition_by,
+            app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
+            actions=actions,
+            publish=self.round.publish or Publish(sink.publish),
+            known_published=published.get(sink.name),
+            replace=(whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE),
+            upsert=stage.outlet.upsert,
+        )
+
+    def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
+        """A cut, and what Spark's logs say at it.
+
+        While one stage is waited for, another that is cut already goes on, perhaps so far that Spark purges its cut: then all are cut
+        again. What is not there at the same cut once more was not purged.
+        """
+        purged = None
+        while True:
+            cut = self.due.find_cut()
+            try:
+                return cut, self._in_time(partial(self._read_logs, stages, cut, finished))
+            except NotFoundError:
+                if cut.batches == purged:
+                    raise
+                self._check_in_time()
+                purged = cut.batches
+
+    def _read_logs(self, stages: Sequence[StageRun], cut: Cut, finished: Collection[StageName]) -> dict[StageName, _Logged]:
+        """Reads all that a checkpoint needs of Spark's logs, at the cut: while its files are made durable, Spark may purge them."""
+        cuts = {id(stage.spark_log): cut.batches[stage.stage.name] for stage in stages}
+        restored = self.due.kind is not CheckpointKind.FINAL
+        found = {}
+        for stage in stages:
+            name, consumers = stage.stage.name, stage.output.consumers if restored else ()
+            found[name] = _Logged(
+                stage.cut(cut.batches[name], drained=self.due.drained or name in finished),
+                [cut_consumer(consumer, cuts[id(consumer.spark_log)]) for consumer in consumers],
+            )
+        return found
+
+    def _staged(self, stage: StageRun, cut: Cut) -> dict[str, int]:
+        """How many rows the stage has staged since the parent, by their names in its cut."""
+        name = stage.stage.name
+        rows = late_rows = 0
+        for staged in stage.log.between(self._after(name), cut.batches[name]):
+            rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
+        return {"rows": rows, "late_rows": late_rows}
+
+    def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
+        """Keeps the state as it is at the cut; not in a final checkpoint, which is continued in its work directory."""
+        if self.due.kind is CheckpointKind.FINAL:
+            return {}
+        held = self.parent.stages if self.parent else {}
+        found = {}
+        for stage in stages:
+            name = stage.stage.name
+            place = place_of(self.home, name, number, self.attempt.attempt)
+            found[name] = pin(self.home, stage.spark_log, cut.batches[name], place, held.get(name))
+        return found
+
+    def _channels(
+        self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]
+    ) -> dict[StageName, ChannelCut]:
+        """What a restore needs of the private logs: from where their slowest consumers are in the cut."""
+        channels = {}
+        for stage in stages:
+            name, logged = stage.stage.name, found[stage.stage.name]
+            channels[name] = cut_channel(store, number, name, stage.log, logged.cut.batch, logged.consumers)
+        return channels
+
+    def _persist(
+        self, stages: Sequence[StageRun], pinned: Mapping[StageName, PinnedState]
+    ) -> dict[StageName, tuple[StateFile, ...]]:
+        """Makes durable what Spark has written beside the staged files: it leaves that to the operating system.
+
+        At once for several stages, because a disk makes many files durable in little more than the time of one.
+        """
+        if pinned:
+            return {name: persist(self.home, state) for name, state in pinned.items()}
+        at_once([partial(sync_below, self.work, stage.spark_log.directory) for stage in stages], _STAGES_AT_ONCE)
+        return {}
+
+    def _in_time(self, work: Callable[[], T]) -> T:
+        """Reads, keeps files, or makes them durable, for as long as the try may take.
+
+        Work that is left behind, because the storage hangs, may come to its end while a later try is at work. It harms none: it reads,
+        gives new names in the directory of this try, or names that are those of their content in the directory of its number, and makes
+        those durable. No manifest names them, a name that is taken stays what it is, and what is left goes once its number is settled.
+        """
+
+        def look() -> None:
+            self._check_in_time()
+            self.due.pause()
+
+        return beside(work, look)
+
+    def _check_in_time(self) -> None:
+        if time.monotonic() >= self.due.deadline_s:
+            raise expired("what it holds was not made durable in time")
+
+    def _see(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
+        behind = () if self.due.kind is CheckpointKind.FINAL else stages
+        left = [
+            Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
+            for stage in behind
+            if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
+        ]
+        self.seen = {
+            "aligned": cut.aligned,
+            "alignment_s": round(cut.alignment_s, 4),
+            "in_flight_rows": sum(staged.rows for staged in left),
+            "in_flight_bytes": sum(staged.size_bytes for staged in left),
+            "finished": finished,
+            "ended_inputs": {stage.stage.name: tuple(sorted(stage.ended)) for stage in stages if stage.ended},
+        }
+
+    def _see_state(self, pinned: Mapping[StageName, PinnedState], files: Mapping[StageName, tuple[StateFile, ...]]) -> None:
+        reused = [file for state in pinned.values() for file in state.held]
+        everything = [file for stage in files.values() for file in stage]
+        self.seen |= {
+            "new_state_files": len(everything) - len(reused),
+            "new_state_bytes": sum(file.size_bytes for file in everything) - sum(file.size_bytes for file in reused),
+            "reused_state_files": len(reused),
+            "reused_state_bytes": sum(file.size_bytes for file in reused),
+        }
+
+    def _record(
+        self,
+        store: CheckpointStore,
+        number: CheckpointId,
+        began_at: datetime,
+        sinks: Sequence[SinkCut],
+        failure: StreamPipelineError | None,
+    ) -> None:
+        """Keeps what became of the try. Nothing is decided by history: where it cannot be kept, that is logged."""
+        history = CheckpointHistory(
+            checkpoint=number,
+            checkpoint_kind=self.due.kind,
+            attempt=self.attempt.attempt,
+            began_at=began_at,
+            steps=tuple(self.steps),
+            files=sum(cut.actions.files for cut in sinks),
+            size_bytes=sum(cut.actions.size_bytes for cut in sinks),
+            rows=sum(cut.actions.rows for cut in sinks),
+            **self.seen,
+            failure=report_error(masked_error(failure, self.mask)) if failure else None,
+        )
+        try:
+            store.record(history)
+        except StreamPipelineError as error:
+            _LOG.warning("what became of a try at checkpoint %d is in no history: %s", number, error)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        yield
+        self.steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))

@@ -1,0 +1,239 @@
+"""The cut rule: which batch of each stage belongs to a checkpoint (design, section 7).
+
+A cut is consistent if no stage has consumed what its producer has not produced in it. Spark's batch commit log says what a stage has done;
+a consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_jobs.protocol.checkpointing import Checkpointing
+from spark_jobs.protocol.errors import CheckpointDeclinedError, DeadlineExceededError, StreamPipelineError
+from spark_jobs.protocol.ids import BatchId, StageName
+
+
+class Cuttable(Protocol):
+    """What the rule needs to know of a stage."""
+
+    @property
+    def name(self) -> StageName: ...
+
+    def committed(self) -> BatchId:
+        """The last batch that Spark has committed; -1 where there is none."""
+        ...
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        ...
+
+    def has_consumed_all(self) -> bool:
+        """Whether no row that its producers have staged is left for it."""
+        ...
+
+    def in_flight_bytes(self) -> int:
+        """How much its producers have staged that it has not consumed."""
+        ...
+
+    def hold(self) -> None:
+        """Lets no further batch begin; idempotent."""
+        ...
+
+    def release(self) -> None:
+        """Lets batches begin again; idempotent."""
+        ...
+
+    def is_at_rest(self) -> bool:
+        """Whether it is held, and every batch that it has begun is committed."""
+        ...
+
+    def failing_with(self) -> Exception | None:
+        """What it failed with, if it has done no batch since although one is needed before it can be cut."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How long a checkpoint waits for channels to become empty.
+
+    Args:
+        wanted: Whether it waits at all.
+        timeout_s: After this long it does not wait any longer. None: as long as the checkpoint may take.
+        in_flight_bytes_max: It does not wait for more than this either.
+    """
+
+    wanted: bool = True
+    timeout_s: float | None = None
+    in_flight_bytes_max: int | None = None
+
+    @staticmethod
+    def declared(given: Checkpointing) -> "Alignment":
+        """That of a pipeline's periodic checkpoints."""
+        timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
+        return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The last batch of each stage that belongs to a checkpoint."""
+
+    batches: Mapping[StageName, BatchId]
+    aligned: bool
+    alignment_s: float
+    """How long stages were held for it."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The time, and a way to let some of it pass. ``pause`` may raise: a cancel, or a stage that has given up, ends a cut."""
+
+    now_s: Callable[[], float]
+    pause: Callable[[], None]
+
+
+def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float, waiting: Waiting) -> Cut:
+    """Finds a consistent cut.
+
+    Args:
+        stages: In topological order.
+        alignment: Whether channels are to be empty at the cut.
+        deadline_s: On the clock of ``waiting``.
+        waiting: The clock.
+
+    Raises:
+        CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
+        DeadlineExceededError: A stage did not come so far in time. All stages run on.
+    """
+    began_s, patience = waiting.now_s(), _Patience(deadline_s, waiting)
+    try:
+        aligned = alignment.wanted and _align(stages, alignment, patience)
+        if not aligned:
+            release(stages)
+        batches = _consistent(stages, patience)
+        return Cut(batches, aligned, waiting.now_s() - began_s if alignment.wanted else 0.0)
+    finally:
+        release(stages)
+
+
+def quiesce(
+    stages: Sequence[Cuttable],
+    deadline_s: float,
+    waiting: Waiting,
+    held: Callable[[StageName], object] = lambda name: None,
+    let_go: Callable[[], object] = lambda: None,
+) -> Cut:
+    """Holds every stage with nothing left for it, and keeps it held; :func:`release` lets them go.
+
+    Args:
+        stages: In topological order.
+        deadline_s: On the clock of ``waiting``.
+        waiting: The clock.
+        held: Told each stage once it is: the first one that is not told is the one that is waited for.
+        let_go: Told, perhaps more than once, when those that were held go on because another one is failing.
+
+    Raises:
+        CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
+        DeadlineExceededError: A stage did not come so far in time. All stages run on.
+    """
+    began_s, patience = waiting.now_s(), _Patience(deadline_s, waiting)
+    try:
+        _align(stages, Alignment(), patience, held, let_go)
+        return Cut(_consistent(stages, patience), True, waiting.now_s() - began_s)
+    except BaseException:
+        release(stages)
+        raise
+
+
+def release(stages: Sequence[Cuttable]) -> None:
+    """Lets stages go on; idempotent."""
+    for stage in stages:
+        stage.release()
+
+
+class _Patience:
+    """How long one try waits for stages, and which of them it has seen fail."""
+
+    def __init__(self, deadline_s: float, waiting: Waiting) -> None:
+        self._deadline_s, self._waiting = deadline_s, waiting
+        self._declined: CheckpointDeclinedError | None = None
+
+    def now_s(self) -> float:
+        return self._waiting.now_s()
+
+    def wait_for(self, stage: Cuttable) -> None:
+        if (failure := stage.failing_with()) is not None:
+            self._declined = _declined(stage.name, failure)
+        if self.now_s() >= self._deadline_s:
+            raise self._declined or expired(f"stage '{stage.name}' did not reach the end of a batch in time", stage=stage.name)
+        self._waiting.pause()
+
+
+def _align(
+    stages: Sequence[Cuttable],
+    alignment: Alignment,
+    patience: _Patience,
+    held: Callable[[StageName], object] = lambda name: None,
+    let_go: Callable[[], object] = lambda: None,
+) -> bool:
+    """Holds each stage once it has consumed all of the stages before it, which are held by then; whether all are held.
+
+    Nobody is held for a stage that is failing, because that may take for ever: all go on until it is up, and alignment begins anew.
+    """
+    began_s, at_rest = patience.now_s(), 0
+    while at_rest < len(stages):
+        stage = next((each for each in stages if each.failing_with() is not None), None)
+        if stage is not None:
+            release(stages)
+            let_go()
+            at_rest = 0
+        elif (stage := stages[at_rest]).has_consumed_all() and _is_held(stage):
+            held(stage.name)
+            at_rest += 1
+            continue
+        if alignment.timeout_s is not None and patience.now_s() - began_s >= alignment.timeout_s:
+            return False
+        if alignment.in_flight_bytes_max is not None and stage.in_flight_bytes() > alignment.in_flight_bytes_max:
+            return False
+        patience.wait_for(stage)
+    return True
+
+
+def _is_held(stage: Cuttable) -> bool:
+    stage.hold()
+    return stage.is_at_rest()
+
+
+def _consistent(stages: Sequence[Cuttable], patience: _Patience) -> dict[StageName, BatchId]:
+    """Consumers before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits."""
+    batches: dict[StageName, BatchId] = {}
+    needed: dict[StageName, BatchId] = {}
+    for stage in reversed(stages):
+        while (batch := stage.committed()) < needed.get(stage.name, BatchId(-1)):
+            patience.wait_for(stage)
+        batches[stage.name] = batch
+        for producer, last in stage.consumed_by(batch).items():
+            needed[producer] = max(last, needed.get(producer, BatchId(-1)))
+    return batches
+
+
+def _declined(stage: StageName, failure: Exception) -> CheckpointDeclinedError:
+    failed = failure.failed if isinstance(failure, StreamPipelineError) else str(failure)
+    return CheckpointDeclinedError(
+        f"Checkpoint declined: stage '{stage}' is failing, and did no batch in time. "
+        f"Its last failure: {type(failure).__name__}: {failed.strip()}",
+        exists="The other stages run on, and the checkpoints before this one stand.",
+        safe="Nothing of this try was kept, and it counts for no tolerable failure.",
+        remedy="Mend what the stage fails with. With an aligned_timeout, or unaligned, periodic checkpoints do without it.",
+        stage=stage,
+    )
+
+
+def expired(why: str, **evidence: str) -> DeadlineExceededError:
+    """The failure of a try that took longer than it may."""
+    return DeadlineExceededError(
+        f"Checkpoint expired before completing: {why}.",
+        exists="All stages run on, and the checkpoints before this one stand.",
+        safe="Nothing of this try was kept.",
+        remedy="Give checkpoints a longer timeout, or take unaligned ones.",
+        **evidence,
+    )

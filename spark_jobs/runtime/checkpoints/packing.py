@@ -1,0 +1,102 @@
+"""Packing: many small staged files become few, before a checkpoint names them (design, section 6).
+
+Only the actions of the manifest change. The files of the batches stay for the stage's consumers, and are swept once nobody reads them.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import functions as F
+
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
+from spark_jobs.publication.scratch_table import column_of, scratch_table
+from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.stages.stage import StageRun
+
+_BIN = "bin"
+Line = Mapping[str, Any]
+
+
+def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: BatchId) -> list[Line]:
+    """Lines for the same rows in fewer files of about a size; durable on return.
+
+    Files that are large enough, or alone in their partition, are left as they are.
+
+    Args:
+        stage: Whose files they are.
+        lines: ``{"add": …, "batch": …}`` for each staged file.
+        target_size_bytes: How large a file should be.
+        last: The batch that the packed files count as.
+
+    Raises:
+        SparkJobFailedError: Spark has not packed them. What it has written is named by nothing.
+        InterruptedRunError: The packed files do not have as many rows as the files before.
+    """
+    bins = bins_of(lines, target_size_bytes)
+    small = [{**line, _BIN: number} for number, packed in enumerate(bins) for line in packed]
+    if not small:
+        return list(lines)
+    try:
+        adds = _written(stage, small, len(bins), last)
+    except spark_failures() as error:
+        raise SparkJobFailedError(
+            f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
+            exists="The files of the batches are as they were.",
+            safe="Nothing names what was packed.",
+            remedy="Take the checkpoint again; if it goes on, remove target_file_size from the sink.",
+            stage=stage.stage.name,
+        ) from error
+    before, after = _rows(line["add"] for line in small), _rows(adds)
+    if before != after:
+        raise InterruptedRunError(
+            f"Packing the files of stage '{stage.stage.name}' made {after} rows of {before}.",
+            safe="Nothing of this round is public; the files of the batches are as they were.",
+            remedy="Start again; if it goes on, remove target_file_size from the sink.",
+            stage=stage.stage.name,
+            expected=before,
+            found=after,
+        )
+    stage.directory.sync(*(unquote(add["path"]) for add in adds))
+    replaced = {line["add"]["path"] for line in small}
+    kept = [line for line in lines if line["add"]["path"] not in replaced]
+    return kept + [{"add": add, "batch": last} for add in adds]
+
+
+def _written(stage: StageRun, small: Sequence[Line], bins: int, last: BatchId) -> list[dict[str, Any]]:
+    """Writes the rows of small files, each bin's into one file."""
+    table, session = stage.table, stage.frame.sparkSession
+    number = F.col(column_of(_BIN, table.metadata))
+    with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
+        rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
+        return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
+
+
+def bins_of(lines: Iterable[Line], target_size_bytes: int) -> list[list[Line]]:
+    """Which small files become one: files of one partition, in the order of their batches, up to the target size together."""
+    partitions: dict[bytes, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line["add"]["size"] < target_size_bytes:
+            partitions[canonical(line["add"]["partitionValues"])].append(line)
+    found: list[list[Line]] = []
+    for files in partitions.values():
+        current: list[Line] = []
+        size_bytes = 0
+        for line in files:
+            if current and size_bytes + line["add"]["size"] > target_size_bytes:
+                found.append(current)
+                current, size_bytes = [], 0
+            current.append(line)
+            size_bytes += line["add"]["size"]
+        found.append(current)
+    return [packed for packed in found if len(packed) > 1]
+
+
+def _rows(adds: Iterable[Mapping[str, Any]]) -> int:
+    return sum(int(json.loads(add["stats"])["numRecords"]) for add in adds)

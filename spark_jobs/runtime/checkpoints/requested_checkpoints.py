@@ -1,0 +1,294 @@
+"""The driver's side of requests for a checkpoint, a savepoint or a stop: sees them, and answers them with what became of the try."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check_target, export
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
+from spark_jobs.protocol.masking import Mask, masked_error
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.publication.evidence import version_with
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
+
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 1.0
+
+
+class RequestedCheckpoints:
+    """What the coordinator of a running pipeline needs to know of requests. But for a stop, no failure here ends an attempt: it is logged.
+
+    A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
+
+    Args:
+        home: The home.
+        attempt: The live attempt.
+        mask: Takes secrets out of what is written.
+        tables: URLs of the sinks' tables, in which no savepoint may be.
+        interval_s: Between two looks at the home.
+        now_s: A clock.
+    """
+
+    def __init__(
+        self,
+        home: Files,
+        attempt: AttemptNumber,
+        mask: Mask,
+        *,
+        tables: Sequence[str] = (),
+        interval_s: float = _INTERVAL_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._home = home
+        self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
+        self._attempt, self._mask = attempt, mask
+        self._tables = tables
+        self._interval_s, self._now_s = interval_s, now_s
+        self._look_at_s = now_s()
+
+    def resume(self, head: Manifest | None) -> None:
+        """Answers what the attempt before has not come to: it may have died between its last manifest and the answer.
+
+        Args:
+            head: The checkpoint that this attempt goes on from.
+        """
+        if head is not None:
+            self.completed([each for each in self._open() if each.request == head.request or self._begun_with(each)], head)
+
+    def open(self) -> Sequence[CheckpointRequest]:
+        """The open requests, the oldest first; looks at the home once in a while, and sees none in between."""
+        if self._now_s() < self._look_at_s:
+            return ()
+        self._look_at_s = self._now_s() + self._interval_s
+        return [request for request in self._open() if self._is_possible(request)]
+
+    def unanswered(self) -> Sequence[CheckpointRequest]:
+        """As :meth:`open`, for who must not miss one: all of them, now.
+
+        Raises:
+            StreamPipelineError: They cannot be read.
+        """
+        return self._requests.open()
+
+    def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers all of ``requests``, which were there when the checkpoint was triggered, and makes their savepoints."""
+        if not requests:
+            return
+        with _logged("a request for a checkpoint could not be answered"):
+            self._answer_with(requests, manifest)
+
+    def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers with the error of the try; with the checkpoint, where only what follows its manifest has failed."""
+        if not requests:
+            return
+        with _logged("a request for a checkpoint could not be answered"):
+            head = self._store.head()
+            if head is not None and head.request in [request.request for request in requests]:
+                self.completed(requests, head)
+            else:
+                self.refused(requests, error)
+
+    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers with an error.
+
+        Raises:
+            FencedError: One of them is a stop, and a later attempt is live, which may do it.
+        """
+        with _logged("a request could not be answered"):
+            self.turn_down(requests, error)
+
+    def turn_down(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """As :meth:`refused`, for who must not do what they ask for.
+
+        Raises:
+            FencedError: One of them is a stop, and a later attempt is live, which may do it.
+            StreamPipelineError: Not all of them have an answer.
+        """
+        if any(request.wanted is Wanted.STOP for request in requests):
+            Attempts(self._home).check_live(self._attempt)
+        self._answer(self._failure(request, error) for request in requests)
+
+    def check(self, request: CheckpointRequest) -> None:
+        """Refuses a savepoint that could not be made once its checkpoint is complete.
+
+        Raises:
+            RejectedError: Its directory has other things, or is inside the home or a table.
+            StorageError: It cannot be looked at.
+        """
+        target = self._target(request)
+        try:
+            check_target(self._home, target, self._tables, request.request)
+        except RejectedError:
+            if not self._has_abandoned(target):
+                raise
+            check_target(self._home, target, self._tables, request.request)
+
+    def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
+        """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated."""
+        target = self._target(request)
+        export(self._home, manifest.checkpoint, target, request=request.request)
+        return target.url
+
+    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers all who had asked when the checkpoint of a stop was triggered, and turns down who came later. May be repeated.
+
+        Args:
+            requests: Those who are known to have asked by then.
+            manifest: The checkpoint.
+
+        Raises:
+            StreamPipelineError: Not all of them have an answer.
+        """
+        others = [request for request in self._requests.open() if request not in requests]
+        self._answer_with([*requests, *(request for request in others if self._came_before(request, manifest))], manifest)
+        late = RejectedError(
+            f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
+            exists="That checkpoint has every row that was read.",
+            safe="Nothing was done for this request.",
+            remedy="Start the pipeline again, and ask with a new id.",
+            winner=manifest.request,
+            checkpoint=manifest.checkpoint,
+        )
+        with suppress(FencedError):  # a later attempt has begun, and does what they ask for
+            self.turn_down(self._requests.open(), late)
+
+    def given_up(self, error: StreamPipelineError) -> None:
+        """Answers every open stop with the error for which its checkpoint can never become public: the start that follows abandons it.
+
+        One that stayed open would stop that start's attempt.
+
+        Raises:
+            StreamPipelineError: Not all of them have an answer.
+        """
+        stops = [request for request in self._requests.open() if request.wanted is Wanted.STOP]
+        self._answer(self._failure(request, error) for request in stops)
+
+    def _is_possible(self, request: CheckpointRequest) -> bool:
+        """Whether there can be a savepoint where it is wanted; who cannot be helped is told at once. A stop checks by itself."""
+        if request.wanted is Wanted.SAVEPOINT:
+            with _logged("a directory for a savepoint cannot be looked at"):
+                try:
+                    self.check(request)
+                except RejectedError as error:
+                    self.refused([request], error)
+                    return False
+        return True
+
+    def _came_before(self, request: CheckpointRequest, manifest: Manifest) -> bool:
+        """Whether somebody else than who stops the pipeline has asked before the checkpoint of a stop.
+
+        By the clocks of two hosts, where its savepoint does not tell. Both answers are true, whichever they lead to: after that checkpoint
+        nothing was done that it lacks, and nothing is begun for who is turned down.
+        """
+        return request.wanted is not Wanted.STOP and (
+            request.requested_at <= manifest.began_at or self._begun_with(request) is not None
+        )
+
+    def _begun_with(self, request: CheckpointRequest) -> Manifest | None:
+        """The checkpoint that an attempt before has begun its savepoint with. A stop's is that of its own checkpoint."""
+        found = None
+        if request.wanted is Wanted.SAVEPOINT:
+            with _logged(f"what there is of {request.request} cannot be looked at"):
+                found = begun_with(self._home, self._target(request), request.request)
+        return found
+
+    def _has_abandoned(self, target: Files) -> bool:
+        """Deletes what was begun for a request that was answered with an error, and could not be deleted then; whether there was any."""
+        before = begun_by(target)
+        answer = self._requests.answer_of(before) if before else None
+        if before is None or answer is None or answer.error is None:
+            return False
+        manifest = begun_with(self._home, target, before)
+        if manifest is None:
+            return False
+        abandon(manifest, target, request=before)
+        return True
+
+    def _answer_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers with the checkpoint, or with the one that a request's savepoint was begun with.
+
+        Of a savepoint that cannot be made nothing stays: whoever asks again may name the same directory.
+        """
+        sinks = _sinks(manifest)
+        for request in requests:
+            begun = self._begun_with(request)
+            own, counted = (begun, _sinks(begun)) if begun else (manifest, sinks)
+            standing = self._requests.answer(self._saved(request, own, counted))
+            if standing.error is not None and request.wanted is not Wanted.CHECKPOINT:
+                with _logged(f"what was copied for {request.request} stays"):
+                    abandon(own, self._target(request), request=request.request)
+        self._requests.forget_old(datetime.now(UTC))
+
+    def _saved(
+        self, request: CheckpointRequest, manifest: Manifest, sinks: dict[SinkName, CheckpointedSink]
+    ) -> CheckpointResponse:
+        """The answer with the checkpoint. A savepoint that cannot be made is an error, but for the one that a stop waits for."""
+        savepoint = None
+        if request.wanted is not Wanted.CHECKPOINT:
+            try:
+                savepoint = self.save(request, manifest)
+            except StreamPipelineError as error:
+                if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
+                    raise  # the stop waits for it
+                return self._failure(request, error)
+        return CheckpointResponse(
+            request=request.request,
+            attempt=self._attempt,
+            checkpoint=manifest.checkpoint,
+            duration_s=max((manifest.completed_at - manifest.began_at).total_seconds(), 0.0),
+            sinks=dict(sinks),
+            savepoint=savepoint,
+            drained=manifest.drained,
+            answered_at=datetime.now(UTC),
+        )
+
+    def _failure(self, request: CheckpointRequest, error: StreamPipelineError) -> CheckpointResponse:
+        report = report_error(masked_error(error, self._mask))
+        return CheckpointResponse(
+            request=request.request, attempt=self._attempt, checkpoint=None, error=report, answered_at=datetime.now(UTC)
+        )
+
+    def _target(self, request: CheckpointRequest) -> Files:
+        return open_place(request.target) if request.target else self._home.below(f"savepoints/{request.request}")
+
+    def _open(self) -> Sequence[CheckpointRequest]:
+        found: Sequence[CheckpointRequest] = ()
+        with _logged("whether somebody asks for a checkpoint cannot be read"):
+            found = self._requests.open()
+        return found
+
+    def _answer(self, responses: Iterable[CheckpointResponse]) -> None:
+        for response in responses:
+            self._requests.answer(response)
+        self._requests.forget_old(datetime.now(UTC))
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    try:
+        yield
+    except FencedError:
+        raise
+    except StreamPipelineError as error:
+        _LOG.warning("%s: %s", what, error)
+
+
+def _sinks(manifest: Manifest) -> dict[SinkName, CheckpointedSink]:
+    return {name: _sink(cut, manifest.checkpoint) for name, cut in manifest.sinks.items()}
+
+
+def _sink(cut: SinkCut, checkpoint: CheckpointId) -> CheckpointedSink:
+    try:
+        version = version_with(cut, checkpoint)
+    except NotFoundError:
+        version = None  # the table is gone; the checkpoint is not
+    return CheckpointedSink(table=cut.table, version=version, rows=cut.actions.rows, size_bytes=cut.actions.size_bytes)

@@ -1,0 +1,62 @@
+"""When a periodic checkpoint is due, and how many failed ones are too many. Pure: the time is an argument.
+
+A checkpoint that somebody has asked for waits for neither interval nor pause, and leaves the next periodic one where it was planned, but
+for the pause after its own end. A failed one counts like any other, as a manually triggered checkpoint does in Flink; a failed savepoint
+does not: the pipeline's own checkpoints need not align, and go on.
+"""
+
+from dataclasses import dataclass, field
+
+from spark_jobs.protocol.checkpointing import Checkpointing
+
+
+@dataclass
+class CheckpointSchedule:
+    """Flink's rules (``execution.checkpointing``): from trigger to trigger ``interval_s``, from an end to the next trigger ``min_pause_s``.
+
+    Args:
+        interval_s: Between two triggers.
+        min_pause_s: Between the end of a try and the next trigger.
+        tolerable_failures: So many tries one after the other may fail; a checkpoint that completes sets the count back.
+        began_s: When the pipeline began to run.
+    """
+
+    interval_s: float
+    min_pause_s: float
+    tolerable_failures: int
+    began_s: float
+    failures: int = 0
+    """Tries that have failed since the last checkpoint that completed, but for savepoints."""
+    _due_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._due_s = self.began_s + self.interval_s
+
+    @staticmethod
+    def declared(given: Checkpointing, began_s: float) -> "CheckpointSchedule":
+        """That of a pipeline which began to run then."""
+        return CheckpointSchedule(given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, began_s)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether a periodic checkpoint is to be triggered."""
+        return now_s >= self._due_s
+
+    def completed(self, triggered_s: float, now_s: float) -> None:
+        """A checkpoint that was triggered then is complete."""
+        self.failures = 0
+        self._plan(triggered_s, now_s)
+
+    def skipped(self, now_s: float) -> None:
+        """None was needed: the next one is due after the interval."""
+        self._plan(now_s, now_s)
+
+    def failed(self, triggered_s: float, now_s: float, *, counts: bool = True) -> bool:
+        """A try that was triggered then has failed; whether the pipeline may go on."""
+        self.failures += counts
+        self._plan(triggered_s, now_s)
+        return self.failures <= self.tolerable_failures
+
+    def _plan(self, triggered_s: float, now_s: float) -> None:
+        if self.is_due(triggered_s):
+            self._due_s = triggered_s + self.interval_s
+        self._due_s = max(self._due_s, now_s + self.min_pause_s)

@@ -1,0 +1,192 @@
+"""Executes a stop: does what the table of states says, and tells it what that came to (design, section 9)."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from spark_jobs.checkpoint.cut_short import CutShort, incomplete
+from spark_jobs.drain.flow import Action, Event, following
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
+from spark_jobs.protocol.documents import Manifest, StopStatus
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    FencedError,
+    IncompleteError,
+    InterruptedRunError,
+    RunCancelledError,
+    SparkJobFailedError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.states import StopState
+
+_LOG = logging.getLogger(__name__)
+
+
+class Stoppable(Protocol):
+    """A running pipeline, as a stop sees it. What fails raises a :class:`~spark_jobs.protocol.errors.StreamPipelineError`."""
+
+    def quiesce(self) -> None:
+        """Holds every stage once nothing is left for it, and keeps it held."""
+        ...
+
+    def flush(self, request: CheckpointRequest) -> None:
+        """Lets go what windows, joins and timers hold back, through all stages. There is no way back but from a checkpoint."""
+        ...
+
+    def checkpoint(self, request: CheckpointRequest) -> Manifest:
+        """Completes the checkpoint."""
+        ...
+
+    def publish(self, manifest: Manifest) -> None:
+        """Publishes it by policy."""
+        ...
+
+    def run_on(self) -> None:
+        """Lets go what is held."""
+        ...
+
+
+class Answers(Protocol):
+    """What is made for those who have asked, and what they are told."""
+
+    def check(self, request: CheckpointRequest) -> None:
+        """Refuses what cannot be done, before anything is."""
+        ...
+
+    def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
+        """Makes the savepoint; where it is. May be repeated."""
+        ...
+
+    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers all who had asked when its checkpoint was triggered, and turns down who came later. May be repeated."""
+        ...
+
+    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers with an error."""
+        ...
+
+
+class Stop:
+    """One stop of a running pipeline.
+
+    Args:
+        asked: What was asked for when it began, the stop that counts first.
+        pipeline: What is stopped.
+        answers: For those who have asked.
+        tell: Told how far it is.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[CheckpointRequest],
+        pipeline: Stoppable,
+        answers: Answers,
+        tell: Callable[[StopStatus], None],
+    ) -> None:
+        self._request = asked[0]
+        self._others = [each for each in asked[1:] if each.wanted is self._request.wanted]
+        self._asked = [each for each in asked if each not in self._others]
+        self._pipeline, self._answers, self._tell = pipeline, answers, tell
+        self._manifest: Manifest | None = None
+        self._savepoint: str | None = None
+        self._error: StreamPipelineError | None = None
+
+    def run(self) -> Manifest | None:
+        """Stops the pipeline.
+
+        Returns:
+            The checkpoint that it was stopped with; None where the stop has failed and the pipeline runs on.
+
+        Raises:
+            InterruptedRunError: The stop has failed, or a stage has; the next attempt begins at the newest checkpoint.
+            IncompleteError: The checkpoint exists; the next attempt rolls forward.
+            FencedError: Another attempt is live.
+        """
+        self._turn_down_others()
+        state, action = following(StopState.REQUESTED, Event.FIRST, drain=self._request.drain)
+        while True:
+            self._tell(StopStatus(request=self._request.request, state=state, drain=self._request.drain))
+            if action is Action.END:
+                return self._manifest
+            if action is Action.RUN_ON:
+                self._fail()
+                self._pipeline.run_on()
+                return None
+            if action is Action.RESTART:
+                self._fail()
+                raise self._restart() from self._error
+            if action is Action.LEAVE and self._manifest is not None:
+                raise self._incomplete(self._manifest) from self._error
+            state, action = following(state, self._event(action), drain=self._request.drain)
+
+    def _event(self, action: Action) -> Event:
+        try:
+            self._do(action)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            if _ends_attempt(error) and action is not Action.FLUSH:
+                raise  # the request stays, for the next attempt
+            _LOG.warning("%s cannot %s: %s", self._request.request, action.value, error)
+            self._error = error
+            return Event.FAILED
+        return Event.DONE
+
+    def _do(self, action: Action) -> None:
+        if action is Action.QUIESCE:
+            self._answers.check(self._request)
+            self._pipeline.quiesce()
+        elif action is Action.FLUSH:
+            self._pipeline.flush(self._request)
+        elif action is Action.CHECKPOINT:
+            self._manifest = self._pipeline.checkpoint(self._request)
+        elif self._manifest is None:
+            raise ValueError(f"{action.value} comes after the checkpoint")
+        elif action is Action.SAVE:
+            self._savepoint = self._answers.save(self._request, self._manifest)
+        elif action is Action.PUBLISH:
+            self._pipeline.publish(self._manifest)
+        else:
+            self._answers.stopped(self._asked, self._manifest)
+
+    def _turn_down_others(self) -> None:
+        for other in self._others:
+            _LOG.info("%s: %s", other.request, following(StopState.REQUESTED, Event.SECOND, drain=other.drain).state.value)
+            self._answers.refused([other], lost_to(self._request))
+
+    def _fail(self) -> None:
+        if self._error is not None:
+            self._answers.refused([self._request], self._error)
+
+    def _restart(self) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"The drain for {self._request.request} has failed: {self._error.failed if self._error else 'for no known reason'}",
+            exists="The newest checkpoint stands; what was flushed after it was not published.",
+            safe="Nothing was lost, and nothing is public that is not in a checkpoint.",
+            remedy="Start the pipeline again: it goes on from its newest checkpoint. Mend the cause before the next drain.",
+            request=self._request.request,
+        )
+
+    def _incomplete(self, manifest: Manifest) -> IncompleteError:
+        return incomplete(
+            f"The stop for {self._request.request} did not finish: {self._error.failed if self._error else 'for no known reason'}",
+            self._request.request,
+            CutShort(manifest.checkpoint, self._savepoint),
+            "Start the pipeline again once the cause is mended: it finishes the stop before anything else.",
+        )
+
+
+def _ends_attempt(error: StreamPipelineError) -> bool:
+    """Whether a stage has given up, or nobody knows what became of the checkpoint; a job beside the stages may fail while they run on."""
+    return isinstance(error, InterruptedRunError) and not isinstance(error, SparkJobFailedError)
+
+
+def lost_to(winner: CheckpointRequest) -> ConflictError:
+    """Why a request is turned down that another one has come before."""
+    return ConflictError(
+        f"{winner.request} stops the pipeline already.",
+        exists=f"See what becomes of it: its answer is responses/{winner.request}.json in the home.",
+        safe="Nothing was done for this request.",
+        remedy=f"Wait for {winner.request}; ask again with a new id if it fails.",
+        winner=winner.request,
+    )

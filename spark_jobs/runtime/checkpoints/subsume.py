@@ -1,0 +1,136 @@
+"""What a completed checkpoint makes needless: orphans, versions of private logs, what abandoned incarnations have left."""
+
+import logging
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
+from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.staged.log_folding import trim
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What checkpoints are needed for from now on."""
+
+    manifests: Sequence[Manifest]
+    """All valid ones, ascending."""
+    kept: Sequence[Manifest]
+    published: Mapping[SinkName, CheckpointId | None]
+    """By sink the newest one that is public."""
+
+    def in_flight(self, stage: StageName) -> BatchId | None:
+        """The first batch of a stage whose files a channel of a kept checkpoint names."""
+        return in_flight_from(self.kept, stage)
+
+    def from_batch(self, stage: StageName) -> BatchId | None:
+        """The first batch of a stage whose files may be needed, in flight or because not every sink has them; None where none are."""
+        found = (self.in_flight(stage), unpublished_from(self.manifests, self.published, stage))
+        return min((batch for batch in found if batch is not None), default=None)
+
+
+def subsume(
+    home: Files,
+    stages: Sequence[StageRun],
+    manifest: Manifest,
+    results: Mapping[SinkName, SinkResult],
+    *,
+    retained: int,
+    swept: bool,
+) -> bool:
+    """Deletes what nothing names any more after ``manifest``, which this attempt has created. What cannot be deleted is logged, and left.
+
+    Args:
+        home: The home.
+        stages: All of the pipeline.
+        manifest: The newest checkpoint.
+        results: What its publication came to.
+        retained: How many complete checkpoints are kept.
+        swept: Whether this attempt has swept the public tables before: it looks through them once, for what an attempt that ended has left.
+
+    Returns:
+        Whether it has swept them.
+    """
+    try:
+        store = CheckpointStore(home)
+        needs = _needs(home, store, manifest, results, retained)
+        named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
+        _sweep(stages, manifest, named, needs, swept=swept)
+        _trim(store, stages, manifest, named, needs)
+        _discard(home, stages, manifest, needs)
+        if not swept:
+            attempts = Attempts(home)
+            earlier = [attempts.read(number) for number in attempts.numbers() if number < manifest.attempt]
+            sweep_abandoned(home, attempts.read(manifest.attempt), earlier, {each.incarnation for each in needs.kept})
+    except (OSError, StreamPipelineError) as error:
+        _LOG.warning("not all that nothing names was deleted: %s", error)
+        return swept
+    return True
+
+
+def _needs(
+    home: Files, store: CheckpointStore, manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int
+) -> _Needs:
+    published = {
+        sink: cut.known_published if results[sink].version is None else manifest.checkpoint
+        for sink, cut in manifest.sinks.items()
+    }
+    manifests = store.manifests()
+    asked = {each.request for each in CheckpointRequests(home).open()}
+    needed = {each.checkpoint for each in manifests if each.request in asked}
+    return _Needs(manifests, kept(manifests, retained=retained, published=published, needed=needed), published)
+
+
+def _sweep(
+    stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs, *, swept: bool
+) -> None:
+    """The public tables once, for they are large, and ``VACUUM`` knows what in them is needless; what is the runtime's own each time."""
+    deleted = 0
+    for stage in (stage for stage in stages if stage.outlet.is_own or not swept):
+        name = stage.stage.name
+        deleted += len(sweep(stage, manifest.stages[name].batch, named[name], needs.from_batch(name)))
+    if deleted or not swept:
+        _LOG.info("%d staged files that nothing names deleted", deleted)
+
+
+def _trim(
+    store: CheckpointStore, stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs
+) -> None:
+    parent = None if manifest.parent is None else store.manifest(manifest.parent)
+    for stage in stages:  # after the sweep, which knows the batches of the parent for the last time
+        name = stage.stage.name
+        trim(stage.log, stage.output.consumers, _needless(name, parent, needs), stage.directory, named[name])
+
+
+def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs) -> None:
+    """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
+    if manifest.checkpoint_kind is CheckpointKind.FINAL:  # its round has taken no others
+        return
+    remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
+    found = discardable(needs.manifests, needs.kept, remembered=remembered, closed=_closed(needs.manifests, manifest))
+    discard(home, found)
+
+
+def _closed(manifests: Sequence[Manifest], manifest: Manifest) -> set[IncarnationId]:
+    """The incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
+    return {each.incarnation for each in manifests if each.attempt < manifest.attempt} - {manifest.incarnation}
+
+
+def _needless(stage: StageName, parent: Manifest | None, needs: _Needs) -> BatchId:
+    """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
+    before = parent.stages.get(stage) if parent else None
+    if before is None:
+        return NO_BATCH
+    in_flight = needs.in_flight(stage)
+    return before.batch if in_flight is None else min(before.batch, BatchId(in_flight - 1))

@@ -1,0 +1,50 @@
+"""Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_LOOK_S = 0.05
+
+
+def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
+    """Does something in a thread of its own; what it returns or raises.
+
+    Args:
+        work: What is to be done.
+        meanwhile: Called again and again until it is. What it raises is raised here, and leaves ``work`` behind: it may go on for as
+            long as the process lives, and nobody learns what becomes of it.
+    """
+    done = _started([work], 1)
+    while not wait(done, _LOOK_S).done:
+        meanwhile()
+    found: T = done[0].result()
+    return found
+
+
+def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:
+    """Does several things in as many threads; what they return, in their order.
+
+    Raises:
+        Exception: What the first of them that has failed raises. Others may go on.
+    """
+    return [each.result() for each in _started(jobs, threads_max)]
+
+
+def _started(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Future[Any]]:
+    """Threads that do not keep the process, as those of an executor would: it waits for them when Python ends."""
+    futures: list[Future[Any]] = [Future() for _ in jobs]
+    left = iter(list(zip(jobs, futures, strict=True)))  # every thread takes from it what no other has taken
+
+    def work() -> None:
+        for job, future in left:
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+                future.set_exception(error)
+
+    for number in range(min(threads_max, len(jobs))):
+        Thread(target=work, name=f"beside-{number}", daemon=True).start()
+    return futures

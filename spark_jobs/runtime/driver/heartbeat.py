@@ -1,0 +1,245 @@
+"""What people see while a driver works: the status document, kept fresh by a thread of its own."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.control.status import write_status
+from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
+from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.runtime.spark.source_lag import source_lag
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 2.0
+_EACH_LOGGED = 20
+"""So many batches of a stage are logged one by one; a stage that runs for months would fill the log with them,"""
+_LOGGED_EVERY_S = 60.0
+"""and has a line so often from then on."""
+_REASON_MAX = 500
+Seen = tuple[str, int, str]
+"""A progress report: Spark's run of the query, the batch, and when it was triggered."""
+
+
+@dataclass
+class _Reported:
+    """What was logged of a stage's batches."""
+
+    lines: int = 0
+    line_at_s: float = 0.0
+    batches: int = 0
+    """Since the last line,"""
+    rows: int = 0
+    """as these."""
+
+
+class Heartbeat:
+    """Keeps ``status.json`` fresh while the context is open, and writes every change of state at once.
+
+    A failing write is logged, never raised.
+
+    Args:
+        files: The home.
+        attempt: The live attempt.
+        run: Whose run it is.
+        stages: In topological order.
+        spark_ui: Where Spark's own pages are.
+        mask: Takes secrets out of what is written.
+        now_s: A clock.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        attempt: AttemptNumber,
+        run: RunId,
+        stages: list[StageName],
+        spark_ui: str | None,
+        *,
+        mask: Mask = unmasked,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._mask, self._now_s = mask, now_s
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._changed = threading.Event()
+        self._status = Status(
+            attempt=attempt,
+            run=run,
+            state=RunState.STARTING,
+            updated_at=datetime.now(UTC),
+            stages={name: StageStatus(state=StageState.WAITING) for name in stages},
+            spark_ui=spark_ui,
+        )
+        self._seen: dict[StageName, Seen] = {}
+        self._reported = {name: _Reported() for name in stages}
+        self._timers: dict[StageName, int] = {}
+        self._rows_expected: dict[StageName, int] = {}
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._changed.set()
+        self._thread.join()
+        self.state(RunState.DONE if error is None else RunState.FAILED)
+        self._write()
+
+    @property
+    def status(self) -> Status:
+        with self._lock:
+            return self._status
+
+    def state(self, state: RunState) -> None:
+        """Tells where the attempt is."""
+        with self._lock:
+            self._status = self._status.model_copy(update={"state": state})
+        self._changed.set()
+        _LOG.info("%s", state.value)
+
+    def stop(self, stop: StopStatus) -> None:
+        """Tells how far a stop is."""
+        with self._lock:
+            self._status = self._status.model_copy(update={"stop": stop})
+        self._changed.set()
+        _LOG.info("%s: %s", stop.request, stop.state.value)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Tells the newest checkpoint."""
+        with self._lock:
+            self._status = self._status.model_copy(update={"checkpoint": checkpoint})
+        self._changed.set()
+
+    def stage(self, name: StageName, state: StageState) -> None:
+        """Tells where a stage is."""
+        self._update(name, {"state": state, "reason": None} | ({"progress": 1.0, "lag": {}} if state is StageState.ENDED else {}))
+        _LOG.info("stage %s: %s", name, state.value, extra={"stage": name})
+
+    def restarting(self, name: StageName, error: Exception) -> None:
+        """Tells that a stage has failed and starts again after a while, until its state is told anew."""
+        failed = error.failed if isinstance(error, StreamPipelineError) else str(error)
+        reason = self._mask(f"{type(error).__name__}: {failed.strip()}")[:_REASON_MAX]
+        restarts = self.status.stages[name].restarts + 1
+        self._update(name, {"state": StageState.RESTARTING, "reason": reason, "restarts": restarts})
+        self._changed.set()
+
+    def expect(self, name: StageName, rows: int | None) -> None:
+        """Tells how many rows a stage will read, where that is known."""
+        if rows:
+            self._rows_expected[name] = rows
+
+    def lag(self, name: StageName, lag: Mapping[str, InputLag]) -> None:
+        """Tells by input what a stage has not read; what was told of other inputs stays."""
+        if lag:
+            self._update(name, {"lag": self.status.stages[name].lag | dict(lag)})
+
+    def observe(self, name: StageName, query: StreamingQuery, inputs: Sequence[str] = ()) -> None:
+        """Takes in what Spark reported about a query since the last look.
+
+        Args:
+            name: The stage.
+            query: Its query.
+            inputs: Which input each of its streams is of.
+        """
+        newest, seen = query.lastProgress, self._seen.get(name)
+        if newest is None or _key(newest) == seen:
+            return
+        for progress in [newest] if _follows(_key(newest), seen) else query.recentProgress:
+            if _is_after(_key(progress), seen):
+                self._seen[name] = _key(progress)
+                self._take(name, progress, inputs)
+
+    def timers_registered(self, name: StageName) -> bool:
+        """Whether the stage's newest batch registered timers."""
+        return self._timers.get(name, 0) > 0
+
+    def _take(self, name: StageName, progress: Any, inputs: Sequence[str]) -> None:
+        operators = progress["stateOperators"]
+        self._timers[name] = sum(int(o["customMetrics"].get("numRegisteredTimers", 0)) for o in operators)
+        before = self.status.stages[name]
+        rows_in = before.rows_in + int(progress["numInputRows"])
+        expected = self._rows_expected.get(name)
+        watermark = progress["eventTime"].get("watermark")
+        self._update(
+            name,
+            {
+                "batch": BatchId(int(progress["batchId"])),
+                "rows_in": rows_in,
+                "rows_per_s": float(progress["processedRowsPerSecond"] or 0.0),
+                "late_rows": before.late_rows + sum(int(o["numRowsDroppedByWatermark"]) for o in operators),
+                "watermark_ms": _milliseconds(watermark) if watermark else before.watermark_ms,
+                "progress": min(rows_in / expected, 1.0) if expected else None,
+            },
+        )
+        sources = progress["sources"]
+        if len(sources) == len(inputs):
+            told = {argument: source_lag(source) for argument, source in zip(inputs, sources, strict=True)}
+            self.lag(name, {argument: lag for argument, lag in told.items() if lag.rows is not None})
+        self._log(name, progress)
+
+    def _log(self, name: StageName, progress: Any) -> None:
+        reported, now_s = self._reported[name], self._now_s()
+        reported.batches += 1
+        reported.rows += int(progress["numInputRows"])
+        if reported.lines >= _EACH_LOGGED and now_s - reported.line_at_s < _LOGGED_EVERY_S:
+            return
+        _LOG.info(
+            "stage %s: batch %d, %d rows in %d batches",
+            name,
+            progress["batchId"],
+            reported.rows,
+            reported.batches,
+            extra={"stage": name, "progress": json.loads(json.dumps(progress, default=str))},
+        )
+        self._reported[name] = _Reported(reported.lines + 1, now_s)
+
+    def _update(self, name: StageName, fields: dict[str, Any]) -> None:
+        with self._lock:
+            stage = self._status.stages[name].model_copy(update=fields)
+            self._status = self._status.model_copy(update={"stages": self._status.stages | {name: stage}})
+
+    def _beat(self) -> None:
+        while not self._stop.is_set():
+            self._changed.wait(_INTERVAL_S)
+            self._changed.clear()
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            write_status(self._files, self.status.model_copy(update={"updated_at": datetime.now(UTC)}))
+        except StreamPipelineError as error:
+            _LOG.warning("the heartbeat was not written: %s", error)
+
+
+def _milliseconds(timestamp: str) -> int:
+    """A timestamp as Spark reports it, in milliseconds since 1970."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def _key(progress: Any) -> Seen:
+    return str(progress["runId"]), int(progress["batchId"]), str(progress["timestamp"])
+
+
+def _follows(newest: Seen, seen: Seen | None) -> bool:
+    """Whether nothing can lie between the two: most looks find one batch more, and reading a hundred reports costs a hundred calls."""
+    return seen is not None and newest[0] == seen[0] and newest[1] == seen[1] + 1
+
+
+def _is_after(progress: Seen, seen: Seen | None) -> bool:
+    """Whether a report is a later one; those of one run come in the order of their batches."""
+    return seen is None or progress[0] != seen[0] or progress[1:] > seen[1:]

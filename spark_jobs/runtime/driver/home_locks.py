@@ -1,0 +1,70 @@
+"""One driver at a time in a home: a lock of its Python process, and one of its JVM, which lives some seconds longer (ADR 0006)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, noted
+from spark_jobs.protocol.documents import StartRequest
+from spark_jobs.protocol.errors import ConflictError, FencedError, HomeInUseError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.runtime.spark.session import WorkLock
+from spark_jobs.storage.files import Files, local_path
+
+_JVM_LOCK_TIMEOUT_S = 60.0
+
+
+@contextmanager
+def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
+    """Held from the first to the last moment: a second driver on this host is told at once.
+
+    Raises:
+        HomeInUseError: Another driver is at work.
+        FencedError: It is, on the same request.
+    """
+    path = local_path(home, DRIVER_LOCK)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(holding(path, request.request))
+        except BlockingIOError as error:
+            raise _busy(home, request, RequestId(noted(path))) from error
+        yield
+
+
+def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
+    """Waits for the JVM of a killed driver: it ends by itself some seconds after its Python process.
+
+    Raises:
+        HomeInUseError: It does not end.
+    """
+    lock = WorkLock(spark, str(local_path(home, JVM_LOCK)))
+    deadline_s = time.monotonic() + _JVM_LOCK_TIMEOUT_S
+    while not lock.try_lock():
+        if time.monotonic() > deadline_s:
+            lock.release()
+            raise HomeInUseError(
+                f"The Spark of an earlier driver still holds {home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
+                safe="This start has changed nothing.",
+                remedy="End that Java process, then start again.",
+                home=home.url,
+            )
+        time.sleep(0.2)
+    return lock
+
+
+def _busy(home: Files, request: StartRequest, served: RequestId) -> ConflictError:
+    """Another driver is at work, on ``served``: for the same request this one is not needed."""
+    live = Attempts(home).latest()
+    kind = FencedError if served == request.request else HomeInUseError
+    return kind(
+        f"Another driver is at work in {home.url}"
+        + (f": attempt {live.attempt} of run {live.run}, process {live.process} on {live.host}." if live else "."),
+        safe="This start has changed nothing.",
+        remedy="Wait for it (spark-jobs status), and start again if you still need to.",
+        home=home.url,
+        attempt=live.attempt if live else None,
+        run=live.run if live else None,
+    )

@@ -1,0 +1,61 @@
+"""Where executors run on other hosts, they must see the home: what one of them writes, the driver and the others read.
+
+A directory that only looks shared is the dangerous case: each executor writes to a disk of its own, and Spark reports success.
+"""
+
+import re
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.storage.files import Files, local_path
+
+_ON_THIS_HOST = re.compile(r"local(-cluster)?(\[.*\])?")
+_PARTS_MIN = 2
+_PARTS_MAX = 64
+
+
+def is_on_this_host(master: str) -> bool:
+    """Whether executors of this Spark master run on the driver's host."""
+    return _ON_THIS_HOST.fullmatch(master) is not None
+
+
+def check_shared(spark: SparkSession, home: Files) -> None:
+    """Refuses a home that the executors of a cluster do not share with the driver. Leaves nothing behind.
+
+    A sample: as many tasks as there are cores write a file each, and read it back. Costs two small jobs, with a cluster only.
+
+    Raises:
+        RejectedError: They do not share it. Only the home's ``work`` directory was made.
+    """
+    master = str(spark.sparkContext.master)
+    if is_on_this_host(master):
+        return
+    probe = f"work/probe-{uuid4().hex}"
+    parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
+    url = local_path(home, probe).as_uri()
+    try:
+        spark.range(0, parts, 1, parts).selectExpr("CAST(id AS STRING) AS value").write.text(url)
+        seen = sum(len(home.read(f"{probe}/{name}").split()) for name in home.names(probe) if name.startswith("part-"))
+        if seen != parts:
+            raise _refused(home, master, f"of {parts} files that executors have written, the driver sees {seen}")
+        found = spark.read.text(url).count()
+        if found != parts:
+            raise _refused(home, master, f"of {parts} lines that the driver sees, executors see {found}")
+    except spark_failures() as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise _refused(home, master, f"executors cannot write and read there ({reason[:500]})") from error
+    finally:
+        home.delete(probe)
+
+
+def _refused(home: Files, master: str, what: str) -> RejectedError:
+    return RejectedError(
+        f"{home.url} is not shared with the executors of {master}: {what}.",
+        safe="Nothing was started.",
+        remedy="Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write.",
+        home=home.url,
+        master=master,
+    )

@@ -1,0 +1,76 @@
+"""A stream over a Delta table that begins where a bounded source over the same table ends: no gap and no row twice at the seam."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from spark_jobs.protocol.documents import PinnedInput
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import DeltaPin
+from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.runtime.spark.plan import streaming_leaves
+
+_STARTING = "startingVersion"
+_MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
+"""Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
+
+
+class FollowingSession(SparkSession):
+    """A session whose ``readStream`` begins behind a pinned end. It shares everything else with the session it stands for."""
+
+    first_version: int
+
+    @classmethod
+    def of(cls, session: SparkSession, pin: DeltaPin) -> "FollowingSession":
+        following = object.__new__(cls)
+        following.__dict__.update(session.__dict__)
+        following.first_version = pin.version + 1
+        may_begin_later(session)
+        return following
+
+    @property
+    def readStream(self) -> DataStreamReader:
+        return super().readStream.option(_STARTING, self.first_version)
+
+
+def may_begin_later(session: SparkSession) -> None:
+    """Lets streams of a session begin at a version of a table that nobody has written yet."""
+    session.conf.set(_MAY_BEGIN_LATER, "true")
+
+
+def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> DeltaPin:
+    """The end behind which ``source`` begins.
+
+    Raises:
+        InvalidPipelineError: ``before`` does not read exactly one Delta table.
+    """
+    if len(pinned.pins) == 1 and isinstance(pinned.pins[0], DeltaPin):
+        return pinned.pins[0]
+    raise _refused(source, before, f"which does not read exactly one Delta table: {len(pinned.pins)} streams")
+
+
+def check_follows(source: InputName, before: InputName, frame: DataFrame, pin: DeltaPin) -> None:
+    """Refuses a stream that would leave a gap behind the pinned end, or repeat rows.
+
+    Raises:
+        InvalidPipelineError: It reads another table, more than one, or says itself where it begins.
+    """
+    leaves = streaming_leaves(frame)
+    if len(leaves) != 1 or leaves[0].format.lower() != "delta":
+        raise _refused(source, before, "and reads something else than one Delta table")
+    options = {key.lower(): value for key, value in leaves[0].options.items()}
+    if options.get(_STARTING.lower()) != str(pin.version + 1):
+        raise _refused(source, before, f"and sets {_STARTING} itself")
+    table = DeltaJvm(frame.sparkSession).snapshot(options["path"])[1]["id"]
+    if table != pin.table:
+        raise _refused(source, before, f"which reads another table: {pin.path}")
+
+
+def _refused(source: InputName, before: InputName, problem: str) -> InvalidPipelineError:
+    return InvalidPipelineError(
+        f"Source '{source}' begins after the end of '{before}', {problem}.",
+        safe="Nothing was staged.",
+        remedy='Let both read one Delta table with spark.readStream.format("delta").load(path), and leave the beginning to the runtime.',
+        source=source,
+        after=before,
+    )

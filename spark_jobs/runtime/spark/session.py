@@ -1,0 +1,368 @@
+"""The Spark session of a driver, and what of the JVM is reached through it.
+
+Only this module, ``plan.py`` and ``publication/delta_jvm.py`` touch the JVM.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark import __version__ as spark_version
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.publication.delta_jvm import java_class
+from spark_jobs.runtime.spark.class_archive import archive_path, using
+from spark_jobs.runtime.spark.delta_jars import DeltaJars
+
+JAVA_MIN = 17
+REQUIRED_SETTINGS: Mapping[str, str] = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    "spark.sql.streaming.fileSource.log.compactInterval": "10",
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.databricks.delta.stats.collect": "true",
+}
+"""What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.level": "ERROR",
+}
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+"""Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
+_PATH = "org.apache.hadoop.fs.Path"
+_CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
+_SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
+"""How much a cluster's driver logs is for whoever has set up the cluster to say."""
+
+
+def check_java() -> str:
+    """The version of the Java that Spark will use, such as ``17.0.2``.
+
+    Raises:
+        MissingRequirementError: There is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    remedy = f"Install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one."
+    if java is None or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no java on the PATH"
+        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer, and {where}.", remedy=remedy)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
+    if match is None or int(match.group(2)) < JAVA_MIN:
+        found = match.group(0) if match else "no version"
+        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer; {java} answers {found}.", remedy=remedy, java=java)
+    return match.group(1)
+
+
+def start_session(
+    app_name: str,
+    conf: Mapping[str, str],
+    *,
+    packages: Sequence[str] = (),
+    jars: Sequence[str] = (),
+    py_files: Sequence[str] = (),
+    driver_memory: str | None = None,
+) -> SparkSession:
+    """A new Spark session with Delta, for a driver of ours.
+
+    Args:
+        app_name: Shown in Spark's UI.
+        conf: The user's settings; they win over our defaults, never over what a guarantee needs.
+        packages: Maven coordinates to add to Delta's.
+        jars: Jar files to add.
+        py_files: Python files for the executors.
+        driver_memory: Such as ``4g``.
+
+    Raises:
+        MissingRequirementError: Java or Delta's jars are missing.
+    """
+    java = check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from delta import configure_spark_with_delta_pip
+
+    master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
+    settings = (
+        _DEFAULTS | {"spark.master": master, "spark.app.name": app_name} | _shuffle_partitions(master) | dict(conf) | _DELTA
+    )
+    if driver_memory:
+        settings["spark.driver.memory"] = driver_memory
+    for key, files in (("spark.jars", jars), ("spark.submit.pyFiles", py_files)):
+        if files:
+            settings[key] = ",".join(files)
+    delta_jars = DeltaJars(settings, packages)
+    known = delta_jars.setting()
+    if known is not None:
+        settings["spark.jars"] = known
+    builder = SparkSession.Builder()
+    for key, value in (settings | dict(REQUIRED_SETTINGS)).items():
+        builder = builder.config(key, value)
+    try:
+        with using(archive_path(java)):
+            if known is not None:
+                return builder.getOrCreate()
+            session = configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
+    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+        raise MissingRequirementError(
+            f"Spark did not start: {str(error).strip().splitlines()[0]}.",
+            remedy="The lines above say why. Delta's jars, of the version of the package delta-spark, are fetched once; that needs "
+            "a Maven repository that has them, or --jars.",
+        ) from error
+    delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
+    return session
+
+
+def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) -> SparkSession:
+    """The session of the Spark that ``spark-submit`` has started for this process.
+
+    Args:
+        app_name: Shown in Spark's UI, unless ``spark-submit`` was given a name.
+        conf: The user's settings; what ``spark-submit`` was given wins over them.
+        warehouse: The directory that a Spark without a metastore makes, although nothing is put there.
+
+    Raises:
+        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
+        MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
+    """
+    submitted = dict(SparkConf().getAll())
+    for key, value in REQUIRED_SETTINGS.items():
+        if submitted.get(key, value) != value:
+            raise RejectedError(
+                f"spark-submit was given {key} = {submitted[key]}, and a guarantee needs {value}.",
+                safe="Nothing was started.",
+                remedy="Remove it from the command and from spark-defaults.conf.",
+                setting=key,
+            )
+    builder = SparkSession.Builder()
+    aside = {"spark.sql.warehouse.dir": warehouse} if (submitted | dict(conf)).get(_CATALOG, _FORGETS) == _FORGETS else {}
+    for key, value in (_SUBMITTED_DEFAULTS | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA).items():
+        if key not in submitted:
+            builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+        session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
+    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+        lines, minor = str(error).strip().splitlines(), ".".join(spark_version.split(".")[:2])
+        reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
+        raise MissingRequirementError(
+            f"Spark with Delta did not start: {reason}",
+            safe="Nothing was started.",
+            remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{minor}_2.13:VERSION.",
+        ) from error
+    return session
+
+
+def _shuffle_partitions(master: str) -> dict[str, str]:
+    """On one host as many state partitions as cores: a stage's state keeps the number for ever, and each costs a task a batch."""
+    cores = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if cores is None:
+        return {}
+    number = cores.group(1) or "1"
+    return {SHUFFLE_PARTITIONS: str(os.cpu_count() or 1) if number == "*" else number}
+
+
+def end_jvm(timeout_s: float) -> None:
+    """Ends the JVM that this process has started, with its application; Spark keeps it until the interpreter exits. Idempotent.
+
+    Raises:
+        subprocess.TimeoutExpired: The JVM has not ended in time.
+    """
+    gateway: Any = SparkContext._gateway
+    if gateway is None or gateway.proc.poll() is not None:
+        return
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout_s)
+
+
+def session_for_run(spark: SparkSession) -> SparkSession:
+    """A session of the same application with the settings that the guarantees need; the given one stays as it is.
+
+    Raises:
+        RejectedError: It is a Spark Connect session, or has no Delta.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise RejectedError(
+            "Spark Connect sessions cannot run a pipeline: staging needs Delta's transaction classes in the driver.",
+            safe="Nothing was started.",
+            remedy="Use a classic session (SparkSession.builder.master(...)), or spark-jobs run.",
+        )
+    for key, value in _DELTA.items():
+        if value not in (spark.conf.get(key, "") or "").split(","):
+            raise RejectedError(
+                f"The Spark session has no Delta Lake: {key} is {spark.conf.get(key, '')!r}.",
+                safe="Nothing was started.",
+                remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
+            )
+    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in REQUIRED_SETTINGS.items():
+        own.conf.set(key, value)
+    return own
+
+
+def spark_failures() -> tuple[type[Exception], ...]:
+    """What is raised where a job of Spark fails."""
+    from py4j.protocol import Py4JJavaError
+
+    return Py4JJavaError, PySparkException
+
+
+def jvm_has_ended(error: BaseException) -> bool:
+    """Whether a call failed because the JVM is not there any more."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, Py4JNetworkError | ConnectionError)
+
+
+def application_has_ended(spark: SparkSession) -> bool:
+    """Whether Spark's application, or its JVM, is not there any more."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, ConnectionError, AttributeError):
+        return True
+
+
+class QuietQueries:
+    """Keeps Spark from logging how queries end while somebody ends them; any number of threads at once.
+
+    Spark logs a batch that was turned away as it logs every exception: as an error, with a page of Python's and Java's calls. A stage
+    that has really failed says so itself.
+    """
+
+    _LOGGER = "org.apache.spark.sql.execution.streaming"
+    _lock = threading.Lock()
+    _users = 0
+    _level: Any = None
+
+    @classmethod
+    @contextmanager
+    def during(cls, spark: SparkSession) -> Iterator[None]:
+        """Until the context closes. Where the JVM has ended, or logs in another way, nothing changes."""
+        cls._count(spark, 1)
+        try:
+            yield
+        finally:
+            cls._count(spark, -1)
+
+    @classmethod
+    def _count(cls, spark: SparkSession, more: int) -> None:
+        from py4j.protocol import Py4JError
+
+        with cls._lock:
+            cls._users += more
+            with suppress(Py4JError, ConnectionError):
+                if cls._users == more == 1:
+                    cls._level = java_class(spark, "org.apache.logging.log4j.LogManager").getLogger(cls._LOGGER).getLevel()
+                    cls._set(spark, java_class(spark, "org.apache.logging.log4j.Level").OFF)
+                elif cls._users == 0:
+                    cls._set(spark, cls._level)
+
+    @classmethod
+    def _set(cls, spark: SparkSession, level: Any) -> None:
+        java_class(spark, "org.apache.logging.log4j.core.config.Configurator").setLevel(cls._LOGGER, level)
+
+
+class WorkLock:
+    """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
+
+    It is held by the JVM because a JVM can outlive its killed Python process and finish a batch.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._file = java_class(spark, "java.io.RandomAccessFile")(path, "rw")
+        self._lock: Any = None
+
+    def try_lock(self) -> bool:
+        """Whether the lock is ours now."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._lock = self._file.getChannel().tryLock()
+        except Py4JJavaError as error:
+            if "OverlappingFileLockException" not in str(error.java_exception):
+                raise
+            self._lock = None
+        return self._lock is not None
+
+    def release(self) -> None:
+        """Gives the lock back; idempotent."""
+        self._file.close()
+
+
+def table_location(spark: SparkSession, name: str) -> str | None:
+    """Where the Delta table of this name in the catalog is; None where it is not a Delta table."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    facts = {row["col_name"]: row["data_type"] for row in rows}
+    return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
+
+
+def default_location(spark: SparkSession, name: str) -> str | None:
+    """Where Spark's own catalog would put a new table of this name; None where the name is another catalog's.
+
+    Raises:
+        RejectedError: The catalog forgets its tables when Spark ends.
+    """
+    *schema, table = name.split(".")
+    if schema[:-1] not in ([], ["spark_catalog"]):
+        return None
+    if spark.conf.get(_CATALOG) == _FORGETS:
+        raise RejectedError(
+            f"Table {name} is not there, and this Spark's catalog forgets what is made in it when Spark ends.",
+            safe="Nothing was written.",
+            remedy="Give the sink a path, or Spark a metastore (spark.sql.catalogImplementation=hive).",
+            table=name,
+        )
+    database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())
+    identifier = java_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(table, database)
+    session: Any = spark._jsparkSession
+    return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
+
+
+def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
+    """The modification time in milliseconds and the size in bytes of a file, as Spark's file source sees them."""
+    java_context: Any = spark.sparkContext._jsc
+    location = java_class(spark, _PATH)(java_class(spark, "java.net.URI")(path))
+    status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    return int(status.getModificationTime()), int(status.getLen())
+
+
+def qualified_path(spark: SparkSession, path: str) -> str:
+    """A path as Spark's file source writes it into its log: absolute, a URL, with escapes."""
+    java_context: Any = spark.sparkContext._jsc
+    location = java_class(spark, _PATH)(path)
+    located = location.getFileSystem(java_context.hadoopConfiguration()).makeQualified(location).toUri()
+    return str(java_class(spark, "org.apache.spark.paths.SparkPath").fromUri(located).urlEncoded())
+
+
+def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
+    """What Spark would write before the offsets of a first batch: no watermark, and the settings that its state depends on."""
+    companion = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
+    metadata = java_class(spark, "java.lang.Class").forName(companion).getField("MODULE$").get(None)
+    header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
+    conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}
+    return header | {"conf": conf}

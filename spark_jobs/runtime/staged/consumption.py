@@ -1,0 +1,63 @@
+"""How far a stage has read the channels that lead to it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
+from spark_jobs.runtime.staged.private_log import Staged
+
+
+class Consumption:
+    """What one stage has consumed of its producers.
+
+    Args:
+        spark_log: Of the stage's query.
+        bounds: Of its streams, in the order of Spark's offset log.
+    """
+
+    def __init__(self, spark_log: SparkLog, bounds: Sequence[Bound]) -> None:
+        self._spark_log = spark_log
+        self._channels = [(number, bound) for number, bound in enumerate(bounds) if isinstance(bound, ChannelBound)]
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        found: dict[StageName, BatchId] = {}
+        for _, bound, line in self._lines(batch):
+            if (position := channel_position(line)) is not None:
+                read = BatchId(position.version - 1 if position.index >= 0 else position.version - 2)
+                found[bound.producer] = max(read, found.get(bound.producer, NO_BATCH))
+        return found
+
+    def has_consumed_all(self) -> bool:
+        """Whether no row that the producers have staged is left."""
+        return not any(bound.log.has_rows_after(batch) for _, bound, batch in self._left(self._spark_log.last_commit()))
+
+    def in_flight_bytes(self) -> int:
+        """How much the producers have staged that is left."""
+        return sum(staged.size_bytes for staged in self.lag().values())
+
+    def lag(self) -> Mapping[int, Staged]:
+        """By stream that reads a channel how much is left in it."""
+        return {number: bound.log.amount_after(batch) for number, bound, batch in self._left(self._spark_log.last_commit())}
+
+    def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> Staged:
+        """How much was left at a cut: after what ``stage``, whose channels these are, has read, up to where its producers were cut."""
+        left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
+        return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
+
+    def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
+        """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""
+        for number, bound, line in self._lines(batch):
+            if line is None:
+                yield number, bound, bound.begins
+            elif (position := channel_position(line)) is not None:
+                yield number, bound, BatchId(position.version - 2)
+
+    def _lines(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, str | None]]:
+        if batch == NO_BATCH:
+            yield from ((number, bound, None) for number, bound in self._channels)
+            return
+        lines = self._spark_log.offsets(batch).sources
+        yield from ((number, bound, None if lines[number] == NO_OFFSET else lines[number]) for number, bound in self._channels)

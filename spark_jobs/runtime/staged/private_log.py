@@ -1,0 +1,386 @@
+"""A stage's private Delta log: what the stage has staged, batch by batch, and the channel that its consumers stream from.
+
+Invariants:
+
+1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
+2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log. Only version 0 is
+   replaced, where the table has gained columns.
+3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
+4. A folded batch is in a segment; the versions of folded batches go in the end, version 0 and those of batches that are not folded never.
+   A Delta reader finds a checkpoint and every version after it, also if it has listed the log just before it was folded.
+5. There is one writer: it lists the log once and remembers the newest version.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from threading import Lock
+from typing import Any, NamedTuple
+from uuid import NAMESPACE_URL, uuid5
+
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.staged.log_checkpoint import empty_checkpoint
+from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
+from spark_jobs.storage.files import Files, local_path
+
+STAGE_OPERATION = "STAGE"
+SEGMENT_BATCHES_MAX = 1_000
+"""A segment is read and written as a whole: this bounds the memory that it takes."""
+_CHECKPOINT = ".checkpoint.parquet"
+_VERSION = ".json"
+_CHANGED = {
+    "table_id": "its id (it was made anew)",
+    "schema_sha256": "its columns or constraints",
+    "protocol_sha256": "its protocol (a table feature)",
+    "publisher": "who publishes it",
+}
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What one batch of a stage staged."""
+
+    batch: BatchId
+    offsets_sha256: str
+    rows: int
+    late_rows: int
+    newest_event_ms: dict[str, int]
+    """By input with an event time: the newest one that this batch or any before it saw."""
+    adds: tuple[dict[str, Any], ...]
+    """Delta ``add`` actions with paths relative to the table."""
+
+
+@dataclass(frozen=True)
+class LogIdentity:
+    """What version 0 says."""
+
+    metadata: dict[str, Any]
+    """With the log's own table id."""
+    protocol: dict[str, Any]
+    facts: dict[str, str]
+
+
+class Staged(NamedTuple):
+    """An amount of staged rows."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class PrivateLog:
+    """The private log in ``directory`` of a work directory, for files that lie in the table at ``table_url``."""
+
+    def __init__(self, files: Files, directory: str, table_url: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._table_url = table_url
+        self._segments = LogSegments(files, f"{directory}/segments")
+        self._latest: int | None = None
+        self._folding = Lock()
+        self._counting = Lock()
+        self._amounts: dict[BatchId, Staged] = {}
+        self._identity: LogIdentity | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self._files.url}/{self._directory}"
+
+    @property
+    def path(self) -> str:
+        """The directory, for Hadoop's file system of this host."""
+        return str(local_path(self._files, self._directory))
+
+    @property
+    def table_id(self) -> str:
+        """What consumers' offsets call this log: a log that is rebuilt elsewhere keeps it."""
+        if self._identity is None and not self.exists():
+            return str(uuid5(NAMESPACE_URL, self.url))
+        return str(self.identity().metadata["id"])
+
+    @property
+    def table_url(self) -> str:
+        """The directory that the paths of staged files are relative to."""
+        return self._table_url
+
+    def identity(self) -> LogIdentity:
+        """What the log is. It must have been begun."""
+        if self._identity is None:
+            actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
+            found = {name: value for action in actions for name, value in action.items()}
+            facts = json.loads(found["commitInfo"]["userMetadata"])
+            self._identity = LogIdentity(found["metaData"], found["protocol"], facts)
+        return self._identity
+
+    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str], *, widened: bool = False) -> bool:
+        """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
+
+        No query may be reading the log.
+
+        Args:
+            metadata: The table's.
+            protocol: The table's.
+            facts: What the table is, in publication's terms; see :meth:`facts`.
+            widened: Whether the table has only gained nullable columns since: then version 0 is replaced, and what was staged before has
+                nulls there.
+
+        Returns:
+            Whether version 0 was replaced.
+
+        Raises:
+            UnsupportedTableError: The log was begun for another table, or for another schema or protocol of it.
+        """
+        first = _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
+        if self.latest() < 0:
+            with step(Step.LOG_CREATE):
+                self._create(0, first)
+            return False
+        unknown = bool(facts) and not self.facts()  # it is a savepoint's, which was taken with another table
+        replaced = unknown or (widened and self.schema() != metadata["schemaString"])
+        if replaced and self._unchanged(facts, except_for="schema_sha256"):
+            with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
+                for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
+                    self._replace(self._path(version, _CHECKPOINT), empty_checkpoint(protocol, metadata | {"id": self.table_id}))
+                self._files.replace(self._path(0), first)
+                self._identity = None
+        changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
+        if changed:
+            words = ", ".join(_CHANGED.get(name, name) for name in changed)
+            raise UnsupportedTableError(
+                f"Table {self._table_url} was changed since its first rows were staged: {words}.",
+                exists="The rows so far were staged for the table as it was.",
+                safe="Nothing was written.",
+                remedy="Undo the change, with DROP FEATURE for a feature that it has brought, and start again; or begin anew with --fresh.",
+                table=self._table_url,
+                expected=self.facts(),
+                found=facts,
+            )
+        return replaced
+
+    def schema(self) -> str:
+        """The schema that consumers see, as Delta writes it."""
+        return str(self.identity().metadata["schemaString"])
+
+    def facts(self) -> dict[str, str]:
+        """What the table was when the log was begun: every batch in it was staged for that."""
+        return self.identity().facts
+
+    def rebuild(self, identity: LogIdentity, staged: Sequence[StagedBatch]) -> None:
+        """Makes what another log was: the same table id, and the same versions for those who read on. There must be no log here.
+
+        Args:
+            identity: What that log was.
+            staged: Its last batches, without a gap. Where they do not begin with batch 0, the first of them counts as folded.
+        """
+        self._create(0, _version(identity.facts, [{"protocol": identity.protocol}, {"metaData": identity.metadata}]))
+        if staged and (first := staged[0].batch) > 0:
+            self._segments.write(Segment(first, first), [line_of(staged[0])])
+            with step(Step.LOG_CHECKPOINT):
+                self._files.create(self._path(first + 1, _CHECKPOINT), self._checkpoint())
+            staged = staged[1:]
+        for batch in staged:
+            self._write_batch(batch)
+
+    def exists(self) -> bool:
+        return bool(self._files.names(f"{self._directory}/_delta_log"))
+
+    def latest(self) -> int:
+        """The newest version; -1 where the log is not begun."""
+        if self._latest is None:
+            self._latest = max((version for version, kind in self._names() if kind == _VERSION), default=-1)
+        return self._latest
+
+    def append(self, staged: StagedBatch) -> None:
+        """Makes a batch's version, whole and durable. Batch ids that never reached the sink get an empty version before it.
+
+        Raises:
+            AlreadyExistsError: The batch has a version already.
+        """
+        for missing in range(self.latest() + 1, staged.batch + 1):
+            self._write(missing, _facts(replace(staged, offsets_sha256="", rows=0, late_rows=0)), [])
+        with step(Step.STAGE_VERSION):
+            self._write_batch(staged)
+
+    def read(self, batch: BatchId) -> StagedBatch | None:
+        """What a batch staged; None where it has no version yet."""
+        return None if not 0 <= batch < self.latest() else next(self.between(BatchId(batch - 1), batch))
+
+    def between(self, after: BatchId, last: BatchId) -> Iterator[StagedBatch]:
+        """What the batches after ``after`` up to ``last`` staged, one after the other.
+
+        Raises:
+            CorruptDocumentError: One of them is forgotten: a checkpoint that cannot be used any more holds it.
+        """
+        if after + 1 < self.oldest() and after < last:
+            raise CorruptDocumentError(
+                f"{self.url} has forgotten the batches before {self.oldest()}, and batch {after + 1} is asked for.",
+                exists="They are in checkpoints that were complete; their manifests cannot be read any more.",
+                safe="Nothing was changed.",
+                remedy="Restore the manifests from a copy, or begin anew with --fresh.",
+                path=self.url,
+                expected=after + 1,
+                found=self.oldest(),
+            )
+        known = self._segments.all()  # once: the log may be folded meanwhile, and a batch would be in neither
+        segments = (segment for segment in known if segment.last > after and segment.first <= last)
+        folded = (staged for segment in segments for staged in self._of(segment) if after < staged.batch <= last)
+        versions = range(max(after, known[-1].last if known else NO_BATCH) + 1, min(last + 1, self.latest()))
+        return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
+
+    def has_rows_after(self, batch: BatchId) -> bool:
+        """Whether a later batch than ``batch`` has staged a row."""
+        return self.size_bytes_after(batch) > 0
+
+    def size_bytes_after(self, batch: BatchId) -> int:
+        """How much the batches after ``batch`` have staged."""
+        return self.amount_after(batch).size_bytes
+
+    def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
+        """How much the batches after ``batch``, up to ``last``, have staged, and in how many rows.
+
+        Asked often, while a stage runs: what was read once is remembered.
+        """
+        newest = BatchId(self.latest() - 1)
+        last = newest if last is None else min(last, newest)
+        with self._counting:
+            unknown = next((number for number in range(batch + 1, last + 1) if number not in self._amounts), None)
+            if unknown is not None:
+                self._amounts |= {
+                    b.batch: Staged(b.rows, sum(int(add["size"]) for add in b.adds))
+                    for b in self.between(BatchId(unknown - 1), last)
+                }
+            counted = [staged for number, staged in self._amounts.items() if batch < number <= last]
+            for folded in [number for number in self._amounts if number <= self.folded()]:
+                del self._amounts[folded]
+        return Staged(sum(staged.rows for staged in counted), sum(staged.size_bytes for staged in counted))
+
+    def folded(self) -> BatchId:
+        """The last batch that is folded; -1 where none is."""
+        return self._segments.folded()
+
+    def oldest(self) -> BatchId:
+        """The first batch that is not forgotten."""
+        return self._segments.oldest()
+
+    def fold(self, last: BatchId) -> None:
+        """Folds the batches up to ``last``, except the newest one: segments hold them, and Delta readers begin after them.
+
+        Their versions stay until the next fold: somebody may have listed the log just before. Idempotent; a crash on the way loses
+        nothing, and the next fold does what was left.
+
+        Args:
+            last: No consumer reads its version, or one before it, ever again.
+        """
+        with self._folding:
+            first, last = BatchId(self.folded() + 1), min(last, BatchId(self.latest() - 2))
+            if last < first:
+                return
+            for begin in range(first, last + 1, SEGMENT_BATCHES_MAX):
+                segment = Segment(BatchId(begin), BatchId(min(begin + SEGMENT_BATCHES_MAX - 1, last)))
+                batches = [self._read_version(BatchId(batch)) for batch in range(segment.first, segment.last + 1)]
+                self._segments.write(segment, [line_of(staged) for staged in batches])
+            with step(Step.LOG_CHECKPOINT):
+                self._files.create(self._path(last + 1, _CHECKPOINT), self._checkpoint())
+            self._delete_versions()
+
+    def forget(self, until: BatchId, discard: Callable[[StagedBatch], None]) -> None:
+        """Deletes segments whose batches all end at ``until`` or before; idempotent.
+
+        Args:
+            until: No checkpoint will ever be cut before it.
+            discard: Told each batch before it goes; told again if a crash comes in between.
+        """
+        with self._folding:
+            for segment in self._segments.forgettable(until):
+                for staged in self._of(segment):
+                    discard(staged)
+                self._segments.forget(segment)
+
+    def _checkpoint(self) -> bytes:
+        return empty_checkpoint(self.identity().protocol, self.identity().metadata)
+
+    def _delete_versions(self) -> None:
+        """Deletes what the last checkpoint but one has made needless."""
+        names = self._names()
+        checkpoints = sorted(version for version, kind in names if kind == _CHECKPOINT)
+        if len(checkpoints) < 2:
+            return
+        kept = checkpoints[-2]
+        with step(Step.LOG_TRIM):
+            for version, kind in names:
+                if 0 < version < kept or (version == kept and kind == _VERSION):
+                    self._files.delete(self._path(version, kind))
+
+    def _read_version(self, batch: BatchId) -> StagedBatch:
+        actions = [json.loads(line) for line in self._files.read(self._path(batch + 1)).decode().splitlines()]
+        facts = json.loads(actions[0]["commitInfo"]["userMetadata"])
+        prefix = f"{self._table_url}/"
+        adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
+        return StagedBatch(batch, adds=adds, **facts)
+
+    def _of(self, segment: Segment) -> Iterator[StagedBatch]:
+        return map(batch_of, self._segments.read(segment))
+
+    def _names(self) -> list[tuple[int, str]]:
+        """The versions in the log, each with what kind of file it is."""
+        names = self._files.names(f"{self._directory}/_delta_log")
+        return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in (_VERSION, _CHECKPOINT)]
+
+    def _unchanged(self, facts: dict[str, str], except_for: str) -> bool:
+        before = self.facts()
+        return all(facts.get(name) == value for name, value in before.items() if name != except_for)
+
+    def _write_batch(self, staged: StagedBatch) -> None:
+        adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
+        self._write(staged.batch + 1, _facts(staged), adds)
+
+    def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
+        self._create(version, _version(facts, actions))
+
+    def _create(self, version: int, data: bytes) -> None:
+        try:
+            self._files.create(self._path(version), data)
+        except BaseException:
+            self._latest = None  # it may be there all the same
+            raise
+        self._latest = version
+
+    def _replace(self, path: str, data: bytes) -> None:
+        self._files.replace(path, data)
+        self._files.sync(path)
+
+    def _path(self, version: int, kind: str = _VERSION) -> str:
+        return f"{self._directory}/_delta_log/{version:020d}{kind}"
+
+
+def line_of(staged: StagedBatch) -> dict[str, Any]:
+    """A batch as one JSON object."""
+    return _facts(staged) | {"batch": staged.batch, "adds": staged.adds}
+
+
+def batch_of(line: Mapping[str, Any]) -> StagedBatch:
+    """What :func:`line_of` was given."""
+    return StagedBatch(**{**line, "adds": tuple(line["adds"])})
+
+
+def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:
+    info = {
+        "timestamp": 0,
+        "operation": STAGE_OPERATION,
+        "operationParameters": {},
+        "userMetadata": canonical(facts).decode(),
+    }
+    return b"\n".join(canonical(action) for action in [{"commitInfo": info}, *actions]) + b"\n"
+
+
+def _facts(staged: StagedBatch) -> dict[str, Any]:
+    return {
+        "offsets_sha256": staged.offsets_sha256,
+        "rows": staged.rows,
+        "late_rows": staged.late_rows,
+        "newest_event_ms": staged.newest_event_ms,
+    }

@@ -1,0 +1,213 @@
+"""From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
+
+from collections.abc import Mapping, Set
+from functools import partial
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.functions import PARAMS, call
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.staged.channel_cut import log_directory
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
+from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED, bound_of, read_input, replaced_inputs, streams_of
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.staging import file_prefix
+from spark_jobs.runtime.stages.watermark import held_position
+from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
+
+_POLLING = "spark.sql.streaming.pollingDelay"
+_POLLING_DELAY = "100ms"
+"""How often a stage looks for rows while there are none. Spark's 10 ms keep a core busy with a few stages."""
+
+
+def build_stage(
+    stage: Stage,
+    site: RoundSite,
+    outputs: Mapping[StageName, StageOutput],
+    earlier: StageRun | None = None,
+    ended: Set[str] = NONE_ENDED,
+) -> StageRun:
+    """A stage that is ready to run.
+
+    Pins the stage's inputs, makes its table if it is missing and begins its private log: once, and before any batch.
+
+    Args:
+        stage: The stage.
+        site: Where it runs.
+        outputs: What the stages before it give.
+        earlier: The same stage as it ran until now, where it is built again.
+        ended: Those of its inputs that have ended: something that has no rows stands in for them. Others that have are found.
+
+    Raises:
+        InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
+        UnsupportedTableError: The rows do not fit the sink's table.
+    """
+    session = _stage_session(stage, site.spark)
+    spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
+    inputs = {
+        argument: read_input(node, position, stage, session, site, outputs, argument in ended)
+        for position, (argument, node) in enumerate(stage.inputs.items())
+    }
+    frame = call_stage(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
+    watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
+    _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    streams = streams_of(stage, frame, inputs)
+    before = replaced_inputs(spark_log, streams)
+    if before - ended:
+        return build_stage(stage, site, outputs, earlier, before | ended)
+    _rest_between_rows(session, watermarks)
+    outlet = _outlet(stage, session, frame, site)
+    output = earlier.output if earlier else _begin_output(stage, session, frame, site, outlet, watermarks)
+    return StageRun(
+        stage=stage,
+        query_name=f"{site.pipeline}.{stage.name}",
+        frame=outlet.frame,
+        checkpoint_path=f"{site.work.url}/{spark_log.directory}",
+        outlet=outlet,
+        directory=site.open_directory(str(outlet.staged_in.path)),
+        file_prefix=file_prefix(site.incarnation, stage.name),
+        spark_log=spark_log,
+        output=output,
+        upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
+        bounds=[bound_of(number, stream.pin, spark_log) for number, stream in enumerate(streams)],
+        arguments=[stream.argument for stream in streams],
+        ended=frozenset(ended),
+        watermarks=watermarks,
+        has_timers=plan.has_timers(frame),
+        undrained=tuple(plan.undrained_operators(frame)),
+        heartbeat=site.heartbeat,
+        cancellation=site.cancellation,
+        gate=earlier.gate if earlier else Gate(partial(output.has_room, stage.limits.max_channel_bytes)),
+        adopted=tuple(stream.pin.adopted for stream in streams if stream.pin.adopted is not None),
+    )
+
+
+def _rest_between_rows(session: SparkSession, watermarks: Mapping[InputName, InputWatermark]) -> None:
+    """A watermark that is held does not move between two batches, so nothing can close there."""
+    if any(mark.held for mark in watermarks.values()):
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+
+
+def _outlet(stage: Stage, session: SparkSession, frame: DataFrame, site: RoundSite) -> Outlet:
+    place = site.places.get(stage.sink.name) if stage.sink else None
+    tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
+    return prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
+
+
+def _begin_output(
+    stage: Stage,
+    session: SparkSession,
+    frame: DataFrame,
+    site: RoundSite,
+    outlet: Outlet,
+    watermarks: Mapping[InputName, InputWatermark],
+) -> StageOutput:
+    log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
+    return _output(stage, frame, _begin_log(log, outlet, session), watermarks)
+
+
+def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
+    session = session_for_run(spark)
+    if stage.unbounded and session.conf.get(_POLLING, None) is None:
+        session.conf.set(_POLLING, _POLLING_DELAY)
+    for key, value in stage.conf.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession) -> PrivateLog:
+    """Begins or goes on with the stage's private log.
+
+    Where the table has only gained nullable columns since its first batch, so does the log; any other change is refused.
+    """
+    table, facts = outlet.staged_in, outlet.public.facts if outlet.public else {}
+    widened = log.exists()
+    if widened and outlet.public:
+        widened = open_table(outlet.public.uri).accepts_schema(log.facts().get("schema_sha256", ""))
+    if log.begin(table.metadata, table.protocol, facts, widened=widened):
+        DeltaJvm(session).forget(log.path)
+    return log
+
+
+def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
+    """What a stage's function returns.
+
+    Raises:
+        InvalidPipelineError: It is not a streaming frame.
+    """
+    try:
+        frame = call(stage.function, available)
+    except AnalysisException as error:
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' cannot be analysed: {str(error).splitlines()[0]}",
+            safe="Nothing was staged.",
+            remedy="Correct the stage's function; its inputs have the columns that the stages before it return.",
+            stage=stage.name,
+        ) from error
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' does not return a streaming frame but {type(frame).__name__}.",
+            safe="Nothing was staged.",
+            remedy="Return a frame made from the stage's arguments.",
+            stage=stage.name,
+        )
+    return frame
+
+
+def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
+    if set(plan.watermark_nodes(frame)) - own_nodes:
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' calls withWatermark itself, and the runtime could not move that watermark at the end of the input.",
+            safe="Nothing was staged.",
+            remedy="Remove it; declare event_time= and watermark_delay= on the source, or on the stage before.",
+            stage=stage.name,
+        )
+    waiting = [] if stage.unbounded else plan.processing_time_operators(frame)
+    if waiting:
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' has {waiting[0]}, which waits for the clock: a bounded stage would never end.",
+            safe="Nothing was staged.",
+            remedy="Use event-time timers or timeouts.",
+            stage=stage.name,
+        )
+
+
+def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
+    """The event time of a stage's result: declared, or that of the one column that still carries the watermark."""
+    columns = plan.event_time_columns(frame)
+    candidates = [column for column in columns if column.timestamp] or columns
+    if stage.event_time is not None:
+        if stage.event_time not in frame.columns:
+            raise InvalidPipelineError(
+                f"Stage '{stage.name}' declares event_time={stage.event_time!r} and returns {', '.join(frame.columns)}.",
+                safe="Nothing was staged.",
+                remedy="Correct event_time=.",
+                stage=stage.name,
+            )
+        inherited = max((mark.delay_ms for mark in watermarks.values()), default=None)
+        delay_ms = inherited if stage.delay_ms is None else stage.delay_ms
+        held = delay_ms is None or any(mark.held for mark in watermarks.values())
+        return StageOutput(stage.name, log, stage.event_time, delay_ms, held and not stage.unbounded)
+    if len(candidates) != 1:
+        return StageOutput(stage.name, log, None, None, False)
+    (column,) = candidates
+    position = held_position(column.delay_ms)
+    if position is None:
+        return StageOutput(stage.name, log, column.name, column.delay_ms, False)
+    if stage.unbounded:  # what it lets go has no end for which a consumer could wait
+        moving = max((mark.delay_ms for mark in watermarks.values() if not mark.held), default=0)
+        return StageOutput(stage.name, log, column.name, moving, False)
+    argument = list(stage.inputs)[position]
+    return StageOutput(stage.name, log, column.name, watermarks[InputName(argument)].delay_ms, True)

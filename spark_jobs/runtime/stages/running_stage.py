@@ -1,0 +1,213 @@
+"""A stage that runs until it is told to stop: a query of its own, in a thread of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+
+from spark_jobs.protocol.documents import InputLag, StageState
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.stages.gate import TurnedAwayError
+from spark_jobs.runtime.stages.restarting import StageRestarts
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_query import StageQuery
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 1
+_COMMIT_LOOK_S = 0.02
+
+
+class StageInCut:
+    """A stage as the cut rule sees it; see :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`."""
+
+    def __init__(self, run: StageRun) -> None:
+        self.run = run
+        self._failed: tuple[Exception, BatchId] | None = None
+        """The last failure, and the last batch that was committed before it."""
+
+    @property
+    def name(self) -> StageName:
+        return self.run.stage.name
+
+    def committed(self) -> BatchId:
+        return self.run.spark_log.last_commit()
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        return self._consumption().consumed_by(batch)
+
+    def has_consumed_all(self) -> bool:
+        return self._consumption().has_consumed_all()
+
+    def in_flight_bytes(self) -> int:
+        return self._consumption().in_flight_bytes()
+
+    def hold(self) -> None:
+        self.run.gate.close()
+
+    def release(self) -> None:
+        self.run.gate.open()
+
+    def is_at_rest(self) -> bool:
+        gate = self.run.gate
+        return gate.is_closed() and gate.is_empty() and (gate.is_waiting() or not self._is_committing())
+
+    def failing_with(self) -> Exception | None:
+        if self._failed is None:
+            return None
+        error, committed = self._failed
+        if self.committed() > committed or (self.has_consumed_all() and not self._is_committing()):
+            return None
+        return error
+
+    def wait_for_restart(self, restarts: StageRestarts, error: Exception) -> None:
+        """Waits until the stage may run again after a failure, as :meth:`StageRestarts.wait`."""
+        with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
+            self._failed = error, self.committed()
+        restarts.wait(self.run, error)
+
+    def _is_committing(self) -> bool:
+        """Whether a batch is staged, where consumers see it, and is not committed: every start of the query does it again until it is."""
+        planned = self.run.spark_log.last_offsets()
+        return self.run.spark_log.last_commit() < planned < self.run.log.latest()
+
+    def _consumption(self) -> Consumption:
+        return Consumption(self.run.spark_log, self.run.bounds)
+
+
+class _StageAtWork(StageInCut):
+    """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on."""
+
+    def __init__(self, run: StageRun, restarts: StageRestarts, stopping: threading.Event) -> None:
+        super().__init__(run)
+        self._restarts = restarts
+        self._stop = stopping
+        self.failure: BaseException | None = None
+        """Why the stage has given up."""
+        self._thread = threading.Thread(target=self._work, name=f"stage-{run.stage.name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the stage; its failures are in :attr:`failure`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits until it has stopped, at the end of its batch; to be called once ``stopping`` is set. Idempotent."""
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set() and not self.run.output.ended.is_set():
+                try:
+                    self._go_on()
+                except TurnedAwayError:
+                    pass
+                except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
+                    self.wait_for_restart(self._restarts, error)
+        except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
+            self.failure = error
+
+    def _go_on(self) -> None:
+        raise NotImplementedError
+
+
+class EndingStage(_StageAtWork):
+    """A stage whose inputs all end. It begins once those stages have ended that it reads, whatever becomes of others.
+
+    What is staged for it is on its way, and no cut waits for it.
+
+    Args:
+        run: The stage.
+        to_its_end: Runs it to its end.
+        restarts: What happens when it fails.
+        stopping: Set once no stage is to go on.
+    """
+
+    def __init__(
+        self, run: StageRun, to_its_end: Callable[[StageRun], object], restarts: StageRestarts, stopping: threading.Event
+    ) -> None:
+        super().__init__(run, restarts, stopping)
+        self._to_its_end = to_its_end
+
+    def has_consumed_all(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        self.run.gate.turn_away()
+        super().stop()
+
+    def _go_on(self) -> None:
+        if all(producer.ended.wait(_LOOK_S) for producer in self.run.upstream):
+            self._to_its_end(self.run)
+
+
+class RunningStage(_StageAtWork):
+    """A stage with an unbounded input.
+
+    Where an input has ended, it is stopped at a batch boundary and goes on without it.
+
+    Args:
+        run: The stage as it begins.
+        rebuild: Makes it anew, with these of its inputs ended.
+        restarts: What happens when it fails.
+        stopping: Set once no stage is to go on.
+    """
+
+    def __init__(
+        self, run: StageRun, rebuild: Callable[[StageRun, Set[str]], StageRun], restarts: StageRestarts, stopping: threading.Event
+    ) -> None:
+        super().__init__(run, restarts, stopping)
+        self._rebuild = rebuild
+
+    def _go_on(self) -> None:
+        self.run.heartbeat.stage(self.name, StageState.RUNNING)
+        try:
+            self._go_on_without_ended()
+            self._run_query()
+        except (PastPinError, BeforeEpochError) as replanned:
+            self.run.replan(replanned)
+
+    def _run_query(self) -> None:
+        self.run.gate.admit()
+        interval_ms = self.run.stage.limits.trigger_interval_ms or 0
+        query = self.run.start({"processingTime": f"{interval_ms} milliseconds"})
+        try:
+            while not query.has_ended(_LOOK_S):
+                self._tell_lag()
+                if self._stop.is_set() or self.run.ended_inputs() > self.run.ended:
+                    self._stop_at_boundary(query)
+                    break
+        except BaseException:
+            query.stop()
+            raise
+
+    def _go_on_without_ended(self) -> None:
+        """Before each start: a query that reads past an end fails before anybody looks at it."""
+        ended = self.run.ended_inputs()
+        if ended > self.run.ended:
+            _LOG.info("stage %s goes on without %s, which has ended", self.name, ", ".join(sorted(ended - self.run.ended)))
+            self.run = self._rebuild(self.run, ended)
+            self.run.plan_without_ended()
+
+    def _tell_lag(self) -> None:
+        try:
+            left = self._consumption().lag()
+        except StreamPipelineError as error:  # for people only: the stage runs on
+            _LOG.debug("what stage %s has not read cannot be told: %s", self.name, error)
+            return
+        arguments = self.run.arguments
+        lag = {arguments[stream]: InputLag(rows=staged.rows, size_bytes=staged.size_bytes) for stream, staged in left.items()}
+        self.run.heartbeat.lag(self.name, lag)
+
+    def _stop_at_boundary(self, query: StageQuery) -> None:
+        gate, log = self.run.gate, self.run.spark_log
+        with query.ending():
+            gate.turn_away()
+            while not gate.wait_until_empty(_LOOK_S):
+                self.run.cancellation.check()
+            # The batch that came out is being committed, or the one that was planned is turned away.
+            while log.pending() and query.is_active():
+                time.sleep(_COMMIT_LOOK_S)
+            query.stop()

@@ -1,0 +1,368 @@
+"""One stage of a round: built from its inputs, run to their end, then drained or released.
+
+Every method can be repeated after a crash: what has happened is read from Spark's logs and the private log, never remembered.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.ids import BatchId, InputName
+from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.spark.plan import feeds_another_operator
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound
+from spark_jobs.runtime.staged.log_folding import fold_consumed
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.stage_query import StageQuery
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
+from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
+from spark_jobs.runtime.tables.outlets import Outlet
+from spark_jobs.runtime.tables.tables import StagingTable
+from spark_jobs.storage.files import Files
+
+DRAIN_BATCHES_MAX = 1_000
+"""A timer that always sets another one never ends; a chain of timers this long is taken for one."""
+_POLL_S = 1
+_SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
+
+
+@dataclass(frozen=True)
+class InputWatermark:
+    """The watermark that the runtime put on one input of a stage."""
+
+    node: str
+    delay_ms: int
+    """The declared delay; 0 where none is."""
+    held: bool
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage with everything it needs to run. Made by :func:`spark_jobs.runtime.stages.build.build_stage`."""
+
+    stage: Stage
+    query_name: str
+    frame: DataFrame
+    checkpoint_path: str
+    outlet: Outlet
+    directory: Files
+    """The directory that files are staged in."""
+    file_prefix: str
+    spark_log: SparkLog
+    output: StageOutput
+    upstream: Sequence[StageOutput]
+    """What the stage consumes of other stages."""
+    bounds: Sequence[Bound]
+    arguments: Sequence[str]
+    """Which input each of the bounds is of."""
+    ended: frozenset[str]
+    """The inputs that something without rows stands in for."""
+    watermarks: Mapping[InputName, InputWatermark]
+    has_timers: bool
+    undrained: tuple[str, ...]
+    """Operators whose state a drain does not empty."""
+    heartbeat: Heartbeat
+    cancellation: Cancellation
+    gate: Gate = field(default_factory=Gate)
+    """Where its batches are held between two of them."""
+    adopted: Sequence[AdoptedOffsets] = ()
+    """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
+
+    @property
+    def table(self) -> StagingTable:
+        """The Delta table in whose directory files are staged."""
+        return self.outlet.staged_in
+
+    @property
+    def log(self) -> PrivateLog:
+        return self.output.log
+
+    def run_to_end(self) -> None:
+        """Stages every row of the inputs up to their ends. Idempotent.
+
+        Raises:
+            InterruptedRunError: The stage's query failed; a later start goes on after its last batch.
+        """
+        self.heartbeat.expect(self.stage.name, self._rows_expected())
+        while True:
+            if self.spark_log.pending():
+                failure = self._run(**self._pending_trigger())
+            elif self._consumed():
+                return
+            else:
+                failure = self._run(availableNow=True)
+                if failure is None and not self._plan_passed_over():
+                    return
+            if failure is not None:
+                self.replan(failure)
+
+    def ended_inputs(self) -> frozenset[str]:
+        """The inputs of which every row is in a committed batch: bounded ones at their ends."""
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return self.ended
+        lines = self.spark_log.offsets(last).sources
+        left = {
+            argument
+            for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True)
+            if not (self._may_end(bound) and bound.reached(line))  # in this order: a producer stages its last row, then ends
+        }
+        return self.ended | (set(self.arguments) - left)
+
+    def _may_end(self, bound: Bound) -> bool:
+        """Whether nothing can be added before this end: a channel ends with its producer."""
+        return all(
+            output.ended.is_set() for output in self.upstream if isinstance(bound, ChannelBound) and output.log is bound.log
+        )
+
+    def drain(self) -> None:
+        """Moves the watermark to the end of time, so that every window, join and timer is flushed. Idempotent.
+
+        A stage that keeps no state is drained as it is: a batch without rows would let nothing go, and its consumers have watermarks
+        of their own.
+
+        Raises:
+            RejectedError: Timers keep setting timers.
+            InterruptedRunError: The stage's query failed.
+        """
+        for _ in range(DRAIN_BATCHES_MAX):
+            last = self.spark_log.last_commit()
+            if last == NO_BATCH or not self.spark_log.has_state():
+                return  # nothing to flush; without any input there is no entry to plan the batch from either
+            entry = self.spark_log.offsets(last)
+            if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
+                return
+            self.spark_log.plan(BatchId(last + 1), entry.with_watermark(END_OF_TIME_MS))
+            self._run_planned()
+            if not self.has_timers or not self.heartbeat.timers_registered(self.stage.name):
+                return
+        raise RejectedError(
+            f"Stage '{self.stage.name}' cannot be drained: after {DRAIN_BATCHES_MAX} batches its timers still set new ones.",
+            safe="Nothing was published.",
+            remedy="Let handleExpiredTimer set no timer when the watermark is at 9999-12-31.",
+            stage=self.stage.name,
+        )
+
+    def flush(self) -> None:
+        """Ends the stage where it is: stages what its producers have staged, and drains it. Idempotent.
+
+        Its sources are read no further; those of a stage that has producers, too, may be read up to what they have now.
+
+        Raises:
+            RejectedError: Timers keep setting timers.
+            InterruptedRunError: The stage's query failed.
+        """
+        while self.spark_log.pending():
+            failure = self._run(once=True)
+            if failure is not None:
+                self.replan(failure)
+        if self.upstream and not self._is_drained():  # behind a drain its sources' next rows would be late
+            self.run_to_end()
+        self.drain()
+
+    def release(self) -> None:
+        """Moves a held watermark to where the round leaves it; what closes by that is flushed. Idempotent."""
+        target = self._later_watermark(self.watermarks)
+        if target is None or not any(mark.held for mark in self.watermarks.values()):
+            return
+        last = self.spark_log.last_commit()
+        self.spark_log.plan(BatchId(last + 1), self.spark_log.offsets(last).with_watermark(target))
+        self._run_planned()
+
+    def plan_without_ended(self) -> None:
+        """Lets the watermark go on to where the inputs that have not ended are. The query's next start runs the batch that does it.
+
+        Spark itself would wait for the next row of each of them. A batch that is planned and has staged nothing gets that watermark.
+        """
+        target = self._later_watermark({name: mark for name, mark in self.watermarks.items() if name not in self.ended})
+        if target is None:
+            return
+        last, planned = self.spark_log.last_commit(), self.spark_log.last_offsets()
+        entry = self.spark_log.offsets(planned).with_watermark(target)
+        if planned == last:
+            self.spark_log.plan(BatchId(last + 1), entry)
+        elif self.log.read(planned) is None:
+            self.spark_log.replan(planned, entry)
+
+    def _later_watermark(self, marks: Mapping[InputName, InputWatermark]) -> int | None:
+        """Where the watermark of these inputs is after the last batch; None where it is no later than that of the stage."""
+        last = self.spark_log.last_commit()
+        staged = self.log.read(last) if last != NO_BATCH else None
+        newest = {InputName(name): event_ms for name, event_ms in (staged.newest_event_ms if staged else {}).items()}
+        target = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in marks.items()})
+        return None if target is None or target <= self.spark_log.next_watermark_ms(last) else target
+
+    def cut(self, last: BatchId, *, drained: bool) -> StageCut:
+        """What Spark's logs say of the stage at the committed batch ``last``; to be asked at the cut, because Spark purges them.
+
+        What has been staged and kept by then is not in it yet.
+
+        Raises:
+            NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
+        """
+        none = last == NO_BATCH
+        drain_batches = self._drain_batches(last)
+        return StageCut(
+            query=self.spark_log.query_id() or "",
+            batch=last,
+            offsets_sha256="" if none else self.spark_log.offsets_sha256(last),
+            commits_sha256="" if none else self.spark_log.commits_sha256(last),
+            watermark_ms=0 if none else self.spark_log.next_watermark_ms(last),
+            finished=drained,
+            drained=drained,
+            drain_batches=drain_batches,
+            watermark_before_drain_ms=self._watermark_before(BatchId(last - drain_batches + 1)) if drain_batches else None,
+            undrained=self.undrained,
+            rows=0,
+            late_rows=0,
+        )
+
+    def _is_drained(self) -> bool:
+        last = self.spark_log.last_commit()
+        return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms >= END_OF_TIME_MS
+
+    def _drain_batches(self, last: BatchId) -> int:
+        batch, count = last, 0
+        oldest = self.spark_log.first_offsets()
+        while batch >= oldest and self.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS:
+            batch, count = BatchId(batch - 1), count + 1
+        return count
+
+    def _watermark_before(self, batch: BatchId) -> int | None:
+        """The watermark after the batch before; None where Spark has forgotten that."""
+        return self.spark_log.next_watermark_ms(BatchId(batch - 1)) if batch > self.spark_log.first_offsets() else None
+
+    def _rows_expected(self) -> int | None:
+        last = self.spark_log.last_commit()
+        lines = (None,) * len(self.bounds) if last == NO_BATCH else self.spark_log.offsets(last).sources
+        rows = [bound.rows_expected(line) for bound, line in zip(self.bounds, lines, strict=True)]
+        return sum(count for count in rows if count is not None) if None not in rows else None
+
+    def _consumed(self) -> bool:
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return False
+        return all(bound.reached(line) for bound, line in zip(self.bounds, self.spark_log.offsets(last).sources, strict=True))
+
+    def _pending_trigger(self) -> dict[str, bool]:
+        """A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again."""
+        lines = self.spark_log.offsets(self.spark_log.last_offsets()).sources
+        told = any(bound.available(line) is not None for bound, line in zip(self.bounds, lines, strict=True))
+        return {"availableNow": True} if told else {"once": True}
+
+    def _cut_back(self, batch: BatchId) -> None:
+        entry = self.spark_log.offsets(batch)
+        previous = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
+        lines = tuple(
+            bound.cut_back(before, line) if bound.exceeded(before, line) else line
+            for bound, before, line in zip(self.bounds, previous, entry.sources, strict=True)
+        )
+        self.spark_log.replan(batch, entry.with_sources(lines))
+
+    def _plan_passed_over(self) -> bool:
+        """Plans a batch of what Spark has found nothing new in although it is before the ends; whether there is any."""
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH:
+            return False
+        entry = self.spark_log.offsets(last)
+        lines = tuple(bound.passed_over(line) or line for bound, line in zip(self.bounds, entry.sources, strict=True))
+        if lines == entry.sources:
+            return False
+        watermark_ms = self.spark_log.next_watermark_ms(last)
+        self.spark_log.plan(BatchId(last + 1), entry.with_sources(lines).with_watermark(watermark_ms))
+        return True
+
+    def _begin_before_epoch(self, batch: BatchId) -> None:
+        """Plans a batch again with a watermark before all history.
+
+        Raises:
+            InvalidPipelineError: What one operator lets go when the watermark moves would be late for the next one.
+        """
+        if feeds_another_operator(self.frame):
+            raise InvalidPipelineError(
+                f"Stage '{self.stage.name}' has rows before 1970 and stateful operators one after the other: Spark would drop rows.",
+                exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
+                safe="Nothing of this round is public.",
+                remedy="Put each window, join or timer into a stage of its own, or leave those rows out; then start with --fresh.",
+                stage=self.stage.name,
+            )
+        self.spark_log.replan(batch, self.spark_log.offsets(batch).with_watermark(BEGINNING_OF_TIME_MS))
+
+    def _is_before_epoch(self) -> bool:
+        last = self.spark_log.last_offsets()
+        return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms < 0
+
+    def _run_planned(self) -> None:
+        failure = self._run(once=True)
+        if failure is not None:
+            raise failure
+
+    def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | None:
+        """Runs the query until it ends by itself. What only needs another plan is returned, everything else raised."""
+        self.cancellation.check()
+        query = self.start(trigger)
+        try:
+            while not query.has_ended(_POLL_S):
+                self.cancellation.check()
+        except (PastPinError, BeforeEpochError) as replanned:
+            return replanned
+        except BaseException:
+            query.stop()
+            raise
+        return None
+
+    def start(self, trigger: Mapping[str, Any]) -> StageQuery:
+        """Starts the stage's query, which goes on after its last batch.
+
+        Raises:
+            InvalidPipelineError: Spark cannot run the stage as a stream.
+        """
+        if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
+            self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
+        return StageQuery(self, trigger)
+
+    def writer(self) -> StageWriter:
+        """What stages the batches of one query."""
+        return StageWriter(
+            stage=self.stage.name,
+            table_path=str(self.table.path),
+            table=self.directory,
+            file_prefix=self.file_prefix,
+            schema=self.table.schema,
+            spark_log=self.spark_log,
+            private_log=self.log,
+            bounds=self.bounds,
+            inputs_by_watermark={mark.node: name for name, mark in self.watermarks.items()},
+            held=any(mark.held for mark in self.watermarks.values()),
+            gate=self.gate,
+            after_batch=self._fold_logs,
+            unique_keys=self._unique_keys(),
+        )
+
+    def replan(self, failure: PastPinError | BeforeEpochError) -> None:
+        """Plans the batch that was turned down in another way; the next start of the query runs it."""
+        batch = self.spark_log.last_offsets()
+        if isinstance(failure, PastPinError):
+            self._cut_back(batch)
+        else:
+            self._begin_before_epoch(batch)
+
+    def _unique_keys(self) -> tuple[str, ...]:
+        """The columns whose values a batch may have once: without ``sequence_by`` nothing says which of two rows is the newer one."""
+        rule = self.outlet.upsert
+        return rule.keys if rule and rule.sequence_by is None else ()
+
+    def _fold_logs(self) -> None:
+        for output in (self.output, *self.upstream):
+            fold_consumed(output.log, output.consumers)

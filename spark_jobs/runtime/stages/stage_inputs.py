@@ -1,0 +1,226 @@
+"""What a stage reads: its inputs as frames, and where each stream of them ends."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.documents import PinnedInput
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
+from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, FileSourceLog, NoBound
+from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
+from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
+from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
+from spark_jobs.runtime.inputs.kafka import KafkaBeginning, KafkaBound
+from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
+from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.stages.stage import InputWatermark
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.watermark import held_delay_ms
+
+_WHOLE_VERSIONS = 2**31 - 1
+NONE_ENDED: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ReadInput:
+    """An input as a stage reads it."""
+
+    frame: DataFrame
+    bounds: Mapping[int, "FoundPin"]
+    watermark: InputWatermark | None = None
+    delay_on_plan_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class FoundPin:
+    """Where a stream of an input ends."""
+
+    pin: Pin | StageOutput | None
+    """None: nowhere."""
+    files_per_batch: int | None = None
+    rows: int | None = None
+    adopted: AdoptedOffsets | None = None
+    """Where the stream begins, if not at its beginning."""
+    begins: BatchId = NO_BATCH
+    """Of a channel: the last batch before those that are read."""
+
+
+def read_input(
+    node: Source | Static | Stage,
+    position: int,
+    stage: Stage,
+    session: SparkSession,
+    site: RoundSite,
+    outputs: Mapping[StageName, StageOutput],
+    ended: bool,
+) -> ReadInput:
+    if isinstance(node, Static):
+        frame, pinned = static_frame(node, session, site.params, site.statics.pinned(node.name))
+        site.statics.pin(pinned)
+        return ReadInput(frame, {})
+    if isinstance(node, Source):
+        return _read_source(node, position, stage, session, site, ended)
+    output = outputs[node.name]
+    begins = site.begins.get(stage.name, {}).get(node.name, NO_BATCH)
+    frame = _channel(stage, session, output, begins)
+    if ended:
+        return _ended(frame, output.event_time, position)
+    channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
+    return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
+
+
+def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
+    frame = _source_frame(node, session, site)
+    leaves = plan.streaming_leaves(frame)
+    if ended:
+        return _ended(frame, node.event_time, position)
+    if node.bounded and stage.unbounded:
+        check_replaceable(node.name, frame)
+    if not node.bounded:
+        endless = {leaf.identity: FoundPin(None) for leaf in leaves}
+        return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
+    pinned = _pinned(node, frame, leaves, site)
+    before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
+    adopted = site.adopted.get(node.name)
+    found = {
+        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
+        for leaf, pin, rows in zip(leaves, pinned.pins, before, strict=True)
+    }
+    event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
+    return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
+
+
+def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
+    """What a source's function returns; one that follows another begins behind that one's end, which is pinned first."""
+    before = node.follows
+    if before is None:
+        return source_frame(node, session, site.params)
+    earlier = source_frame(before, session, site.params)
+    pin = pinned_table(node.name, before.name, _pinned(before, earlier, plan.streaming_leaves(earlier), site))
+    frame = source_frame(node, FollowingSession.of(session, pin), site.params)
+    check_follows(node.name, before.name, frame, pin)
+    return frame
+
+
+def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
+    """Where a bounded source ends in this round; recorded the first time."""
+    pinned = site.rounds.pinned(site.round, node.name)
+    return pinned or site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
+
+
+def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
+    """An input whose rows have all been read: it holds nothing back any more."""
+    stand_in = ended_frame(frame.sparkSession, frame, event_time)
+    streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
+    read = _with_watermark(stand_in, streams, event_time, 0, False, position)
+    return read if event_time is None else replace(read, frame=without_end_row(read.frame))
+
+
+def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId) -> DataFrame:
+    """The stream of what another stage staged.
+
+    Where the watermark runs, a batch takes whole versions: the rows of one version are in no order, and a watermark that moved in between
+    would make some of them late.
+    """
+    limits = stage.limits
+    moving = output.event_time is not None and not output.held
+    if moving and (limits.max_files_per_trigger or limits.max_bytes_per_trigger):
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' limits its batches, and its input's watermark moves between them: rows could become late.",
+            safe="Nothing was staged.",
+            remedy="Remove the limit, or declare hold_watermark=True on the source.",
+            stage=stage.name,
+        )
+    if begins != NO_BATCH:
+        may_begin_later(session)
+    reader = session.readStream.format("delta").option("startingVersion", first_version(begins))
+    if moving or limits.max_files_per_trigger:
+        reader = reader.option("maxFilesPerTrigger", limits.max_files_per_trigger or _WHOLE_VERSIONS)
+    if limits.max_bytes_per_trigger:
+        reader = reader.option("maxBytesPerTrigger", limits.max_bytes_per_trigger)
+    return reader.load(output.log.url)
+
+
+def _with_watermark(
+    frame: DataFrame, found: Mapping[int, FoundPin], event_time: str | None, delay_ms: int | None, held: bool, position: int
+) -> ReadInput:
+    if event_time is None:
+        return ReadInput(frame, found)
+    delay_on_plan_ms = held_delay_ms(position) if held else delay_ms or 0
+    marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
+    (node,) = plan.watermark_nodes(marked)
+    return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held), delay_on_plan_ms)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream of a stage's frame: which input it is of, and where it ends."""
+
+    argument: str
+    pin: FoundPin
+
+
+def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[Stream]:
+    """The streams of ``frame``, in the order of Spark's offset log."""
+    found = {identity: Stream(argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
+    streams = []
+    for leaf in plan.streaming_leaves(frame):
+        if leaf.identity not in found:
+            raise InvalidPipelineError(
+                f"Stage '{stage.name}' reads a stream ({leaf.format} {leaf.options.get('path', '')}) that is none of its inputs.",
+                safe="Nothing was staged.",
+                remedy="Declare it as a source, and name it as an argument.",
+                stage=stage.name,
+            )
+        streams.append(found[leaf.identity])
+    return streams
+
+
+def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
+    """The end of the stream with this number. A stage that is read is told its consumer."""
+    pin = found.pin
+    if pin is None:
+        return NoBound()
+    if isinstance(pin, StageOutput):
+        pin.add_consumer(Consumer(spark_log, number, found.begins))
+        return ChannelBound(pin.producer, pin.log, found.begins)
+    if pin.format == "delta":
+        return DeltaBound(pin, found.rows)
+    own_log = f"{spark_log.directory}/sources/{number}"
+    if pin.format == "kafka":
+        return KafkaBound(pin, KafkaBeginning(spark_log.files, own_log))
+    return FilesBound(pin, FileSourceLog(spark_log.files, own_log), found.files_per_batch)
+
+
+def _files_per_batch(leaf: plan.Leaf) -> int | None:
+    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
+    return int(text) if text.isdigit() else None
+
+
+def _rows_before(earlier: PinnedInput | None, leaves: int) -> list[int]:
+    """How many rows the round before had read from each stream of a source, as far as its pins tell."""
+    if earlier is None or len(earlier.pins) != leaves:
+        return [0] * leaves
+    return [pin.rows or 0 if isinstance(pin, DeltaPin) else 0 for pin in earlier.pins]
+
+
+def _rows_of(pin: Pin, before: int) -> int | None:
+    return pin.rows - before if isinstance(pin, DeltaPin) and pin.rows is not None else None
+
+
+def replaced_inputs(spark_log: SparkLog, streams: Sequence["Stream"]) -> frozenset[str]:
+    """The inputs that had ended before, and that the stage's last batch read through what stands in for them."""
+    last = spark_log.last_offsets()
+    if last == NO_BATCH:
+        return NONE_ENDED
+    lines = spark_log.offsets(last).sources
+    return frozenset(stream.argument for stream, line in zip(streams, lines, strict=True) if is_ended(line))

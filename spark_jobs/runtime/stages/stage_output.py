@@ -1,0 +1,36 @@
+"""What a stage leaves for the stages behind it: the rows of its private log, and how far they have read."""
+
+import threading
+from dataclasses import dataclass, field
+
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.staged.private_log import PrivateLog
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What a stage's consumers read."""
+
+    producer: StageName
+    log: PrivateLog
+    event_time: str | None
+    delay_ms: int | None
+    held: bool
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set once the stage has staged its last row."""
+    consumers: list[Consumer] = field(default_factory=list)
+    """Every stage that is built on this one adds itself, before anything runs."""
+
+    def ahead_bytes(self) -> int:
+        """How much is staged that the slowest consumer has not consumed."""
+        return max((self.log.size_bytes_after(consumer.consumed()) for consumer in self.consumers), default=0)
+
+    def has_room(self, max_channel_bytes: int | None) -> bool:
+        """Whether the slowest consumer is near enough for the stage to stage another batch; always where there is no limit."""
+        return max_channel_bytes is None or self.ahead_bytes() < max_channel_bytes
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Adds a stream that reads the log; one that is added again is known."""
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)

@@ -1,0 +1,100 @@
+"""One run of a stage's query, from its start to its end."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, StreamPipelineError
+from spark_jobs.publication.delta_jvm import java_message
+from spark_jobs.runtime.spark.session import QuietQueries
+from spark_jobs.runtime.stages.gate import TurnedAwayError
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
+
+if TYPE_CHECKING:
+    from spark_jobs.runtime.stages.stage import StageRun
+
+_MESSAGE_MAX = 2_000
+
+
+class StageQuery:
+    """The running query of a stage.
+
+    Args:
+        stage: Whose query it is.
+        trigger: As Spark's ``DataStreamWriter.trigger`` takes it.
+
+    Raises:
+        InvalidPipelineError: Spark cannot run the stage as a stream.
+    """
+
+    def __init__(self, stage: "StageRun", trigger: Mapping[str, Any]) -> None:
+        self._stage = stage
+        self._writer = stage.writer()
+        self._query = self._start(trigger)
+
+    def has_ended(self, timeout_s: int) -> bool:
+        """Waits for the end; whether the query has ended by itself.
+
+        Raises:
+            TurnedAwayError: The stage is to stop.
+            PastPinError: A batch has to be planned again.
+            BeforeEpochError: The same.
+            InterruptedRunError: The query failed.
+        """
+        try:
+            ended = self._query.awaitTermination(timeout_s)
+        except StreamingQueryException as error:
+            failure = self._writer.failure
+            if isinstance(failure, TurnedAwayError | PastPinError | BeforeEpochError):
+                raise failure from None
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure from None
+            raise self._interrupted(failure or error) from error
+        self._stage.heartbeat.observe(self._stage.stage.name, self._query, self._stage.arguments)
+        return bool(ended)
+
+    def is_active(self) -> bool:
+        """Whether it has not ended, for whatever reason."""
+        return bool(self._query.isActive)
+
+    def ending(self) -> AbstractContextManager[None]:
+        """Where somebody ends it: Spark does not report a batch that is turned away as the failure that it takes it for."""
+        return QuietQueries.during(self._stage.frame.sparkSession)
+
+    def stop(self) -> None:
+        """Stops the query wherever it is. What it has begun is done again by the next one."""
+        self._query.stop()
+
+    def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        stage, name = self._stage, self._stage.stage.name
+        stream = stage.frame.writeStream.queryName(stage.query_name).option("checkpointLocation", stage.checkpoint_path)
+        try:
+            query = stream.foreachBatch(self._writer).outputMode(stage.stage.output_mode.value).trigger(**trigger).start()
+        except AnalysisException as error:
+            raise InvalidPipelineError(
+                f"Spark cannot run stage '{name}' as a stream: {str(error).splitlines()[0]}",
+                safe="Nothing was staged.",
+                remedy="Change the stage; windows and joins need an event time (event_time= on the source).",
+                stage=name,
+            ) from error
+        self._writer.query.set_result(query)
+        return query
+
+    def _interrupted(self, cause: Exception) -> StreamPipelineError:
+        if isinstance(cause, StreamPipelineError):
+            return cause
+        text = java_message(cause)
+        if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
+            text = f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
+        name, log = self._stage.stage.name, self._stage.spark_log
+        return InterruptedRunError(
+            f"Stage '{name}' failed in batch {log.last_offsets()}: {text}",
+            exists=f"Its batches up to {log.last_commit()} are staged.",
+            safe="Nothing of this round is public.",
+            remedy="Mend the cause and run it again: it goes on after the last staged batch.",
+            stage=name,
+            batch=log.last_offsets(),
+        )

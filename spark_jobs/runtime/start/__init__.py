@@ -1,0 +1,1 @@
+"""Where an attempt begins: decided from the home's documents, then restored from a work directory, a checkpoint or a savepoint."""

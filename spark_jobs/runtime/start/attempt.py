@@ -1,0 +1,129 @@
+"""How an attempt begins: in which incarnation and in which work directory, with the state in how many partitions (design, section 10)."""
+
+import logging
+import os
+import platform
+import socket
+from datetime import UTC, datetime
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from spark_jobs import __version__
+from spark_jobs.api.graph import Graph
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.liveness import works_elsewhere
+from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, StartRequest, WorkDirectory
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError
+from spark_jobs.protocol.ids import first_incarnation_id, new_incarnation_id
+from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.restore import is_half_built, restore
+from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
+from spark_jobs.runtime.state.rescale import Rescale
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_first(home: Files, request: StartRequest) -> None:
+    """Refuses to begin an attempt that has begun before.
+
+    Raises:
+        FencedError: It is at work elsewhere.
+        InterruptedRunError: It, or a later one, has come to an end.
+    """
+    live = Attempts(home).latest()
+    if live is None or request.attempt > live.attempt:
+        return
+    if live.attempt == request.attempt and works_elsewhere(home, live):
+        raise FencedError(
+            f"Attempt {live.attempt} is at work on {live.host}.",
+            safe="This process has done nothing.",
+            remedy="None is needed: the other process does the work.",
+            attempt=live.attempt,
+            host=live.host,
+            process=live.process,
+        )
+    raise InterruptedRunError(
+        f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
+        safe="What it made durable is kept.",
+        remedy="Ask for a new start; it goes on from there.",
+        attempt=request.attempt,
+    )
+
+
+def begin_attempt(
+    home: Files,
+    pipeline: PipelineDocument,
+    graph: Graph,
+    request: StartRequest,
+    decision: Continue | Begin | BeginIncarnation,
+    facts: HomeFacts,
+) -> AttemptDocument:
+    """Claims the attempt that a request is for; durable on return.
+
+    Raises:
+        FencedError: Another process has claimed it, or a later one.
+        ConflictError: One that the decision knows nothing of has begun.
+    """
+    host, boot = socket.gethostname(), boot_id()
+    partitions = request.state_partitions
+    if isinstance(decision, BeginIncarnation):
+        begins_anew = decision.follows is not None
+        incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(pipeline.uuid)
+        work, restored = new_work_directory(host), None
+    else:
+        previous = facts.newest
+        incarnation, restored = previous.incarnation, decision.parent
+        partitions = partitions or previous.state_partitions
+        work = _work_directory(home, graph, request, facts, host, boot)
+    attempt = AttemptDocument(
+        attempt=request.attempt,
+        request=request.request,
+        run=request.run,
+        round=decision.round.round if isinstance(decision, Continue) else decision.round,
+        incarnation=incarnation,
+        follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.newest.follows,
+        on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.newest.on_rewind,
+        restored_from=restored,
+        work_directory=work,
+        state_partitions=partitions,
+        host=host,
+        boot=boot,
+        process=os.getpid(),
+        started_at=datetime.now(UTC),
+        versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
+        checkpointing=graph.checkpointing,
+        restart=graph.restart if graph.unbounded else None,
+    )
+    Attempts(home).begin(attempt, {each.attempt for each in facts.attempts})
+    return attempt
+
+
+def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts, spark: SparkSession) -> None:
+    """Builds the attempt's work directory from its checkpoint, if it is not one that is continued.
+
+    Raises:
+        RejectedError: The checkpoint cannot be restored.
+        CorruptDocumentError: A file of it is gone or was altered.
+        StorageError: The home or the work directory does not answer, or is full. May be repeated.
+    """
+    work = home.below(attempt.work_directory.path)
+    if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
+        return
+    others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
+    local = [home.below(each.path) for each in dict.fromkeys(others)]
+    rescale = None if attempt.state_partitions is None else Rescale(spark, work, attempt.state_partitions).stage
+    restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale)
+
+
+def _work_directory(
+    home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str, boot: str | None
+) -> WorkDirectory:
+    """The one to go on in."""
+    previous, why = facts.newest.work_directory, why_rebuilt(home, graph, request, facts, boot)
+    if why is None:
+        return previous
+    _LOG.info("work directory %s is not continued: %s", previous.id, why)
+    return new_work_directory(host)

@@ -1,0 +1,365 @@
+"""What a start request comes to, decided from the home's documents alone, before Spark starts (design, sections 8 and 10).
+
+Pure: everything it looks at is an argument.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_jobs.api.continuation import Fate, StageFate, fates, with_fate
+from spark_jobs.api.graph import Graph
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnRewind,
+    RestoreFrom,
+    RoundDocument,
+    StartRequest,
+)
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, RoundNumber, SinkName
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The run has its checkpoint already: what is open of its publication is done, and that is all."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Continue:
+    """The newest round was interrupted and goes on where it is."""
+
+    round: RoundDocument
+    parent: CheckpointId | None = None
+    """The newest checkpoint of its incarnation, which may be one of the round itself; None where there is none."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A new round begins."""
+
+    round: RoundNumber
+    parent: CheckpointId | None
+    """The checkpoint it continues; None at the beginning of an incarnation."""
+    adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BeginIncarnation:
+    """A new round begins, and with it an incarnation that continues no checkpoint of the home."""
+
+    round: RoundNumber
+    follows: IncarnationId | None
+    on_rewind: OnRewind
+    adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
+    """By source the checkpoint directory of the Spark query that it goes on after."""
+
+
+@dataclass(frozen=True)
+class BeginFromSavepoint(BeginIncarnation):
+    """The same, and what it begins with is a savepoint."""
+
+
+_WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
+"""The fields by which a request says how an incarnation begins."""
+Decision = Answer | Continue | Begin | BeginIncarnation
+
+
+@dataclass(frozen=True)
+class HomeFacts:
+    """What a home says about its past."""
+
+    attempts: Sequence[AttemptDocument]
+    """Those that have begun, ascending."""
+    latest_round: RoundDocument | None
+    manifests: Mapping[RoundNumber, Manifest]
+    """The final checkpoint of each round that has one."""
+    published: Callable[[], Mapping[SinkName, CheckpointId]]
+    """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
+    staging: bool = False
+    """Whether the latest round has planned a batch."""
+    head: Manifest | None = None
+    """The newest checkpoint of the newest incarnation."""
+    begun_by: StartRequest | None = None
+    """What the newest incarnation was begun for."""
+    savepoint: Manifest | None = None
+    """That of the savepoint that the request names, if it was not taken up before."""
+
+    @property
+    def newest(self) -> AttemptDocument:
+        """The attempt that is continued. There must be one."""
+        return self.attempts[-1]
+
+    @property
+    def incarnation(self) -> IncarnationId | None:
+        """The newest one that an attempt named: it is continued even if the head is another's."""
+        return self.newest.incarnation if self.attempts else None
+
+
+def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
+    """What to do about ``request``.
+
+    Raises:
+        RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
+            is finished, another graph, a fresh start behind something published, or offsets to adopt where there are some already.
+    """
+    own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
+    if own is not None and own.round in facts.manifests:
+        return Answer(facts.manifests[own.round])
+    stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
+    if stop is not None and stop.run == request.run:
+        return Answer(stop)
+    if facts.savepoint is not None:
+        _check_savepoint(request, facts.savepoint, graph)
+        return BeginFromSavepoint(_next_round(facts), facts.incarnation, request.on_rewind)
+    if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
+        _check_rewind(request, facts)
+        return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
+    if not facts.attempts:
+        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets)
+    if stop is not None and stop.drained:
+        raise _drained(stop)
+    latest = facts.latest_round
+    if latest is None or latest.incarnation != facts.incarnation:
+        # the newest incarnation was named by an attempt that ended before its first round began
+        begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
+        return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
+    final = facts.manifests.get(latest.round)
+    if final is not None:
+        _check_adoption(latest, request, {})
+    if final is not None and final.drained:
+        _check_finished(latest, final, parameters)
+        return Answer(final)
+    if final is not None:
+        _check_graph(final, graph)
+        return Begin(RoundNumber(latest.round + 1), final.checkpoint)
+    restoring = facts.begun_by is not None and facts.begun_by.restore is not None
+    if not facts.staging and not restoring and not _is_as_begun(latest, request, parameters, graph):
+        return _begin_again(facts, request, graph)
+    _check_graph(latest, graph)
+    _check_parameters(latest, parameters)
+    _check_ending(latest, request)
+    _check_adoption(latest, request, _adopted_from(latest))
+    return Continue(latest, facts.head.checkpoint if facts.head else None)
+
+
+def _drained(stop: Manifest) -> RejectedError:
+    return RejectedError(
+        f"The pipeline was drained by {stop.request}: what its windows, joins and timers held is flushed, for ever.",
+        exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
+        safe="Nothing was changed.",
+        remedy="To go on after it, name its savepoint with --restore and add --allow-drained. Or begin anew with --fresh.",
+        checkpoint=stop.checkpoint,
+        request=stop.request,
+    )
+
+
+def check_partitions(
+    request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, graph: Graph
+) -> None:
+    """Refuses another number of state partitions where the state cannot be brought into it.
+
+    Raises:
+        RejectedError: The pipeline's inputs all end: it goes on in its work directory, as its state is there.
+    """
+    if request.state_partitions is None or graph.unbounded or isinstance(decision, BeginIncarnation):
+        return
+    before = facts.newest.state_partitions
+    if before != request.state_partitions:
+        raise RejectedError(
+            f"The state of pipeline {graph.pipeline} cannot be brought into {request.state_partitions} partitions: its inputs all end, and "
+            "then it goes on in its work directory.",
+            exists="Its state has as many as its first run gave it.",
+            safe="Nothing was changed.",
+            remedy="Leave state_partitions out, or begin anew with --fresh.",
+            state_partitions=request.state_partitions,
+        )
+
+
+def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:
+    """The final checkpoint of each round, from all checkpoints in ascending order."""
+    return {manifest.round: manifest for manifest in manifests if manifest.checkpoint_kind is CheckpointKind.FINAL}
+
+
+def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
+    ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
+    adopting = request.adopt_offsets in ({}, _adopted_from(latest))
+    return ending and adopting and latest.parameters == dict(parameters) and latest.graph == dict(graph)
+
+
+def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
+    """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
+    newest, number = facts.newest, _next_round(facts)
+    parent = next((each for each in facts.manifests.values() if each.checkpoint == newest.restored_from), None)
+    if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
+        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
+    _check_graph(parent, graph)
+    if facts.latest_round is not None:
+        _check_adoption(facts.latest_round, request, {})
+    return Begin(number, parent.checkpoint)
+
+
+def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
+    """The savepoint that a request wants to begin with; None where there is none, or it has been begun with."""
+    return None if _is_repeated(request, facts.begun_by) else request.restore
+
+
+def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
+    """Whether a new incarnation was asked for before, by the same run in the same words: then it goes on with what it has begun."""
+    if begun_by is None or begun_by.run != request.run:
+        return False
+    return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
+        begun_by.fresh or bool(begun_by.restore)
+    )
+
+
+def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[str, Any]) -> None:
+    if request.fresh or request.adopt_offsets or request.on_rewind is OnRewind.REPLACE:
+        also = "fresh" if request.fresh else "adopt_offsets" if request.adopt_offsets else "on_rewind=replace"
+        raise RejectedError(
+            f"A start from a savepoint cannot have {also}: the savepoint says where its inputs and its tables were.",
+            safe="Nothing was changed.",
+            remedy="Leave it out. Rows that were published after the savepoint are taken away by RESTORE TABLE … TO VERSION AS OF ….",
+            savepoint=request.restore.savepoint if request.restore else None,
+        )
+    if savepoint.drained and not (request.restore and request.restore.allow_drained):
+        raise RejectedError(
+            f"The savepoint was taken after a drain ({savepoint.request}): its windows, joins and timers were flushed, and rows that "
+            "would have been in them make rows of their own.",
+            safe="Nothing was changed.",
+            remedy="Go on from one without a drain. Or add --allow-drained (allow_drained=True): the watermark goes back to where it was.",
+            savepoint=request.restore.savepoint if request.restore else None,
+            request=savepoint.request,
+        )
+    _check_fates(request, fates(savepoint.graph, graph))
+
+
+def _check_fates(request: StartRequest, found: Sequence[StageFate]) -> None:
+    """Refuses code that the state of a savepoint does not fit."""
+    impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
+    if impossible or not with_fate(found, Fate.CONTINUES):
+        raise RejectedError(
+            f"Changed code does not go on from the savepoint: {'; '.join(map(str, impossible)) or 'no stage of it is there any more'}.",
+            exists="Functions may change, stages may be added, and be left out.",
+            safe="Nothing was changed.",
+            remedy="Give a stage that has become another one another name: it starts empty, and the old one is dropped (--allow-dropped). "
+            "Or run the earlier code.",
+            stages=[each.stage for each in impossible],
+        )
+    if dropped and not (request.restore and request.restore.allow_dropped):
+        raise RejectedError(
+            f"The savepoint has state of stages that are not there any more: {', '.join(each.stage for each in dropped)}.",
+            safe="Nothing was changed.",
+            remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
+            stages=[each.stage for each in dropped],
+        )
+
+
+def _next_round(facts: HomeFacts) -> RoundNumber:
+    return RoundNumber(
+        max([attempt.round for attempt in facts.attempts] + [facts.latest_round.round if facts.latest_round else 0]) + 1
+    )
+
+
+def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
+    public = facts.published() if request.on_rewind is OnRewind.REFUSE else {}
+    if public:
+        raise RejectedError(
+            f"A fresh start would compute again what is public: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
+            safe="Nothing was changed.",
+            remedy="Add --on-rewind keep (the published rows stay, the new ones are added) or --on-rewind replace (the first publication "
+            "replaces them).",
+            published=dict(public),
+        )
+
+
+def _check_graph(latest: RoundDocument | Manifest, graph: Mapping[str, Any]) -> None:
+    if latest.graph != dict(graph):
+        raise RejectedError(
+            f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
+            exists=f"Its state belongs to the earlier stages. From a savepoint {'; '.join(map(str, fates(latest.graph, graph)))}.",
+            safe="Nothing was changed.",
+            remedy="Run the earlier code. Or stop it with a savepoint (spark-jobs stop) and begin with that: run --restore. Or begin anew "
+            "with --fresh.",
+            round=latest.round,
+        )
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    names = []
+    for section in sorted(before.keys() | after.keys()):
+        old, new = before.get(section, {}), after.get(section, {})
+        names += [f"{section}.{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return names
+
+
+def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
+    """How a round ends is fixed when it begins: some of its stages may have been drained already."""
+    for name, begun, asked in (("on_end", latest.on_end, request.on_end), ("publish", latest.publish, request.publish)):
+        if asked is not None and asked != begun:
+            raise RejectedError(
+                f"Round {latest.round} was begun with {name}={begun.value if begun else 'as declared'} and was interrupted; "
+                f"it cannot go on with {name}={asked.value}.",
+                exists="Its rows so far are staged.",
+                safe="Nothing was changed.",
+                remedy=f"Finish it as it was begun (leave out {name}); the next round may differ.",
+                round=latest.round,
+                expected=begun,
+                found=asked,
+            )
+
+
+def _adopted_from(latest: RoundDocument) -> dict[InputName, str]:
+    return {source: adopted.checkpoint for source, adopted in latest.adopted.items()}
+
+
+def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:
+    """Where a source begins is fixed when its first round begins; the request that says so again may be repeated."""
+    if request.adopt_offsets and request.adopt_offsets != dict(allowed):
+        raise RejectedError(
+            f"Offsets of an old query can be adopted only where nothing has been read yet; the home is at round {latest.round}, "
+            f"begun by run {latest.run}.",
+            exists="The home has offsets of its own.",
+            safe="Nothing was changed.",
+            remedy="Leave --adopt-offsets out: the home goes on where it is. Or begin anew: an empty home, or --fresh.",
+            round=latest.round,
+            expected=dict(allowed),
+            found=request.adopt_offsets,
+        )
+
+
+def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
+    """Who asks for something else is not told that it is done. A parameter that only the newer code has is nothing else."""
+    before = latest.parameters
+    changed = sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
+    if changed:
+        raise RejectedError(
+            f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
+            exists=f"Checkpoint {final.checkpoint} has what that run computed.",
+            safe="Nothing was changed.",
+            remedy="Give it a home of its own, or begin anew with --fresh (fresh=True). A pipeline that is to go on suspends at the end of "
+            "its inputs instead (on_end).",
+            round=latest.round,
+            expected={name: before[name] for name in changed},
+            found={name: parameters[name] for name in changed},
+        )
+
+
+def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+    if latest.parameters != dict(parameters):
+        changed = sorted(
+            name for name in latest.parameters.keys() | parameters.keys() if latest.parameters.get(name) != parameters.get(name)
+        )
+        raise RejectedError(
+            f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
+            exists="Its rows so far are staged.",
+            safe="Nothing was changed.",
+            remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}.",
+            round=latest.round,
+            expected=latest.parameters,
+            found=dict(parameters),
+        )

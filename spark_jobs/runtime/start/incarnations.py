@@ -1,0 +1,130 @@
+"""Closing abandoned incarnations: nothing of them can be published any more (design, section 10)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
+from spark_jobs.publication.delta_rs import choose_publisher, open_table
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.publication.publisher import SinkLine, close_incarnation
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.start.rewind import WITHOUT_THOSE_ROWS
+from spark_jobs.runtime.tables.tombstones import Tombstones
+from spark_jobs.storage.files import Files
+
+
+@dataclass(frozen=True)
+class _OpenLine:
+    """What an abandoned incarnation could still publish into one sink."""
+
+    incarnation: IncarnationId
+    line: SinkLine
+    reached: CheckpointId | None
+
+
+def close_abandoned(
+    home: Files,
+    pipeline: PipelineUuid,
+    live: AttemptDocument,
+    sinks: Mapping[SinkName, tuple[str, SinkMode]],
+    publishers: Publishers,
+    tombstones: Tombstones,
+    decided: Mapping[AppId, CheckpointId | None] | None = None,
+) -> None:
+    """Closes every incarnation that ``live`` has abandoned, in every table it could still publish into; idempotent.
+
+    What they have deleted in public stays deleted: ``live`` inherits it.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        live: The live attempt.
+        sinks: The sinks' tables and modes as this start names them; those of earlier manifests are closed too.
+        publishers: Who makes the Delta transactions.
+        tombstones: Of the live incarnation.
+        decided: For an incarnation that begins with a savepoint: where each line was that must be there still. Others may be anywhere.
+
+    Raises:
+        RejectedError: Something was published after it was decided to abandon it, and the start said to refuse that.
+    """
+    for lines in _open_lines(home, pipeline, live, sinks):
+        newest = _newest_state(lines, tombstones)
+        tombstones.inherit(newest.line, newest.incarnation, newest.reached)
+        others = [each for each in lines if each is not newest]
+        for each in [*others, newest]:  # once it is closed, a later attempt could not tell what it had reached
+            if decided is not None:
+                expected = decided.get(each.line.app, each.reached)
+            else:
+                expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
+            _close(home, each, expected, publishers, fresh=decided is None)
+
+
+def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
+    """Whose tombstones are those of the table as it is: of who has published into it last.
+
+    An incarnation publishes only once those before it are closed. While it has not published, it has what it has inherited.
+    """
+    published = [each for each in lines if each.reached is not None]
+    known = [each for each in lines if tombstones.remembered_by(each.incarnation, each.line.sink)]
+    return (published or known or lines)[-1]
+
+
+def _open_lines(
+    home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
+) -> list[list[_OpenLine]]:
+    """By sink and table, oldest incarnation first; tables that are not there are left out: one made later has another id."""
+    attempts, store = Attempts(home), CheckpointStore(home)
+    # not those of higher attempts: an attempt that does not know yet that it is fenced would close the live incarnation for good
+    abandoned = dict.fromkeys(each.incarnation for each in attempts.begun() if each.attempt < live.attempt)
+    abandoned.pop(live.incarnation, None)
+    if not abandoned:
+        return []
+    manifests = store.manifests()
+    found: dict[tuple[SinkName, str], list[_OpenLine]] = {}
+    for incarnation in abandoned:
+        for line in sorted(_lines(incarnation, manifests, pipeline, sinks)):
+            with suppress(NotFoundError):
+                reached = open_table(line.table).transaction_version(line.app)
+                if reached != CLOSED:
+                    found.setdefault((line.sink, line.table), []).append(_OpenLine(incarnation, line, reached))
+    return [found[which] for which in sorted(found)]
+
+
+def _lines(
+    incarnation: IncarnationId,
+    manifests: Sequence[Manifest],
+    pipeline: PipelineUuid,
+    sinks: Mapping[SinkName, tuple[str, SinkMode]],
+) -> Iterable[SinkLine]:
+    """What one incarnation could publish."""
+    found = {
+        (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher)
+        for manifest in manifests
+        if manifest.incarnation == incarnation
+        for sink, cut in manifest.sinks.items()
+    }
+    for sink, (table, mode) in sinks.items():
+        with suppress(NotFoundError):
+            app = app_id(pipeline, incarnation, sink)
+            found.setdefault((sink, table), SinkLine(sink, table, app, choose_publisher(open_table(table), mode)))
+    return found.values()
+
+
+def _close(home: Files, open_line: _OpenLine, expected: CheckpointId | None, publishers: Publishers, *, fresh: bool) -> None:
+    line, reached = open_line.line, open_line.reached
+    try:
+        close_incarnation(home, line, expected, publishers)
+    except ConflictError as error:
+        anew = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they go)."
+        raise RejectedError(
+            f"Table {line.table} has reached checkpoint {reached} of an earlier incarnation, published after this start was decided.",
+            safe="Nothing was staged.",
+            remedy=anew if fresh else WITHOUT_THOSE_ROWS,
+            table=line.table,
+            found=reached,
+        ) from error

@@ -1,0 +1,165 @@
+"""What a plain Spark query has left in its checkpoint directory: where it stopped, and which files it had read. Reads only."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
+from spark_jobs.protocol.ids import BatchId, InputName
+from spark_jobs.runtime.spark.spark_log import OFFSETS_VERSION
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+
+_DELTA_OFFSET_VERSION = 1
+"""Later ones stand for a schema change in the middle of a table version."""
+
+
+def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
+    """Where the query with this checkpoint directory stopped.
+
+    Raises:
+        InvalidParameterError: It has no offsets, its last batch is not committed, it has state, or it read something else than one
+            Delta table or one directory of files. Nothing was written.
+    """
+    files = open_files(directory)
+    planned, committed = _last(files, "offsets"), _last(files, "commits")
+    if planned is None:
+        raise refused(
+            source,
+            f"{files.url} has no offsets of a Spark query",
+            "Give its checkpointLocation. A query that has run no batch has read nothing: leave --adopt-offsets out.",
+            path=files.url,
+        )
+    if planned != committed:
+        raise refused(
+            source,
+            f"the last batch of the query in {files.url} is not committed",
+            "Start the old query once more with .trigger(availableNow=True), let it end by itself, then repeat this.",
+            path=files.url,
+            planned=planned,
+            committed=committed,
+        )
+    if files.names("state"):
+        raise refused(
+            source,
+            f"the query in {files.url} keeps state, which holds rows that it has read and not written yet",
+            "Only offsets can be adopted. Begin this source from its beginning, without --adopt-offsets.",
+            path=files.url,
+        )
+    offset = _only_source(source, files, planned)
+    adopted = AdoptedOffsets(checkpoint=files.url, query=_query_id(files), batch=planned, offset=offset)
+    kind_of(source, adopted)
+    return adopted
+
+
+def batches_since(adopted: AdoptedOffsets) -> int:
+    """How many batches the query has planned since; 0 where its directory is gone."""
+    planned = _last(open_files(adopted.checkpoint), "offsets")
+    return 0 if planned is None else max(planned - adopted.batch, 0)
+
+
+def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
+    """What kind of source has written an offset.
+
+    Raises:
+        InvalidParameterError: Neither a Delta table nor files.
+    """
+    try:
+        found: Any = json.loads(adopted.offset)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "reservoirId" in found:
+        if found.get("sourceVersion") == _DELTA_OFFSET_VERSION:
+            return "delta"
+        raise refused(
+            source,
+            f"the query in {adopted.checkpoint} stopped at a schema change of its Delta table",
+            "Start the old query once more with .trigger(availableNow=True), let it end by itself, then repeat this.",
+            path=adopted.checkpoint,
+            found=adopted.offset,
+        )
+    if isinstance(found, dict) and found.keys() == {"logOffset"}:
+        return "files"
+    raise refused(
+        source,
+        f"the query in {adopted.checkpoint} read neither a Delta table nor files",
+        "Only offsets of what a bounded source can read can be adopted.",
+        path=adopted.checkpoint,
+        found=adopted.offset,
+    )
+
+
+def files_read(
+    source: InputName, adopted: AdoptedOffsets, open_directory: Callable[[str], Files] = open_files
+) -> list[dict[str, Any]]:
+    """The files that a query over files had read, as entries of Spark's log: ``path``, ``timestamp``, ``batchId``.
+
+    Spark writes that log before the offsets, so it may be ahead of them: what no committed batch has read is left out.
+
+    Raises:
+        InvalidParameterError: The log is not complete.
+    """
+    files, last = open_directory(adopted.checkpoint), int(json.loads(adopted.offset)["logOffset"])
+    names = {name: name.removesuffix(".compact") for name in files.names("sources/0")}
+    numbers = {name: int(number) for name, number in names.items() if number.isdigit()}
+    compact = {number for name, number in numbers.items() if name != str(number)}
+    begin = min((number for number in compact if number >= last), default=max(compact, default=-1))
+    missing = set(range(begin + 1, last + 1)) - set(numbers.values())
+    if missing:
+        raise refused(
+            source,
+            f"{adopted.checkpoint}/sources/0 lacks entry {min(missing)}, so that it is not known which files were read",
+            "Restore the directory from a copy, or begin this source from its beginning, without --adopt-offsets.",
+            path=adopted.checkpoint,
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(numbers, key=lambda name: numbers[name]):
+        lines = files.read(f"sources/0/{name}").decode().split("\n")[1:]
+        found |= {entry["path"]: entry for entry in map(json.loads, filter(None, lines)) if entry["batchId"] <= last}
+    return sorted(found.values(), key=lambda entry: int(entry["batchId"]))
+
+
+def refused(source: InputName, problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
+    """The error to raise where offsets cannot be adopted."""
+    return InvalidParameterError(
+        f"Source '{source}' cannot adopt offsets: {problem}.",
+        safe="Nothing was changed.",
+        remedy=remedy,
+        source=source,
+        **evidence,
+    )
+
+
+def _last(files: Files, log: str) -> BatchId | None:
+    return max((BatchId(int(name)) for name in files.names(log) if name.isdigit()), default=None)
+
+
+def _only_source(source: InputName, files: Files, batch: BatchId) -> str:
+    path = f"offsets/{batch}"
+    version, *lines = files.read(path).decode().split("\n")
+    if version != OFFSETS_VERSION or len(lines) < 2:
+        raise refused(
+            source,
+            f"{files.url}/{path} is not an entry of version {OFFSETS_VERSION} of Spark's offset log",
+            "Only those can be adopted (spark.sql.streaming.offsetLog.formatVersion=1).",
+            path=f"{files.url}/{path}",
+            found=version,
+        )
+    _, *offsets = lines
+    if len(offsets) > 1:
+        raise refused(
+            source,
+            f"the query in {files.url} had {len(offsets)} sources, and nothing tells which of them this is",
+            "Only offsets of a query with one source can be adopted.",
+            path=files.url,
+            found=offsets,
+        )
+    return offsets[0]
+
+
+def _query_id(files: Files) -> str:
+    try:
+        return str(json.loads(files.read("metadata"))["id"])
+    except (NotFoundError, ValueError, KeyError):
+        return ""

@@ -1,0 +1,278 @@
+"""Whether a pipeline may go on from a savepoint into a table that has rows of it, and the end of the line that has published them."""
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_jobs.checkpoint.savepoint_files import STAGED, pending_rows
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
+from spark_jobs.publication.delta_rs import OpenTable, open_table
+from spark_jobs.publication.evidence import before_closing
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.publication.publisher import SinkLine, close_incarnation
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.files import Files
+
+WITHOUT_THOSE_ROWS = (
+    "Give the sinks other tables; or take those rows away (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
+    "--on-rewind keep, which leaves the tables as they are."
+)
+"""The remedy for a table that has rows of after the savepoint."""
+
+
+def kept_sinks(opened: OpenedSavepoint, places: Mapping[SinkName, TablePlace]) -> dict[SinkName, SinkCut]:
+    """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
+    found = {}
+    for sink, cut in opened.manifest.sinks.items():
+        if sink in places and places[sink].path.as_uri() == cut.table:
+            with suppress(NotFoundError):
+                if open_table(cut.table).facts.table_id == cut.table_id:
+                    found[sink] = cut
+    return found
+
+
+def decide_on(
+    home: Files,
+    pipeline: PipelineUuid,
+    opened: OpenedSavepoint,
+    kept: Mapping[SinkName, SinkCut],
+    *,
+    keep: bool,
+    again: bool,
+    take: bool = False,
+) -> dict[AppId, CheckpointId | None]:
+    """Where the savepoint's own line is in each table that is kept, after every check; writes nothing.
+
+    Args:
+        home: The home that goes on from it.
+        pipeline: Whose home it is.
+        opened: The savepoint.
+        kept: As :func:`kept_sinks` has found them.
+        keep: Whether rows that were published after the savepoint may stay.
+        again: Whether an attempt before may have closed the savepoint's own line already.
+        take: Whether rows that are staged and not public are published before that line is closed.
+
+    Raises:
+        RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
+            would be.
+    """
+    decided: dict[AppId, CheckpointId | None] = {}
+    for sink, cut in kept.items():
+        table = open_table(cut.table)
+        before = _before_closing(table, cut.app)
+        later = None if keep else _Since(home, pipeline, opened.manifest, sink, table, before).has_rows(again=again)
+        if later is not None:
+            raise RejectedError(
+                f"Sink {sink}: table {cut.table} {later}; the savepoint was taken at checkpoint "
+                f"{opened.manifest.checkpoint}, and they would be computed again.",
+                safe="Nothing was changed.",
+                remedy=WITHOUT_THOSE_ROWS,
+                sink=sink,
+                table=cut.table,
+                checkpoint=opened.manifest.checkpoint,
+            )
+        if not (take and takes(opened, pipeline, cut) and before is table):
+            _refuse_lost(opened, sink, cut, before)
+        decided[cut.app] = table.transaction_version(cut.app)
+    return decided
+
+
+def takes(opened: OpenedSavepoint, pipeline: PipelineUuid, cut: SinkCut) -> bool:
+    """Whether a home can publish what another one has staged for a sink; its own it publishes anyway, with all that it needs for it."""
+    return opened.manifest.pipeline != pipeline and cut.upsert is None
+
+
+def close_origin(
+    home: Files,
+    kept: Mapping[SinkName, SinkCut],
+    decided: Mapping[AppId, CheckpointId | None],
+    publishers: Publishers,
+) -> None:
+    """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
+
+    Raises:
+        ConflictError: It has published meanwhile: decide again.
+    """
+    for sink, cut in kept.items():
+        if decided[cut.app] != CLOSED:
+            close_incarnation(home, SinkLine(sink, cut.table, cut.app, cut.publisher), decided[cut.app], publishers)
+
+
+def refuse_lost_by_dropping(opened: OpenedSavepoint, sinks: Iterable[SinkName]) -> None:
+    """Refuses to leave a sink behind that has rows which are staged and not public.
+
+    Raises:
+        RejectedError: One has, and the table that they are for is still there.
+    """
+    for sink in sinks:
+        cut = opened.manifest.sinks[sink]
+        with suppress(NotFoundError):
+            table = open_table(cut.table)
+            if table.facts.table_id == cut.table_id:
+                _refuse_lost(opened, sink, cut, _before_closing(table, cut.app))
+
+
+def left_behind(opened: OpenedSavepoint, kept: Container[SinkName]) -> dict[SinkName, int]:
+    """How many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+
+    They stay behind: they are in no table, and what goes on goes on after them.
+    """
+    found = {}
+    for sink, cut in opened.manifest.sinks.items():
+        before = None
+        with suppress(StreamPipelineError):  # it need not be there any more
+            table = open_table(cut.table)
+            before = _before_closing(table, cut.app) if table.facts.table_id == cut.table_id else None
+        if sink not in kept and (rows := _pending_rows(opened, sink, cut, before)):
+            found[sink] = rows
+    return found
+
+
+def refuse_left_behind(behind: Mapping[SinkName, int]) -> None:
+    """Refuses to take rows that no table of this start is for.
+
+    Raises:
+        RejectedError: There are some.
+    """
+    if behind:
+        rows = ", ".join(f"{count} of sink {sink}" for sink, count in behind.items())
+        raise RejectedError(
+            f"The savepoint holds staged rows for tables that this start does not go on with: {rows}.",
+            safe="Nothing was changed.",
+            remedy="Give those sinks the tables that they had. Or leave --take-pending out, which leaves the rows behind.",
+            rows=dict(behind),
+        )
+
+
+def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
+    """As :func:`before_closing`; None where nobody knows any more."""
+    try:
+        return before_closing(table, app)
+    except NotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Since:
+    """What has been published into the table of a sink since a savepoint was taken.
+
+    The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
+    manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
+
+    Args:
+        home: The home that is to go on.
+        pipeline: Whose home it is.
+        savepoint: The savepoint's manifest.
+        sink: The sink.
+        table: Its table as it is.
+        before: The table as it was when the savepoint's own line was closed; None: nobody knows.
+    """
+
+    home: Files
+    pipeline: PipelineUuid
+    savepoint: Manifest
+    sink: SinkName
+    table: OpenTable
+    before: OpenTable | None
+
+    def has_rows(self, *, again: bool) -> str | None:
+        """What the table has of later checkpoints, in words; None where it has nothing.
+
+        Args:
+            again: Whether an attempt before may have closed the savepoint's own line already.
+        """
+        if self.before is None:
+            return "may have rows of later checkpoints: what was public when their line was closed is not in its log any more"
+        own = self.savepoint.sinks[self.sink].app
+        if found := self._newest_adding(own, self.before.transaction_version(own), self.savepoint.checkpoint):
+            return f"{found} of the same incarnation"
+        if self.before is self.table:  # whoever goes on from a savepoint, or begins anew, closes its line before it publishes
+            return None
+        for app in self._others(self.before):
+            reached = _before_closing(self.table, app)
+            if reached is None:
+                return "may have rows of this home: what was public when their line was closed is not in its log any more"
+            if found := self._newest_adding(app, reached.transaction_version(app), None):
+                return f"{found} of this home"
+        return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
+
+    def _others(self, before: OpenTable) -> list[AppId]:
+        """The home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
+        names: defaultdict[IncarnationId, set[SinkName]] = defaultdict(set)
+        for each in Rounds(self.home).all():
+            names[each.incarnation] |= {
+                stage["sink"]["name"] for stage in each.graph.get("stages", {}).values() if stage.get("sink")
+            }
+        found = [
+            app_id(self.pipeline, incarnation, name)
+            for incarnation in Attempts(self.home).incarnations()
+            for name in sorted(names[incarnation] | {self.sink})
+        ]
+        own = self.savepoint.sinks[self.sink].app
+        return [app for app in found if app != own and self.table.transaction_version(app) != before.transaction_version(app)]
+
+    def _closed_here(self) -> bool:
+        """Whether the home has begun an incarnation after the savepoint's, which has closed it."""
+        return self.savepoint.incarnation in Attempts(self.home).incarnations()[:-1]
+
+    def _newest_adding(self, app: AppId, reached: CheckpointId | None, after: CheckpointId | None) -> str | None:
+        """What the table has of a line: of its checkpoints after one, by default from its beginning, up to ``reached``.
+
+        A checkpoint is published into every sink, also into those that it has no rows for.
+        """
+        if reached is None or (after is not None and reached <= after):
+            return None
+        try:
+            chain = CheckpointStore(self.home).chain(reached, after)
+        except (NotFoundError, CorruptDocumentError, RejectedError):
+            chain = []
+        chain = [each for each in chain if each.origin is None]  # what a savepoint has become publishes nothing
+        cuts = {each.checkpoint: cut for each in chain for cut in each.sinks.values() if cut.app == app}
+        if not chain or len(cuts) < len(chain):  # gone, or another line's, under the same numbers
+            return f"may have rows of checkpoints up to {reached}"
+        newest = max((checkpoint for checkpoint, cut in cuts.items() if _adds(cut)), default=None)
+        return None if newest is None else f"has rows of checkpoint {newest}"
+
+
+def _adds(cut: SinkCut) -> bool:
+    return cut.actions.files > 0 or cut.replace
+
+
+def _refuse_lost(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
+    """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
+
+    Args:
+        opened: The savepoint.
+        sink: One of its sinks.
+        cut: What it says of it.
+        before: The sink's table while the savepoint's own line could publish; None: nobody knows.
+    """
+    number = opened.manifest.checkpoint
+    rows = _pending_rows(opened, sink, cut, before)
+    if rows:
+        raise RejectedError(
+            f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
+            "would leave them out.",
+            exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
+            safe="Nothing was changed.",
+            remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is gone, "
+            "add --take-pending, which publishes the copies, unless they are of an upsert. Or give the sinks other tables.",
+            sink=sink,
+            table=cut.table,
+            checkpoint=number,
+            rows=rows,
+        )
+
+
+def _pending_rows(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
+    """How many rows of a savepoint are not public in its sink's table; ``before`` as for :func:`_refuse_lost`."""
+    after = (before.transaction_version(cut.app) if before else None) or 0
+    return 0 if after >= opened.manifest.checkpoint else pending_rows(opened.files, opened.manifest, sink, after)

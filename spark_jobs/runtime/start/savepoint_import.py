@@ -1,0 +1,348 @@
+"""A new incarnation that begins with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
+
+Invariants:
+
+1. The savepoint is read only. It is verified before anything is written, and each file again while it is copied.
+2. Its checkpoint becomes one of the home: the first of the incarnation, under the next free number, with nothing to publish. What follows
+   is the way back from a checkpoint, as after any loss of a work directory.
+3. Into a table that the savepoint's own line has published, nobody goes on whose rows would be there twice or not at all: that line is
+   closed first, on the condition that it is still where it was when this was decided.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import unquote
+from uuid import NAMESPACE_URL, uuid5
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.savepoint import read_savepoint, verify
+from spark_jobs.checkpoint.savepoint_files import STAGED, TOMBSTONES, altered, in_flight, staged_path
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    Origin,
+    PinnedInput,
+    PipelineDocument,
+    RoundDocument,
+)
+from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
+from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.stages.staging import file_prefix
+from spark_jobs.runtime.state.pinning import place_of
+from spark_jobs.storage.files import Digest, Files, end_copies
+from spark_jobs.storage.open import open_files, open_place
+
+_LOG = logging.getLogger(__name__)
+_AT_ONCE = 16
+_MAPPING = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True)
+class OpenedSavepoint:
+    """A savepoint that was found whole."""
+
+    files: Files
+    savepoint: Savepoint
+    manifest: Manifest
+
+    @property
+    def origin(self) -> Origin:
+        """What the manifest says that it becomes."""
+        found = self.savepoint
+        return Origin(
+            savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
+        )
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a savepoint becomes the first checkpoint of.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        attempt: The live attempt, whose incarnation has no checkpoint yet.
+        round: Its round.
+        staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
+        kept: The stages whose rows go into the very table that those of the savepoint have gone into.
+        remembering: The sinks whose deleted keys come from the savepoint.
+    """
+
+    home: Files
+    pipeline: PipelineDocument
+    attempt: AttemptDocument
+    round: RoundDocument
+    staged_in: Mapping[StageName, str]
+    kept: frozenset[StageName]
+    remembering: frozenset[SinkName] = frozenset()
+
+
+def open_savepoint(url: str) -> OpenedSavepoint:
+    """Opens and verifies a savepoint; writes nothing.
+
+    Raises:
+        RejectedError: The directory is no savepoint, or its state has another format than this version writes.
+        CorruptDocumentError: A file of it is gone or was altered, by path.
+    """
+    files = open_place(url)
+    _LOG.info("savepoint %s is verified", files.url)
+    verify(files)
+    savepoint, manifest = read_savepoint(files)
+    changed = sorted(key for key, value in manifest.settings.items() if REQUIRED_SETTINGS.get(key, value) != value)
+    if changed:
+        raise RejectedError(
+            f"The savepoint {files.url} was taken with another {changed[0]}: {manifest.settings[changed[0]]}.",
+            exists=f"This version needs {REQUIRED_SETTINGS[changed[0]]}.",
+            safe="Nothing was changed.",
+            remedy="Go on from it with the version that has taken it.",
+            settings=changed,
+        )
+    return OpenedSavepoint(files, savepoint, manifest)
+
+
+def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
+    """Makes a savepoint the first checkpoint of an incarnation; durable on return.
+
+    A repetition after a crash copies anew, under a directory of its own; what was left is swept with the first checkpoint that follows.
+
+    Raises:
+        RejectedError: Rows are in flight that the other tables could not read. Nothing was written.
+        CorruptDocumentError: A file is not the one that the savepoint names.
+        FencedError: Somebody else has completed a checkpoint meanwhile: this attempt is not the live one.
+        StorageError: The home is full or does not answer. May be repeated.
+    """
+    source, store = opened.manifest, CheckpointStore(begins.home)
+    number = store.first_id(begins.attempt.incarnation)
+    left = {name: cut for name, cut in source.stages.items() if name in begins.staged_in}
+    stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in left.items()}
+    for stage in stages.values():
+        stage.check()
+    declared = _pinned_for_round(begins.round)
+    pins = {} if source.drained else {name: found for name, found in source.inputs.items() if name in declared}
+    for name, found in pins.items():
+        Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
+    with step(Step.SAVEPOINT_IMPORT):
+        cuts = {name: stage.bring() for name, stage in stages.items()}
+        copy_files(opened, begins.home, _deleted_keys(opened, begins))
+    manifest = Manifest(
+        checkpoint=number,
+        parent=None,
+        checkpoint_kind=CheckpointKind.SAVEPOINT,
+        on_end=begins.round.on_end,
+        pipeline=begins.pipeline.uuid,
+        pipeline_name=begins.pipeline.name,
+        incarnation=begins.attempt.incarnation,
+        round=begins.round.round,
+        run=begins.attempt.run,
+        attempt=begins.attempt.attempt,
+        work_directory=begins.attempt.work_directory.id,
+        request=begins.attempt.request,
+        aligned=source.aligned,
+        began_at=begins.attempt.started_at,
+        completed_at=datetime.now(UTC),
+        graph=begins.round.graph,
+        parameters=begins.round.parameters,
+        settings=source.settings,
+        inputs=pins,
+        stages=cuts,
+        sinks={},
+        drained=False,
+        origin=opened.origin,
+    )
+    try:
+        store.complete(manifest)
+    except ConflictError as error:
+        raise _fenced(number) from error
+    if max(store.taken()) > number:
+        raise _fenced(number)
+    _LOG.info("savepoint %s is checkpoint %d of this home", opened.files.url, number)
+    return manifest
+
+
+def _pinned_for_round(begun: RoundDocument) -> set[str]:
+    """The inputs whose pins hold for a round: beside an unbounded source each attempt pins static inputs anew."""
+    sources = begun.graph.get("sources", {})
+    unbounded = not all(source.get("bounded", True) for source in sources.values())
+    return set(sources) if unbounded else {*sources, *begun.graph.get("statics", {})}
+
+
+def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads.
+
+    A stage that is new reads what its producers stage after the savepoint; one that was new before goes on from where it began.
+    """
+    found = {name: dict(cut.begins) for name, cut in manifest.stages.items() if name in graph.stages}
+    for stage in graph.stages.values():
+        if stage.name not in manifest.stages:
+            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
+            channels = {name: manifest.stages[name].channel for name in producers if name in manifest.stages}
+            found[stage.name] = {name: channel.last for name, channel in channels.items() if channel is not None}
+    return {name: after for name, after in found.items() if after}
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One stage on its way into the home."""
+
+    opened: OpenedSavepoint
+    begins: Beginning
+    name: StageName
+    cut: StageCut
+    number: CheckpointId
+    place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        place = place_of(self.begins.home, self.name, self.number, self.begins.attempt.attempt)
+        object.__setattr__(self, "place", place)
+
+    @property
+    def channel(self) -> ChannelCut:
+        """Every checkpoint that was exported has it."""
+        if self.cut.channel is None:
+            raise ValueError(f"stage {self.name} of a savepoint has no channel")
+        return self.cut.channel
+
+    def check(self) -> None:
+        """Refuses what could not go on."""
+        if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
+            raise RejectedError(
+                f"Nobody knows where the watermark of stage '{self.name}' was before the drain: it took {self.cut.drain_batches} batches.",
+                safe="Nothing was changed.",
+                remedy="Go on from a savepoint that was taken without a drain.",
+                stage=self.name,
+            )
+        mapped = self.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
+        if self.channel.in_flight_size_bytes and mapped and self.channel.facts and self.name not in self.begins.kept:
+            raise RejectedError(
+                f"Stage '{self.name}' has {self.channel.in_flight_rows} rows in flight, in files whose columns are called as in another "
+                "table.",
+                safe="Nothing was changed.",
+                remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
+                stage=self.name,
+                in_flight_rows=self.channel.in_flight_rows,
+            )
+
+    def bring(self) -> StageCut:
+        """Copies what the stage needs; durable on return."""
+        home = self.begins.home
+        copy_files(self.opened, home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
+        self._rewrite(SparkLog(home, self.place))
+        digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
+        channel = self._bring_channel()
+        batch, log = self.cut.batch, SparkLog(home, self.place)
+        none = batch == NO_BATCH
+        return self.cut.model_copy(
+            update={
+                "query": log.query_id() or "",
+                "offsets_sha256": "" if none else log.offsets_sha256(batch),
+                "commits_sha256": "" if none else log.commits_sha256(batch),
+                "watermark_ms": 0 if none else log.next_watermark_ms(batch),
+                "rows": 0,
+                "late_rows": 0,
+                "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
+                "channel": channel,
+            }
+            | ({"finished": False, "drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
+        )
+
+    def _state_file(self, path: str, digest: Digest) -> StateFile:
+        return StateFile(path=path, stored=f"{self.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)
+
+    def _rewrite(self, log: SparkLog) -> None:
+        """A query of its own, with the watermark where it was before a drain."""
+        if log.query_id() is not None:
+            log.rename(str(uuid5(NAMESPACE_URL, f"{self.begins.attempt.incarnation}/{self.name}")))
+        before_ms = self.cut.watermark_before_drain_ms
+        if self.opened.manifest.drained and before_ms is not None:
+            log.rewrite(self.cut.batch, log.offsets(self.cut.batch).with_watermark(before_ms))
+            log.leave_watermark(self.cut.batch, before_ms)
+
+    def _bring_channel(self) -> ChannelCut:
+        """The channel, whose files are copies of its own.
+
+        Lines of batches that every consumer has consumed name no files any more: those may be public, and what only a private log names is
+        deleted once it is forgotten.
+        """
+        lines = CheckpointStore(self.opened.files).read_channel(self.channel)
+        flying = {add["path"] for add in in_flight(self.channel, lines)}
+        target, copies = open_files(self.begins.staged_in[self.name]), dict[str, str]()
+        for line in lines:
+            adds = [add for add in line["adds"] if add["path"] in flying]
+            line["adds"] = [add | {"path": self._own_name(line["batch"], add["path"])} for add in adds]
+            copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
+        log = f"{STAGED}/{self.name}/_delta_log/"
+        own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
+        copy_files(self.opened, target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
+        path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
+        known = self.channel.facts if self.name in self.begins.kept else {}
+        return self.channel.model_copy(
+            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
+        )
+
+    def _own_name(self, batch: int, path: str) -> str:
+        """The path of a staged file as one of this incarnation's own."""
+        directory, _, name = path.rpartition("/")
+        own = f"{file_prefix(self.begins.attempt.incarnation, self.name)}{batch}-{name}"
+        return f"{directory}/{own}" if directory else own
+
+
+def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
+    """The tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
+    found = {}
+    for sink in begins.remembering:
+        place = f"{TOMBSTONES}/{sink}/"
+        for file in opened.savepoint.files:
+            if file.path.startswith(place):
+                found[file.path] = f"{TOMBSTONES}/{begins.attempt.incarnation}/{sink}/{file.path.removeprefix(place)}"
+    return found
+
+
+def copy_files(opened: OpenedSavepoint, target: Files, paths: Mapping[str, str]) -> None:
+    """Copies files of a savepoint, durably. One that is there with the right bytes is left."""
+    expected = {file.path: Digest(file.size_bytes, file.sha256) for file in opened.savepoint.files}
+
+    def copy(path: str) -> None:
+        if _is_there(target, paths[path], expected[path]):
+            return
+        try:
+            found: Digest | None = target.copy(opened.files, path, paths[path])
+        except NotFoundError:
+            found = None
+        if found != expected[path]:
+            raise altered(opened.files.url, path, expected[path], found)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(copy, paths))
+    end_copies(target, paths.values(), _AT_ONCE)
+
+
+def _is_there(target: Files, path: str, expected: Digest) -> bool:
+    """Whether a table has the file already; one that a crash has torn goes."""
+    try:
+        right = target.digest(path) == expected
+    except NotFoundError:
+        return False
+    if not right:
+        target.delete(path)
+    return right
+
+
+def _fenced(number: CheckpointId) -> FencedError:
+    return FencedError(
+        f"Checkpoint {number} was completed by somebody else while the savepoint was brought in.",
+        safe="That checkpoint stands; nothing was published.",
+        remedy="Start again.",
+        checkpoint=number,
+    )

@@ -1,0 +1,130 @@
+"""A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.protocol.documents import AttemptDocument, OnRewind, PipelineDocument, RoundDocument, SinkCut, StartRequest
+from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint
+from spark_jobs.runtime.start.pending import take_pending
+from spark_jobs.runtime.start.rewind import (
+    close_origin,
+    decide_on,
+    kept_sinks,
+    left_behind,
+    refuse_left_behind,
+    refuse_lost_by_dropping,
+    takes,
+)
+from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.files import Files, local_path
+
+_LOG = logging.getLogger(__name__)
+
+
+class SavepointStart:
+    """Made by :func:`savepoint_start`; its methods are called in this order, and may be repeated by a later attempt.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        opened: The savepoint.
+        named: Whether the request names it; else an attempt before has begun with it, and has not come to a checkpoint.
+        by: The request that names it, or has named it before.
+    """
+
+    def __init__(
+        self, home: Files, pipeline: PipelineDocument, opened: OpenedSavepoint, by: StartRequest, *, named: bool
+    ) -> None:
+        self._home, self._pipeline, self._opened = home, pipeline, opened
+        self._named, self._keep = named, by.on_rewind is OnRewind.KEEP
+        self._take = by.restore is not None and by.restore.take_pending
+        self._places: Mapping[SinkName, TablePlace] = {}
+        self._kept: Mapping[SinkName, SinkCut] = {}
+        self._decided: dict[AppId, CheckpointId | None] = {}
+
+    def told_to(self, facts: HomeFacts) -> HomeFacts:
+        """What the decision has to know."""
+        return replace(facts, savepoint=self._opened.manifest) if self._named else facts
+
+    def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
+        """Where the savepoint's own line is in the tables that it shares with this start, after every check; writes nothing.
+
+        Raises:
+            RejectedError: What is public does not allow to go on from the savepoint.
+        """
+        self._places, self._kept = places, kept_sinks(self._opened, places)
+        if self._opened.manifest.pipeline == self._pipeline.uuid:
+            refuse_lost_by_dropping(self._opened, self._opened.manifest.sinks.keys() - places.keys())
+        self._decided = decide_on(
+            self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=not self._named, take=self._take
+        )
+        if self._take:
+            refuse_left_behind(left_behind(self._opened, self._kept))
+        return self._decided
+
+    def close_origin(self, publishers: Publishers) -> None:
+        """Closes the line of another home in those tables, once its rows are in them where the request says so.
+
+        The line of this home is closed with all abandoned ones.
+
+        Raises:
+            ConflictError: It has published meanwhile: start again.
+        """
+        if self._opened.manifest.pipeline != self._pipeline.uuid:
+            close_origin(self._home, self._kept, self._decided | self._taken(publishers), publishers)
+
+    def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
+        """Where the lines are that the rows of the savepoint were published in now."""
+        number = self._opened.manifest.checkpoint
+        lacking = {
+            sink: cut.app
+            for sink, cut in self._kept.items()
+            if self._take and takes(self._opened, self._pipeline.uuid, cut) and (self._decided[cut.app] or 0) < number
+        }
+        if lacking:
+            take_pending(self._home, self._opened, lacking, publishers)
+        return dict.fromkeys(lacking.values(), number)
+
+    def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
+        """As the function of this name."""
+        return beginnings(self._opened.manifest, graph)
+
+    def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
+        """The attempt as it goes on: from the checkpoint that the savepoint has become."""
+        for sink, rows in left_behind(self._opened, self._kept).items():
+            _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
+        channels = local_path(self._home, f"channels/{attempt.incarnation}")
+        own = {
+            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
+            for stage in graph.stages.values()
+        }
+        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
+        staged_in = {name: path.as_uri() for name, path in own.items()}
+        begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering())
+        manifest = bring_in(self._opened, begins)
+        return attempt.model_copy(update={"restored_from": manifest.checkpoint})
+
+    def _remembering(self) -> frozenset[SinkName]:
+        """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
+        inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
+        return frozenset((self._opened.manifest.sinks.keys() & self._places.keys()) - inherited.keys())
+
+
+def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:
+    """The savepoint that a start begins with, verified; None where it goes on with what is in the home.
+
+    Raises:
+        RejectedError: There is none, or it cannot be gone on from. Nothing was written.
+        CorruptDocumentError: A file of it is gone or was altered, by path. Nothing was written.
+    """
+    named = named_savepoint(request, facts)
+    by = request if named else facts.begun_by if facts.head is None else None
+    if by is None or by.restore is None:
+        return None
+    opened = open_savepoint(by.restore.savepoint)
+    return SavepointStart(home, pipeline, opened, by, named=named is not None)

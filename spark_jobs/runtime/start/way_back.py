@@ -1,0 +1,147 @@
+"""Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
+
+import json
+from pathlib import Path
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import BatchId, RequestId, StageName, new_work_directory_id
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.restore import is_half_built, is_whole
+from spark_jobs.storage.files import Files
+
+_DRAINING, _TAKEN_OVER = "draining.json", "taken_over.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str | None:
+    """Names the time since this host was started; None where the system does not tell.
+
+    Spark leaves it to the operating system when its files become durable: a host that has gone down may have lost some of them, and
+    then no file of a work directory can be trusted.
+    """
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
+
+
+def new_work_directory(host: str) -> WorkDirectory:
+    """A directory that nobody has used."""
+    directory = new_work_directory_id()
+    return WorkDirectory(id=directory, path=f"work/{directory}", host=host)
+
+
+def begin_drain(work: Files, request: RequestId) -> None:
+    """Marks a work directory in which stages are ended before their inputs are: only that drain goes on there. Durable; idempotent."""
+    with step(Step.DRAIN_BEGIN):
+        work.create(_DRAINING, canonical({"request": request}) + b"\n")
+
+
+def drain_begun(work: Files) -> RequestId | None:
+    """For which request the stages of a work directory are being drained; None where they are not."""
+    if _DRAINING not in work.names(""):
+        return None
+    return RequestId(json.loads(work.read(_DRAINING))["request"])
+
+
+def take_over(work: Files) -> None:
+    """Marks a work directory: whoever goes on in it has every batch that an open drain may have been asked for. Durable; idempotent."""
+    work.create(_TAKEN_OVER, b"{}\n")
+
+
+def is_taken_over(work: Files) -> bool:
+    """Whether nobody waits for a drain that was asked for before a work directory was built: who has built it may have died by then."""
+    return _TAKEN_OVER in work.names("")
+
+
+def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
+    """Why the work directory of the attempt before cannot be continued, in a few words; None where it can.
+
+    Args:
+        home: The home.
+        previous: The newest attempt.
+        head: The newest checkpoint of its incarnation.
+        boot: Of this host.
+    """
+    work = home.below(previous.work_directory.path)
+    if is_half_built(work):
+        return "it was not built to its end"
+    if not work.names(""):
+        return "it is gone"
+    drain = drain_begun(work)
+    if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
+        return "its stages were being drained, and nobody asks for that any more"
+    if boot != previous.boot and previous.boot is not None:
+        return "its host was started again since, or it was another one's"
+    if head is None:
+        return None
+    if head.work_directory != previous.work_directory.id:
+        try:
+            built = is_whole(work, head)
+        except RejectedError:
+            built = False
+        if not built:
+            return f"checkpoint {head.checkpoint} was cut from another one"
+    lost = _lost(work, head)
+    return None if lost is None else f"it has lost batches of stage '{lost[0]}' that checkpoint {head.checkpoint} has"
+
+
+def why_rebuilt(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, boot: str | None) -> str | None:
+    """Why a start that goes on does so in a new work directory, in a few words; None where it does in that of the attempt before.
+
+    A pipeline whose inputs all end has checkpoints that are continued in their work directory alone: see :func:`check_in_place`.
+
+    Args:
+        home: The home.
+        graph: The pipeline.
+        request: What the start is for.
+        facts: What the home says about its past; there was an attempt.
+        boot: Of this host.
+    """
+    if not graph.unbounded:
+        return None
+    why = why_not_in_place(home, facts.newest, facts.head, boot)
+    if why is None and request.state_partitions not in (None, facts.newest.state_partitions):
+        return f"its state is to be in {request.state_partitions} partitions"
+    return why
+
+
+def check_in_place(home: Files, graph: Graph, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> None:
+    """Refuses to go on where a pipeline whose inputs all end would begin anew: nothing but its work directory has its state.
+
+    A stage whose batches are gone would read its inputs from their beginning, under numbers of batches that are published already: rows
+    would be lost, and windows would count without those that were read before.
+
+    Raises:
+        RejectedError: A stage's batches up to the checkpoint that is gone on from are not there.
+    """
+    if graph.unbounded or isinstance(decision, BeginIncarnation) or decision.parent is None:
+        return
+    work, parent = home.below(facts.newest.work_directory.path), CheckpointStore(home).manifest(decision.parent)
+    if lost := _lost(work, parent):
+        name, expected, found = lost
+        raise RejectedError(
+            f"The work directory {work.url} has lost the state of stage '{name}': checkpoint {parent.checkpoint} was cut at its batch "
+            f"{expected}, and the newest one there is {found if found >= 0 else 'none'}.",
+            exists="What is public stays; where the inputs were read to and what windows, joins and timers hold is in no other place.",
+            safe="Nothing was changed.",
+            remedy="Put the directory back from a copy. Or compute everything again: --fresh --on-rewind replace.",
+            path=work.url,
+            checkpoint=parent.checkpoint,
+            stage=name,
+            expected=expected,
+            found=found,
+        )
+
+
+def _lost(work: Files, manifest: Manifest) -> tuple[StageName, BatchId, BatchId] | None:
+    """A stage whose newest batch in a work directory is before the cut of a checkpoint that was cut there, and both; None where none is."""
+    for name, cut in manifest.stages.items():
+        found = SparkLog(work, checkpoint_directory(name)).last_commit()
+        if found < cut.batch:
+            return name, cut.batch, found
+    return None

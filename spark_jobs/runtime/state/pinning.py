@@ -1,0 +1,126 @@
+"""Keeping a stage's state as it was at a cut, while its query goes on.
+
+Two steps. :func:`pin` comes at the cut and is quick: every needed file that the parent checkpoint does not hold gets a second name in the
+home, so that Spark may purge the first. :func:`persist` comes afterwards, beside the running stages, and makes them durable. Neither
+changes anything of Spark's.
+
+Invariants:
+
+1. A checkpoint holds a file that it has pinned itself or that its parent holds, never another checkpoint's: so deleting a checkpoint only
+   has to ask the manifests that remain (model rule ``gcnames``).
+2. A try has a directory of its own, in which no other try ever writes. It stays until a manifest that does not name it has its number
+   (model rule ``failkeep``).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from spark_jobs.protocol.errors import ConflictError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
+from spark_jobs.protocol.stage_cut import StageCut, StateFile
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.driver.beside import at_once
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.state.state_files import needed_files, never_reused
+from spark_jobs.storage.files import Files, by_directory, local_path
+
+STATE = "state"
+"""The directory in the home; below it ``<stage>/<checkpoint>-<attempt>-<try>``."""
+_TRIES = 3
+"""How often what to pin is chosen again, because Spark has deleted some of it meanwhile."""
+_AT_ONCE = 16
+"""A disk makes many files durable in little more than the time of one."""
+
+
+@dataclass(frozen=True)
+class PinnedState:
+    """What :func:`pin` has found: every file of one stage at one cut."""
+
+    held: tuple[StateFile, ...]
+    """Those that the parent checkpoint holds."""
+    new: tuple[str, ...]
+    """Those that were pinned, relative to Spark's checkpoint directory."""
+    place: str
+    """The try's directory in the home."""
+
+
+def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
+    """A directory of the home for the state files of a new try at a checkpoint; no other try has had it."""
+    begin = f"{checkpoint}-{attempt}-"
+    tries = (name.removeprefix(begin) for name in home.names(f"{STATE}/{stage}") if name.startswith(begin))
+    return f"{STATE}/{stage}/{begin}{max(map(int, tries), default=0) + 1}"
+
+
+def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None) -> PinnedState:
+    """Keeps every file that a restart after ``batch`` needs. The query may run; nothing is durable yet.
+
+    Args:
+        home: The home.
+        log: The logs of the stage's query.
+        batch: The cut: a committed batch, or -1.
+        place: Where, see :func:`place_of`.
+        parent: What the parent checkpoint says of the stage; what it holds is referred to where it lies.
+
+    Raises:
+        ConflictError: Spark deletes what is needed faster than it can be pinned, or has purged the batch. Cut again.
+        CorruptDocumentError: A file of Spark's is not what Spark writes.
+        UnsupportedFormatError: The state was not written with the settings of our sessions.
+    """
+    pinned: set[str] = set()
+    tries = 0
+    while True:
+        try:
+            return _pin_needed(home, log, batch, place, parent, pinned)
+        except NotFoundError as error:
+            tries += 1
+            if tries == _TRIES:
+                missing = error.evidence.get("path")
+                raise ConflictError(
+                    f"The state of {log.directory} after batch {batch} could not be kept: {missing} went meanwhile.",
+                    exists="The stage goes on, and the last checkpoint stands.",
+                    safe="Nothing refers to what was kept of it.",
+                    remedy="Take the checkpoint again. If it goes on, the query does a hundred batches while one is cut.",
+                    path=missing,
+                    batch=batch,
+                ) from error
+
+
+def persist(home: Files, pinned: PinnedState) -> tuple[StateFile, ...]:
+    """Makes what was pinned durable; for a manifest. May be repeated.
+
+    Reads every new file once, for its hash.
+
+    Raises:
+        StorageError: The home is full or does not answer.
+    """
+    stored = [f"{pinned.place}/{path}" for path in pinned.new]
+    with step(Step.PERSIST_STATE):
+        digesting = [partial(home.digest, path) for path in stored]
+        syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
+        digests = at_once([*digesting, *syncing], _AT_ONCE)[: len(stored)]
+    new = [
+        StateFile(path=path, stored=kept, size_bytes=digest.size_bytes, sha256=digest.sha256)
+        for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
+    ]
+    return tuple(sorted([*pinned.held, *new], key=lambda file: file.path))
+
+
+def _pin_needed(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str]) -> PinnedState:
+    """Chooses and pins, as long as nothing of it goes; ``pinned`` is what has been."""
+    known = {file.path: file for file in parent.files} if parent else {}
+    needed = needed_files(log, batch)
+    held = [known[path] for path in needed if path in known and _is_held(log, known[path])]
+    new = set(needed) - {file.path for file in held}
+    with step(Step.PIN_STATE):
+        for path in sorted(new - pinned):
+            home.adopt(local_path(log.files, f"{log.directory}/{path}"), f"{place}/{path}")
+            pinned.add(path)
+        for path in sorted(pinned - new):
+            home.delete(f"{place}/{path}")
+            pinned.remove(path)
+    return PinnedState(tuple(held), tuple(sorted(new)), place)
+
+
+def _is_held(log: SparkLog, file: StateFile) -> bool:
+    """Whether the file of this name is still the one that the parent holds; the small ones are looked at."""
+    return never_reused(file.path) or log.files.digest(f"{log.directory}/{file.path}") == (file.size_bytes, file.sha256)

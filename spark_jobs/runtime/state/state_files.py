@@ -1,0 +1,183 @@
+"""Which files of Spark's checkpoint of a stage a query needs to go on after a batch: those, and no others.
+
+Hidden files are checksums of Hadoop's, and ``<file>.crc`` beside a state file is one of Spark's: both read a file without one, too, and a
+checkpoint has hashes of its own. State of operators is written by the batch before its entry in the commit log, and nothing is ever
+changed under its name except by a rename, so all that batch N needs is there and whole once N is committed, until Spark purges it, a
+hundred batches later.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.state.state_lineage import VERSION_FILE, StoreVersion, store_files
+from spark_jobs.storage.files import local_path
+
+_OF_BATCH = re.compile(r"(\d+)(?:_.*)?")
+_NOT_STORES = {"_metadata", "SSTs", "logs"}
+_NEVER_REUSED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def never_reused(path: str) -> bool:
+    """Whether a file's name carries an id: then no other file will ever have it."""
+    return path.startswith("state/") and _NEVER_REUSED.search(path.rpartition("/")[2]) is not None
+
+
+def needed_files(log: SparkLog, batch: BatchId) -> list[str]:
+    """The files that a restart after ``batch`` needs, relative to Spark's checkpoint directory, sorted.
+
+    Args:
+        log: The logs of the stage's query; it may be running.
+        batch: A committed batch, or -1.
+
+    Raises:
+        NotFoundError: One of them is gone: Spark has purged it.
+        CorruptDocumentError: A file does not say what Spark writes.
+        UnsupportedFormatError: The state was not written with the settings of our sessions.
+    """
+    found = [] if log.query_id() is None else ["metadata"]
+    if batch == NO_BATCH:
+        return sorted([*found, *_below(log, "sources")])
+    for number in (batch - 1, batch):
+        found += [] if number < 0 else [f"offsets/{number}", f"commits/{number}"]
+    return sorted([*found, *_source_files(log, batch), *_state_files(log, batch)])
+
+
+def _source_files(log: SparkLog, batch: BatchId) -> list[str]:
+    end = log.offsets(batch).sources
+    start = log.offsets(BatchId(batch - 1)).sources if batch > 0 else (NO_OFFSET,) * len(end)
+    found: list[str] = []
+    for name in _names(log, "sources"):
+        directory = f"sources/{name}"
+        lines = (start[int(name)], end[int(name)]) if name.isdigit() and int(name) < min(len(start), len(end)) else (None, None)
+        reached = _log_id(lines[1])
+        if reached is None:
+            found += _below(log, directory)
+        else:
+            found += [f"{directory}/{each}" for each in _file_log(log, directory, _log_id(lines[0]), reached)]
+    return found
+
+
+def _log_id(line: str | None) -> int | None:
+    """How far a source's own log of files goes; None where the source keeps none."""
+    try:
+        offset = json.loads(line or NO_OFFSET)
+    except ValueError:
+        return None
+    found = offset.get("logOffset") if isinstance(offset, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _file_log(log: SparkLog, directory: str, start: int | None, end: int) -> list[str]:
+    """The entries of a file source's log that it reads when it goes on after ``end``: the last batch's, and all since the last compact one.
+
+    A compact entry repeats all before it, and Spark deletes those.
+    """
+    names = {int(name.removesuffix(".compact")): name for name in _names(log, directory) if name.partition(".")[0].isdigit()}
+    compact = max((number for number, name in names.items() if name.endswith(".compact") and number <= end), default=0)
+    for number in range(compact, end + 1):
+        if number not in names:
+            raise _purged(log, f"{directory}/{number}")
+    last = range((-1 if start is None else start) + 1, end + 1)
+    return [name for number, name in names.items() if number in last or compact <= number <= end]
+
+
+def _state_files(log: SparkLog, batch: BatchId) -> list[str]:
+    found: list[str] = []
+    for operator, partitions in _store_ids(log, batch).items():
+        root = f"state/{operator}"
+        found += [path for path in _below(log, f"{root}/_metadata") if _is_of(path, f"{root}/_metadata/v2/", batch)]
+        found += [path for path in _below(log, f"{root}/_stateSchema") if _batch_of(path) <= batch]
+        for partition, ids in enumerate(partitions):
+            found += _partition_files(log, f"{root}/{partition}", batch, set(ids))
+    return found
+
+
+def _is_of(path: str, numbered: str, batch: BatchId) -> bool:
+    return not path.startswith(numbered) or _batch_of(path) <= batch
+
+
+def _batch_of(path: str) -> int:
+    number = _OF_BATCH.fullmatch(path.rpartition("/")[2])
+    return int(number[1]) if number else NO_BATCH
+
+
+def _store_ids(log: SparkLog, batch: BatchId) -> dict[str, list[list[str]]]:
+    """By operator and partition the ids of the versions of its stores, as the commit log has them."""
+    path = f"{log.directory}/commits/{batch}"
+    version, _, body = log.files.read(path).decode().partition("\n")
+    try:
+        entry: dict[str, Any] = json.loads(body)
+        ids = entry.get("stateUniqueIds")
+        if ids is None and log.has_state():
+            raise UnsupportedFormatError(
+                f"{path} is an entry of version {version!r} without the ids of the state's versions.",
+                safe="Nothing was changed.",
+                remedy="Run with spark.sql.streaming.stateStore.checkpointFormatVersion=2, from a fresh start.",
+                path=path,
+                found=version,
+            )
+        return {str(operator): [list(map(str, stores)) for stores in partitions] for operator, partitions in (ids or {}).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CorruptDocumentError(
+            f"{path} is not a whole entry of Spark's commit log: {error}.",
+            safe="It was not used.",
+            remedy="Start again: a work directory is built from the newest checkpoint.",
+            path=path,
+        ) from error
+
+
+def _partition_files(log: SparkLog, directory: str, batch: BatchId, ids: set[str]) -> list[str]:
+    """The files of all stores of a partition: most operators have one, which lies in the partition's own directory."""
+    found, left = [], set(ids)
+    for store in (directory, *_inner_stores(log, directory)):
+        names = set(_names(log, store))
+        newest = _newest(names, batch, left)
+        if newest is None:
+            continue
+        left.remove(newest.id)
+        found += [f"{store}/{name}" for name in store_files(_place(log, store), names, newest)]
+        found += _below(log, f"{store}/_metadata")
+    if left:
+        raise _purged(log, f"{directory}/{batch + 1}_{min(left)}")
+    return found
+
+
+def _inner_stores(log: SparkLog, directory: str) -> list[str]:
+    names = (name for name in _names(log, directory) if name not in _NOT_STORES)
+    return [f"{directory}/{name}" for name in names if not VERSION_FILE.fullmatch(name.removesuffix(".crc"))]
+
+
+def _newest(names: set[str], batch: BatchId, ids: set[str]) -> StoreVersion | None:
+    candidates = (StoreVersion(batch + 1, each) for each in ids)
+    return next((each for each in candidates if {each.snapshot, each.changelog} & names), None)
+
+
+def _names(log: SparkLog, directory: str) -> list[str]:
+    return [name for name in log.files.names(f"{log.directory}/{directory}") if not name.startswith(".")]
+
+
+def _below(log: SparkLog, directory: str) -> list[str]:
+    """All files below a directory that are not checksums."""
+    root = local_path(log.files, log.directory)
+    paths = ((Path(above) / name).relative_to(root) for above, _, names in os.walk(root / directory) for name in names)
+    return [path.as_posix() for path in paths if not path.name.startswith(".") and path.suffix != ".crc"]
+
+
+def _place(log: SparkLog, directory: str) -> Path:
+    return local_path(log.files, f"{log.directory}/{directory}")
+
+
+def _purged(log: SparkLog, path: str) -> NotFoundError:
+    return NotFoundError(
+        f"{log.files.url}/{log.directory}/{path} is not there, and going on after a committed batch needs it.",
+        safe="Nothing was changed.",
+        remedy="Repeat: Spark may have deleted it, because the batch is old.",
+        path=f"{log.directory}/{path}",
+    )

@@ -1,0 +1,106 @@
+"""Tables of the runtime's own: where rows wait that do not go into a public table's directory as they are."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.publication.sql_names import delta_at, quoted
+from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, lacking, mapped_names, text_limit
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.runtime.tables.tables import StagingTable, prepare_table, read_table
+
+_CONSTRAINT = "delta.constraints."
+_DECIDED = "decided_apply_as_deletes"
+
+
+def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
+    """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
+    mapped = {COLUMN_MAPPING: "name"} if mapped_names(frame.schema) else {}
+    return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS)
+
+
+def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
+    """Where the rows of an upsert sink wait. What the public table forbids is refused here already, except of deletes.
+
+    What it says about columns that the stage does not return is left to the MERGE, which knows their values.
+
+    Args:
+        session: The stage's session.
+        public: The sink's table.
+        fitted: The stage's result, with the table's names and types.
+        channel: The directory.
+        sink: The sink.
+
+    Raises:
+        UnsupportedTableError: A constraint of the table cannot be checked on the stage's rows.
+    """
+    table = prepare_table(session, TablePlace(channel), fitted, own_design(fitted), sink.name)
+    deletes = sink.upsert.apply_as_deletes if sink.upsert else None
+    if deletes:
+        _fail_where_undecided(session, table, deletes)
+    unless = f"coalesce(({deletes}), false) OR " if deletes else ""
+    for name, condition in _constraints(public, fitted).items():
+        if _has_constraint(table, name) or not _resolves(session, table, condition):
+            continue
+        try:
+            _add_constraint(session, table, name, f"{unless}({condition})")
+        except AnalysisException as error:
+            raise UnsupportedTableError(
+                f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
+                f"{str(error).splitlines()[0]}",
+                exists="The rows of an upsert are checked while they are staged, except of deletes.",
+                safe="Nothing was staged.",
+                remedy="Simplify apply_as_deletes to a condition that a CHECK constraint may have, or drop the constraint.",
+                sink=sink.name,
+                table=public.uri,
+                constraint=name,
+            ) from error
+    return read_table(session, channel)
+
+
+def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
+    absent = lacking(public.schema.names, fitted.columns)
+    required = {
+        f"not_null_{number}": f"{quoted(field.name)} IS NOT NULL"
+        for number, field in enumerate(public.schema.fields)
+        if not field.nullable and field.name not in absent
+    }
+    checks = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
+    limits = {
+        f"length_{number}": f"length({quoted(field.name)}) <= {limit.length}"
+        for number, field in enumerate(public.schema.fields)
+        if field.name not in absent and (limit := text_limit(field))
+    }
+    return required | limits | checks
+
+
+def _fail_where_undecided(session: SparkSession, table: StagingTable, deletes: str) -> None:
+    """Lets a row fail its batch where ``apply_as_deletes`` fails on it, such as by a cast: the publication could never go on.
+
+    The condition is evaluated, though what it comes to does not matter. One that no constraint can hold is left to the publication.
+    """
+    if _has_constraint(table, _DECIDED):
+        return
+    with suppress(AnalysisException):
+        _add_constraint(session, table, _DECIDED, f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2")
+
+
+def _has_constraint(table: StagingTable, name: str) -> bool:
+    return not lacking([f"{_CONSTRAINT}{name}"], table.configuration)
+
+
+def _add_constraint(session: SparkSession, table: StagingTable, name: str, condition: str) -> None:
+    session.sql(f"ALTER TABLE {delta_at(table.path)} ADD CONSTRAINT {quoted(name)} CHECK ({condition})")
+
+
+def _resolves(session: SparkSession, table: StagingTable, condition: str) -> bool:
+    try:
+        session.read.format("delta").load(str(table.path)).where(condition)
+    except AnalysisException:
+        return False
+    return True

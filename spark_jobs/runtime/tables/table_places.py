@@ -1,0 +1,67 @@
+"""Where the sinks' tables are on this machine, whether they are addressed by path or by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from spark_jobs.api.address import TableAddress
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.publication.staged_files import check_no_file, table_directory
+from spark_jobs.runtime.spark.session import default_location, table_location
+from spark_jobs.storage.files import local_path
+from spark_jobs.storage.open import open_files
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """A table's directory, and its name where it is addressed by one."""
+
+    path: Path
+    name: str | None = None
+
+
+def check_address(address: TableAddress) -> None:
+    """Refuses an address that cannot be a table's; a name is only looked up when there is a catalog.
+
+    Raises:
+        RejectedError: It is no path or ``file:`` URL, Spark and delta-rs would read it differently, or a file is in its place.
+    """
+    if not address.named:
+        check_no_file(_directory(address.text))
+
+
+def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
+    """The place of a table that may not exist yet.
+
+    Raises:
+        RejectedError: As :func:`check_address`; or the table does not exist and cannot be made by that name.
+        UnsupportedTableError: The name is that of something else than a Delta table in a directory.
+    """
+    if not address.named:
+        return TablePlace(_directory(address.text))
+    name = address.text
+    try:
+        exists = spark.catalog.tableExists(name)
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"Table {name} cannot be looked up: {str(error).splitlines()[0]}",
+            safe="Nothing was written.",
+            remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
+            table=name,
+        ) from error
+    location = table_location(spark, name) if exists else default_location(spark, name)
+    if location is None:
+        raise UnsupportedTableError(
+            f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can make it.",
+            safe="Nothing was written.",
+            remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
+            table=name,
+        )
+    return TablePlace(_directory(unquote(urlsplit(location).path) if location.startswith("file:") else location), name)
+
+
+def _directory(path: str) -> Path:
+    return table_directory(local_path(open_files(path)).as_uri())

@@ -1,0 +1,228 @@
+"""The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.api.sink import SchemaEvolution, TableDesign
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.sql_names import delta_at
+from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, fit, lacking, mapped_names, nullable, same_names, unknown_fields
+from spark_jobs.runtime.tables.table_places import TablePlace
+
+_GENERATED = "delta.generationExpression"
+_DEFAULT = "CURRENT_DEFAULT"
+_FEATURE = "delta.feature."
+_VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+_NONE = StructType()
+_SAFE = "Nothing was written."
+
+
+@dataclass(frozen=True)
+class StagingTable:
+    """A Delta table as it is before a round's first batch."""
+
+    path: Path
+    schema: StructType
+    metadata: dict[str, Any]
+    protocol: dict[str, Any]
+
+    @property
+    def uri(self) -> str:
+        """The percent-encoded ``file:`` URI that Delta's actions are resolved against."""
+        return self.path.as_uri()
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = self.metadata["configuration"]
+        return found
+
+
+def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
+    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+
+    Args:
+        session: The stage's session.
+        place: Where it is.
+        frame: What will be staged for it.
+        design: How it is made and what it must be.
+        name: The sink's or stage's name, for errors.
+
+    Raises:
+        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed. Nothing was written.
+    """
+    version, _, _ = DeltaJvm(session).snapshot(str(place.path))
+    if version < 0:
+        _create(session, place, frame, design, name)
+    table = read_table(session, place.path)
+    missing = lacking(frame.columns, table.schema.names) if design.evolution is SchemaEvolution.ADD_COLUMNS else []
+    added = StructType([field for field in nullable(frame.schema).fields if field.name in missing])
+    _check_fits(table, frame, name, added)
+    if version >= 0:
+        _check_design(session, table, design, name)
+    if not missing:
+        return table
+    _add_columns(session, table, added, name)
+    table = read_table(session, place.path)
+    _check_fits(table, frame, name)
+    return table
+
+
+def read_table(session: SparkSession, path: Path) -> StagingTable:
+    """The table at ``path``, which exists."""
+    _, metadata, protocol = DeltaJvm(session).snapshot(str(path))
+    return StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+
+
+def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
+    for option in ("partition_by", "cluster_by"):
+        _check_columns_exist(frame, option, getattr(design, option), name)
+    with step(Step.TABLE_CREATE):
+        builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
+        builder = builder.tableName(place.name or delta_at(place.path))
+        if not place.name:  # by itself it takes no backtick
+            builder = builder.location(str(place.path))
+        if design.partition_by:
+            builder = builder.partitionedBy(*design.partition_by)
+        if design.cluster_by:
+            builder = builder.clusterBy(*design.cluster_by)
+        if design.comment is not None:
+            builder = builder.comment(design.comment)
+        for key, value in design.properties.items():
+            builder = builder.property(key, value)
+        try:
+            builder.execute()
+        except AnalysisException as error:
+            raise UnsupportedTableError(
+                f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+                safe=_SAFE,
+                remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
+                sink=name,
+            ) from error
+
+
+def _add_columns(session: SparkSession, table: StagingTable, columns: StructType, name: str) -> None:
+    try:
+        with step(Step.TABLE_ALTER):
+            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({columns.toDDL()})")
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"Table {table.path} cannot have the columns {', '.join(columns.names)} of sink '{name}': "
+            f"{str(error).splitlines()[0]}",
+            safe=_SAFE,
+            remedy="Rename the columns, or add them yourself (ALTER TABLE).",
+            sink=name,
+            table=table.uri,
+        ) from error
+
+
+def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], name: str) -> None:
+    if missing := lacking(columns, frame.columns):
+        what = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}[option]
+        raise UnsupportedTableError(
+            f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
+            exists=f"The stage returns {', '.join(frame.columns)}.",
+            safe="No table was made.",
+            remedy=f"Correct {option}, or return the column.",
+            sink=name,
+            missing=missing,
+            columns=frame.columns,
+        )
+
+
+def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
+    """Refuses a table that exists and is not as its sink declares it."""
+    existing = list(table.metadata["partitionColumns"])
+    if design.partition_by and not same_names(design.partition_by, existing):
+        raise _not_as_designed(
+            table,
+            name,
+            f"partition_by={list(design.partition_by)}",
+            f"is partitioned by {existing}",
+            list(design.partition_by),
+            existing,
+        )
+    if design.cluster_by:
+        clustered = list(session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()["clusteringColumns"])  # type: ignore[index]
+        if not same_names(design.cluster_by, clustered):
+            raise _not_as_designed(
+                table,
+                name,
+                f"cluster_by={list(design.cluster_by)}",
+                f"is clustered by {clustered}",
+                list(design.cluster_by),
+                clustered,
+            )
+    configuration = {key.lower(): value for key, value in table.configuration.items()}
+    features = {*table.protocol.get("readerFeatures", ()), *table.protocol.get("writerFeatures", ())}
+    for key, value in design.properties.items():
+        if key.lower() in _VERSIONS:
+            continue
+        if key.startswith(_FEATURE):
+            found: str | None = "supported" if key.removeprefix(_FEATURE) in features else None
+        else:
+            found = configuration.get(key.lower())
+        if found is None or found.lower() != value.lower():
+            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found)
+
+
+def _not_as_designed(
+    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object
+) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
+        safe=_SAFE,
+        remedy="Declare what the table is, or leave it out; or change the table (ALTER TABLE).",
+        sink=name,
+        table=table.uri,
+        expected=expected,
+        found=found,
+    )
+
+
+def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructType = _NONE) -> None:
+    facts = {"sink": name, "table": table.uri}
+    if table.configuration.get(COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
+        raise UnsupportedTableError(
+            f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
+            exists=f"The table has no column mapping ({COLUMN_MAPPING}).",
+            safe=_SAFE,
+            remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
+            **facts,
+        )
+    extra = lacking(unknown_fields(frame.schema, table.schema), added.names)
+    required = lacking(
+        [f.name for f in table.schema.fields if not f.nullable and not {_GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
+    )
+    if extra or required:
+        problem = (
+            f"returns {', '.join(extra)}, which the table does not have" if extra else f"lacks {', '.join(required)} (NOT NULL)"
+        )
+        raise UnsupportedTableError(
+            f"The stage of sink '{name}' {problem}.",
+            exists=f"Table {table.path} has {', '.join(table.schema.names)}.",
+            safe=_SAFE,
+            remedy='Change the stage\'s select, or ALTER TABLE; schema_evolution="add_columns" adds columns (not fields of structs).',
+            extra=extra,
+            missing=required,
+            **facts,
+        )
+    try:
+        fit(frame, table.schema).schema  # noqa: B018 - Spark analyses the casts here
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",
+            safe=_SAFE,
+            remedy="Cast the columns in the stage.",
+            **facts,
+        ) from error

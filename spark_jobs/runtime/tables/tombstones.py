@@ -1,0 +1,100 @@
+"""The deleted keys of upsert sinks: each incarnation remembers them in tables of its own (design, section 6).
+
+A publication buries keys before its rows become public. So what an abandoned incarnation has buried last may be of rows that never
+became public; the next one begins with what it had when its newest public checkpoint was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.sink import Sink, UpsertRule
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, SinkName
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.publisher import SinkLine
+from spark_jobs.runtime.tables.channels import own_design
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
+from spark_jobs.storage.files import Files, local_path, sync_below
+
+TOMBSTONES = "tombstones"
+"""The directory in the home; below it ``<incarnation>/<sink>``."""
+_EVERY_VERSION = {"delta.enableExpiredLogCleanup": "false"}
+"""The versions are read again when the incarnation is abandoned, whenever that is."""
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """Those of the live incarnation.
+
+    Args:
+        session: A session with Delta.
+        home: The home.
+        incarnation: The live one.
+        sinks: As this start declares them.
+        places: Where it finds their tables.
+    """
+
+    session: SparkSession
+    home: Files
+    incarnation: IncarnationId
+    sinks: Mapping[SinkName, Sink]
+    places: Mapping[SinkName, TablePlace]
+
+    def remembered_by(self, incarnation: IncarnationId, sink: SinkName) -> bool:
+        """Whether an incarnation has come to remember a sink's deletes."""
+        return (self._path(incarnation, sink) / "_delta_log").is_dir()
+
+    def inherit(self, line: SinkLine, earlier: IncarnationId, reached: CheckpointId | None) -> None:
+        """Takes over what an earlier incarnation remembers of its public checkpoints; idempotent, durable on return.
+
+        Nothing where it remembers nothing, or what it remembers is of other keys.
+
+        Args:
+            line: What the earlier incarnation publishes into the sink.
+            earlier: That incarnation.
+            reached: The newest checkpoint that it has made public there.
+        """
+        rule = self._rule(line)
+        if rule is None or rule.sequence_by is None or not self.remembered_by(earlier, line.sink):
+            return
+        source = self._path(earlier, line.sink)
+        version = _version_at(source.as_uri(), line.app, reached)
+        public = self.session.read.format("delta").option("versionAsOf", version).load(str(source))
+        *keys, sequence = (name.casefold() for name in public.columns)
+        if {key.casefold() for key in rule.keys} != set(keys) or rule.sequence_by.casefold() != sequence:
+            return
+        target = self._path(self.incarnation, line.sink)
+        with step(Step.INHERIT_KEYS):
+            prepare_tombstones(self.session, public, target)
+            public.write.format("delta").mode("overwrite").save(str(target))
+            sync_below(self.home, f"{TOMBSTONES}/{self.incarnation}/{line.sink}")
+
+    def _rule(self, line: SinkLine) -> UpsertRule | None:
+        here = line.sink in self.places and self.places[line.sink].path.as_uri() == line.table
+        return self.sinks[line.sink].upsert if here else None
+
+    def _path(self, incarnation: IncarnationId, sink: SinkName) -> Path:
+        return local_path(self.home, f"{TOMBSTONES}/{incarnation}/{sink}")
+
+
+def prepare_tombstones(session: SparkSession, remembered: DataFrame, path: Path) -> StagingTable:
+    """The table at ``path``, made if it is missing; idempotent.
+
+    Args:
+        session: A session with Delta.
+        remembered: A frame with the columns of the keys, then ``sequence_by``.
+        path: The directory; its name is the sink's.
+    """
+    return prepare_table(session, TablePlace(path), remembered, own_design(remembered, _EVERY_VERSION), path.name)
+
+
+def _version_at(uri: str, app: AppId, reached: CheckpointId | None) -> int:
+    """The newest version that buries nothing of a later checkpoint; each burial carries the number of its checkpoint."""
+    version = open_table(uri).facts.version
+    while (open_table(uri, version).transaction_version(app) or 0) > (reached or 0):
+        version -= 1
+    return version

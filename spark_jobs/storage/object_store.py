@@ -1,0 +1,238 @@
+"""The storage port in an object store: S3, and stores that speak its protocol.
+
+How a create keeps its promise: the object is put on the condition that there is none of its name (``If-None-Match``), which the store
+decides. A larger file is put in parts, and has its name once the last one is there. What a put has answered is durable; what was not
+answered is there whole or not at all. The parts of one that died are seen by nobody: a rule of the bucket's removes them.
+
+There are no directories: one is there while something is below it.
+"""
+
+import re
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from datetime import timedelta
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import AlreadyExistsError as TakenError
+from obstore.exceptions import BaseError
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError, StorageError
+from spark_jobs.storage.files import Digest, Digesting, Files
+from spark_jobs.storage.object_store_client import open_client, translated_store
+from spark_jobs.storage.os_errors import taken, translated
+from spark_jobs.storage.paths import UNFINISHED, parts_below
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+_CHUNK_BYTES = 1 << 20
+_PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 2
+"""Of one file, in memory; several files are copied side by side."""
+_PAUSES_S = (0.1, 0.4, 1.6)
+"""Between tries to create a name that somebody else is creating, too."""
+_UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class ObjectStoreFiles:
+    """The objects below a prefix of a bucket; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+
+    Credentials, region and endpoint are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …) or of a role of the host.
+
+    Args:
+        bucket: Its name.
+        prefix: What the keys begin with, without slashes around it; empty for the bucket.
+        retry_timeout_s: How long a call that gets no answer, or one of a store that is busy, is repeated before it fails.
+
+    Raises:
+        InvalidParameterError: The environment says what cannot be used: an endpoint that is no URL, half a credential.
+    """
+
+    def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0) -> None:
+        self._url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket, self._prefix = bucket, prefix
+        self._retry_timeout = timedelta(seconds=retry_timeout_s)
+        self._store = open_client(bucket, prefix, self._retry_timeout)
+        self._keeps_creates = False
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self._url
+
+    def below(self, directory: str) -> "ObjectStoreFiles":
+        inner = f"{self._prefix}/{self._key(directory)}".strip("/")
+        return ObjectStoreFiles(self._bucket, inner, self._retry_timeout.total_seconds())
+
+    def create(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with translated_store(self._place(key), writes=True):
+            self._check_creates()
+            try:
+                self._put_first(key, data)
+            except (BaseError, StorageError) as error:  # whatever the store has answered, what can be read decides
+                found = self._found(key)
+                if found is None:
+                    raise
+                if found != data:
+                    raise AlreadyExistsError(
+                        f"{self._place(key)} exists with other contents.",
+                        safe="It was not changed.",
+                        remedy="Read it and decide again.",
+                        path=self._place(key),
+                        expected=sha256(data),
+                        found=sha256(found),
+                    ) from error
+
+    def replace(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with translated_store(self._place(key), writes=True):
+            obstore.put(self._store, key, data, use_multipart=False)
+
+    def read(self, path: str) -> bytes:
+        key = self._key(path)
+        with translated_store(self._place(key)):
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        key = self._key(path)
+        with translated_store(self._place(key)):
+            found = obstore.head(self._store, key)
+            same: GetOptions = {"if_match": found["e_tag"]} if found["e_tag"] else {}
+            for start in range(0, found["size"], _PART_BYTES):  # each with a time limit of its own
+                end = min(start + _PART_BYTES, found["size"])
+                part = memoryview(obstore.get(self._store, key, options={**same, "range": (start, end)}).bytes())
+                yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, end - start, _CHUNK_BYTES))
+
+    def digest(self, path: str) -> Digest:
+        read = Digesting(self.chunks(path))
+        deque(read, maxlen=0)
+        return read.digest
+
+    def adopt(self, source: Path, path: str) -> None:
+        key = self._key(path)
+        with translated(str(source)), source.open("rb") as opened:
+            self._copy(iter(lambda: opened.read(_CHUNK_BYTES), b""), key)
+
+    def copy(self, source: Files, named: str, path: str) -> Digest:
+        key = self._key(path)
+        with closing(source.chunks(named)) as chunks:
+            return self._copy(chunks, key)
+
+    def names(self, directory: str) -> list[str]:
+        key = self._key(directory) if directory else None
+        with translated_store(self._place(directory)):
+            listed = obstore.list_with_delimiter(self._store, key)
+        # Consoles make a folder as an empty object of its name and a slash, which is no file in it.
+        files = (path for found in listed["objects"] if (path := found["path"]) != (key or ""))
+        paths = [*listed["common_prefixes"], *files]
+        return sorted({name for path in paths if not UNFINISHED.fullmatch(name := path.rpartition("/")[2])})
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        with translated_store(self._place(key)):
+            for found in obstore.list(self._store, key):
+                obstore.delete(self._store, [each["path"] for each in found])
+            obstore.delete(self._store, [key])
+
+    def sync(self, *paths: str) -> None:
+        # An object is durable before anybody can see it.
+        for path in paths:
+            with translated_store(self._place(key := self._key(path))):
+                obstore.head(self._store, key)
+
+    def remove_unfinished(self, *paths: str) -> None:
+        pass
+
+    def _place(self, key: str) -> str:
+        return f"{self._url}/{key}"
+
+    def _key(self, path: str) -> str:
+        if found := _UNNAMEABLE.search(path):
+            raise InvalidParameterError(
+                f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
+                safe="Nothing was read or written.",
+                remedy="Keep it in a directory.",
+                path=path,
+            )
+        return "/".join(parts_below(path, self._url))
+
+    def _copy(self, chunks: Iterator[bytes], key: str) -> Digest:
+        copied = Digesting(chunks)
+        passing = iter(copied)
+        with translated_store(self._place(key), writes=True):
+            first = b"".join(islice(passing, _PART_BYTES // _CHUNK_BYTES))
+            rest = next(passing, b"")
+            if rest and self._is_there(key):
+                raise taken(self._place(key))
+            try:
+                if rest:  # two at once bring the same bytes, or the later one's stand
+                    parts = chain((first, rest), passing)
+                    obstore.put(self._store, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+                else:
+                    self._put_first(key, first)
+            except BaseError as error:  # a store may close the line on who brings what it has; an answer may be lost
+                if self._is_there(key):
+                    raise taken(self._place(key)) from error
+                raise
+        return copied.digest
+
+    def _put_first(self, key: str, data: bytes) -> None:
+        """Puts an object of a new name. Of two at once a store may turn down either (409), and then none of them may be there."""
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except TakenError as error:
+                if self._is_there(key):
+                    raise
+                if pause_s is None:
+                    raise StorageError(
+                        f"{self._url}/{key}: the store turns down every try to create it, and it is not there.",
+                        safe="No object is half-written, and the call may be repeated.",
+                        remedy="Repeat.",
+                        path=self._place(key),
+                    ) from error
+                time.sleep(pause_s)
+            else:
+                return
+
+    def _found(self, key: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._store, key).bytes())
+        except FileNotFoundError:
+            return None
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            obstore.head(self._store, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _check_creates(self) -> None:
+        """Refuses a store that takes a second object of a name; what is tried is not seen, and goes."""
+        if self._keeps_creates:
+            return
+        probe = f".{uuid4().hex}.tmp"
+        try:
+            obstore.put(self._store, probe, b"first", mode="create", use_multipart=False)
+            try:
+                obstore.put(self._store, probe, b"second", mode="create", use_multipart=False)
+            except TakenError:
+                self._keeps_creates = True
+        finally:
+            obstore.delete(self._store, [probe])
+        if not self._keeps_creates:
+            raise MissingRequirementError(
+                f"{self._url} does not keep the first of two objects created under one name.",
+                safe="Nothing was left there.",
+                remedy="Use a store with conditional writes (If-None-Match), as S3 has them.",
+                url=self._url,
+            )

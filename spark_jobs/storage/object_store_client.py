@@ -1,0 +1,154 @@
+"""The client of object stores: how long it tries, which settings it takes, and what it says of failures, as this product's errors."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    StorageError,
+)
+
+_CALL_TIMEOUT = timedelta(minutes=2)
+"""Of one call with all that it moves, which is never more than a part. Thirty-two of them share a network, and it may be a slow one."""
+_TRIES = 1000
+"""More than there is time for: how long a call is repeated is told by the clock."""
+_USED_BY: set[int] = set()
+"""The processes that have called a store: this one, and those that it was forked from."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_NO_URL = re.compile(r"[^!-~]")
+_PANIC = "PanicException"
+"""What the client's bugs raise; it is no ``Exception``, and its class cannot be imported."""
+_ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam")
+"""Where a host tells of its role: who asks there has found no credentials in the environment."""
+_NO_CREDENTIALS = (
+    "The environment of this process has no credentials, and its host's role gave none. Start it with AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY; it is the driver that writes a savepoint."
+)
+_CODE = re.compile(r"<Code>(\w{1,100})</Code>")
+
+
+def open_client(bucket: str, prefix: str, retry_timeout: timedelta) -> S3Store:
+    """A client with what the environment says: credentials, region, endpoint. Reads and writes nothing.
+
+    Raises:
+        InvalidParameterError: It says what cannot be used: an endpoint that is no URL, half a credential.
+    """
+    _check_endpoints()
+    # Among client_options these would stand instead of all that the environment says of the client.
+    config: Any = {"timeout": os.environ.get("AWS_TIMEOUT", _CALL_TIMEOUT), "allow_http": True}  # where the endpoint says so
+    try:
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            config=config,
+            retry_config={"retry_timeout": retry_timeout, "max_retries": _TRIES},
+        )
+    except (BaseError, ValueError) as error:
+        raise _unusable(_reason(error)) from error
+
+
+@contextmanager
+def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
+    """The one place where the store's errors become ours.
+
+    Args:
+        place: What the calls inside are about.
+        writes: Whether they make something: it need not be there, so what is not found is the bucket.
+
+    Raises:
+        StorageError: Or one of its kin, for what the client raises inside.
+        MissingRequirementError: The process was forked from one that has used the client.
+    """
+    _check_threads()
+    try:
+        yield
+    except FileNotFoundError as error:
+        if writes:
+            raise StorageError(
+                f"{place} cannot be written: the bucket, or the upload, is not there.",
+                safe="No object is half-written, and the call may be repeated.",
+                remedy="Check the bucket.",
+                path=place,
+            ) from error
+        raise NotFoundError(
+            f"{place} is not there.",
+            safe="Nothing was changed.",
+            remedy="Check the bucket and the path.",
+            path=place,
+        ) from error
+    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+        raise AccessDeniedError(
+            f"{place}: the store refuses it. {_reason(error)}",
+            safe="Nothing was changed.",
+            remedy="Give this process credentials that may list, read, write and delete there: AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or a role of the host.",
+            path=place,
+        ) from None  # it may answer with what was signed, and a session's token is signed, too
+    except NotImplementedError as error:
+        raise _unusable(_reason(error)) from error
+    except BaseException as error:
+        if not isinstance(error, BaseError) and type(error).__name__ != _PANIC:
+            raise
+        raise StorageError(
+            f"{place}: {_reason(error)}",
+            safe="No object is half-written, and the call may be repeated.",
+            remedy=_NO_CREDENTIALS
+            if any(path in f"{error}" for path in _ROLE_PATHS)
+            else "Repeat; if it goes on, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
+            path=place,
+        ) from error
+
+
+def _check_threads() -> None:
+    """Refuses a process in which every call would wait for ever: the client's threads have stayed in the one that it was forked from."""
+    _USED_BY.add(os.getpid())
+    if len(_USED_BY) > 1:
+        raise MissingRequirementError(
+            "An object store cannot be used in a process that was forked from one that has used one.",
+            safe="Nothing was read or written.",
+            remedy="Start the process anew (spawn), or let the one above it use no object store.",
+        )
+
+
+def _check_endpoints() -> None:
+    for name in _ENDPOINTS:
+        if endpoint := os.environ.get(name):
+            try:
+                found = urlsplit(endpoint)
+                usable = (
+                    found.scheme in ("http", "https")
+                    and found.hostname
+                    and "@" not in found.netloc
+                    and not _NO_URL.search(endpoint)
+                )
+            except ValueError:
+                usable = False
+            if not usable:  # it is not shown: it may have a password
+                raise _unusable(f"{name} is not of the form https://host:port, without a user.")
+
+
+def _unusable(reason: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The environment's settings for object stores cannot be used: {reason}",
+        safe="Nothing was read or written.",
+        remedy="Correct the variables AWS_… of this process.",
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """What has failed, and the store's word for it; not all that it has answered."""
+    text = f"{error}"
+    code = _CODE.search(text)
+    failed = text.partition("\n")[0].partition(": <")[0]
+    return f"{failed}: {code[1]}." if code else f"{failed}."

@@ -1,0 +1,44 @@
+"""A process that cannot be started on this host."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.drivers.local_driver import is_at_work, start_local_driver
+from spark_jobs.protocol.errors import MissingRequirementError, Retry, StreamPipelineError
+
+
+def failing(program: str, number: int, output: Path) -> StreamPipelineError:
+    """The error where the system refuses to start a program."""
+
+    def popen(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StreamPipelineError) as caught:
+        start_local_driver([program, "--version"], output=output, environment={}, alone=True, popen=popen)
+    return caught.value
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_host_that_is_too_busy_for_a_process_is_tried_again_later(tmp_path: Path, number: int) -> None:
+    error = failing("/usr/bin/python3", number, tmp_path / "output")
+    assert error.retry is Retry.WITH_BACKOFF
+    assert "python" not in error.remedy
+    assert not is_at_work(tmp_path / "output")
+
+
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [("/usr/bin/python3", "'python' in the connection's"), ("/opt/spark/bin/spark3-submit", "spark-submit")],
+)
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC])
+def test_what_is_no_program_is_not_tried_again_and_said_where_it_is_named(
+    tmp_path: Path, program: str, remedy: str, number: int
+) -> None:
+    error = failing(program, number, tmp_path / "output")
+    assert isinstance(error, MissingRequirementError)
+    assert remedy in error.remedy
+    assert error.evidence == {"program": program}

@@ -1,0 +1,56 @@
+"""An S3 server on this machine, for tests of what is kept in an object store."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock, Thread
+from typing import Any
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import pytest
+
+BUCKET = "savepoints"
+OTHER_SERVER = "SPARK_TESTS_S3"
+"""An environment variable: with it the tests use the server that the environment names, whose bucket ``savepoints`` is there."""
+
+
+@contextmanager
+def object_store() -> Iterator[str]:
+    """A server with a place that is empty, which this process and those that it starts find by their environment; the place's URL."""
+    if OTHER_SERVER in os.environ:
+        yield f"s3://{BUCKET}/{uuid4()}"
+        return
+    with _server() as url, pytest.MonkeyPatch.context() as patch:
+        for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT")):
+            urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
+        patch.setenv("AWS_ENDPOINT_URL", url)
+        patch.setenv("AWS_ACCESS_KEY_ID", "tests")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "of-nothing")
+        patch.setenv("AWS_REGION", "us-east-1")
+        yield f"s3://{BUCKET}"
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    # Imported here: it takes a second, which processes that only find the server need not spend.
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto, one_at_a_time = DomainDispatcherApplication(create_backend_app), Lock()
+
+    def answer(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with one_at_a_time:  # it looks whether an object is there, and puts it, in two steps
+            found: Iterable[bytes] = moto(environment, start_response)
+        return found
+
+    with make_server("127.0.0.1", 0, answer, threaded=True, request_handler=MotoRequestHandler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="s3")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,85 @@
+"""Which attempt a cancel ends, decided from a home's documents and its driver's lock."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.documents import StartRequest
+from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
+from spark_jobs.storage.local import LocalFiles
+from tests.airflow.fake_driver import claim
+
+RUN, BY_HAND = RunId("a task"), RunId("by hand")
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Channel:
+    return Channel(LocalFiles(tmp_path))
+
+
+def begun(channel: Channel) -> StartRequest:
+    """A request whose attempt has begun."""
+    request = channel.request_start(RUN, parameters={})
+    claim(channel, request, None)
+    return request
+
+
+def is_cancelled(channel: Channel, request: StartRequest) -> bool:
+    return Owners(channel.files, request.attempt).cancelled() is not None
+
+
+def test_the_attempt_at_work_is_cancelled_and_so_is_the_start_that_found_the_home_taken(channel: Channel, tmp_path: Path) -> None:
+    working, refused = begun(channel), channel.request_start(BY_HAND, parameters={})
+    with holding(tmp_path / DRIVER_LOCK, working.request):
+        cancelled = cancel_newest(channel.files, "a person", "it costs too much")
+        assert cancelled is not None
+        assert cancelled.attempt == working.attempt
+        assert cancel_newest(channel.files, "a person", "it costs too much") == cancelled
+    assert is_cancelled(channel, working)
+    answer = channel.response(refused.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "RunCancelledError"
+    channel.respond_failure(working, RunCancelledError("It was cancelled."))
+    assert cancel_newest(channel.files, "a person", "it costs too much") == cancelled, "a next try finds what it has cancelled"
+    assert cancel_newest(channel.files, "another person", "it costs too much") is None
+
+
+def test_a_driver_on_its_way_is_cancelled_and_not_the_attempt_before_it_nor_the_start_after_it(
+    channel: Channel, tmp_path: Path
+) -> None:
+    lost, starting = begun(channel), channel.request_start(RUN, parameters={})
+    refused = channel.request_start(BY_HAND, parameters={})
+    with holding(tmp_path / DRIVER_LOCK, starting.request):
+        assert cancel_newest(channel.files, "a person", "") == Cancelled(starting.attempt, OwnerNumber(1))
+    assert not is_cancelled(channel, lost)
+    assert is_cancelled(channel, refused)
+
+
+def test_a_run_is_called_off_until_somebody_takes_charge_of_it_or_starts_it(channel: Channel) -> None:
+    request, owners = begun(channel), Owners(channel.files, AttemptNumber(1))
+    assert called_off(channel.files, RUN) is None
+    owners.cancel(owners.take_charge("a task").owner, "its task has reached its execution_timeout")
+    assert called_off(channel.files, RUN) is None, "a task's own cancel is for its next try to go on from"
+    cancel_newest(channel.files, "a person", "it costs too much")
+    found = called_off(channel.files, RUN)
+    assert found is not None
+    assert "it costs too much" in str(found)
+    assert called_off(channel.files, BY_HAND) is None
+    owners.take_charge("the task was cleared")
+    assert called_off(channel.files, RUN) is None
+    cancel_newest(channel.files, "another person", "")
+    channel.respond_failure(request, RunCancelledError("It was cancelled."))
+    assert called_off(channel.files, RUN) is not None
+    channel.request_start(RUN, parameters={})
+    assert called_off(channel.files, RUN) is None
+
+
+def test_a_driver_of_a_home_that_was_made_anew_is_no_attempt_of_this_one(channel: Channel, tmp_path: Path) -> None:
+    with holding(tmp_path / DRIVER_LOCK, "start-7"):
+        assert cancel_newest(channel.files, "a person", "") is None

@@ -1,0 +1,46 @@
+"""The page about Flink's semantics has every claim once, and names tests that exist."""
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from tests.support.pages import ROOT, Row, table_rows
+
+PAGE = ROOT / "docs/reference/flink.md"
+GROUPS = {
+    "Checkpoints after inputs have ended": ("F", 14),
+    "Unaligned checkpoints": ("U", 15),
+    "Recovery from local state": ("R", 17),
+}
+CLAIMS = [row for row in table_rows(PAGE) if "id" in row.cells]
+TEST = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<test>\w+)`(?P<at_night> \(at night\))?")
+SHOWN = sorted({found.group() for row in CLAIMS for found in TEST.finditer(row.cells["shown by"])})
+
+
+@cache
+def functions_of(file: str) -> dict[str, bool]:
+    """By name whether it waits for the night, whatever its parameters."""
+    functions = [node for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+    return {each.name: "pytest.mark.nightly" in map(ast.unparse, each.decorator_list) for each in functions}
+
+
+def test_every_claim_is_there_once_and_in_its_group() -> None:
+    named = [(row.heading, row.cells["id"]) for row in CLAIMS]
+    assert named == [(group, f"{letter}{n}") for group, (letter, last) in GROUPS.items() for n in range(1, last + 1)]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_test_that_the_page_names_exists(shown: str) -> None:
+    found = TEST.fullmatch(shown)
+    assert found is not None
+    assert found["test"].startswith("test_")
+    assert functions_of(found["file"]).get(found["test"]) is bool(found["at_night"])
+
+
+@pytest.mark.parametrize("row", CLAIMS, ids=[row.cells["id"] for row in CLAIMS])
+def test_a_claim_says_whether_it_holds_and_names_tests_and_nothing_else(row: Row) -> None:
+    assert row.cells["in Flink"]
+    assert re.match(r"holds(,|;|:|$| as far as tests go:| differently: \w)|does not apply: \w", row.cells["here"])
+    assert re.fullmatch(rf"{TEST.pattern}(, {re.sub(r'[?]P<[a-z_]+>', '', TEST.pattern)})*", row.cells["shown by"])

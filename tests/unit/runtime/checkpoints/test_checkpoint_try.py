@@ -1,0 +1,443 @@
+"""One try at a checkpoint: what it leaves in the history, and that it ends in time."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.documents import CheckpointKind, OnEnd, PipelineDocument, RoundDocument
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    FencedError,
+    InterruptedRunError,
+    NotFoundError,
+    RunCancelledError,
+    StorageError,
+    StorageFullError,
+)
+from spark_jobs.protocol.ids import BatchId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
+from spark_jobs.protocol.masking import masking
+from spark_jobs.protocol.steps import observed_by
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
+from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.storage.files import Digest, Files
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import NOW, PIPELINE, Overtaking
+from tests.support.state_site import HOURLY, Site
+from tests.support.state_stores import SparkCheckpoint
+from tests.support.systems import QuickSystem
+from tests.unit.control.test_channel import attempt
+
+SECRET = "hunter-twelve"
+SOON_S = 5.0
+ROUND = RoundDocument(
+    round=RoundNumber(1),
+    run=RunId("a"),
+    incarnation=IncarnationId("i"),
+    on_end=OnEnd.DRAIN,
+    publish=None,
+    parameters={},
+    graph={},
+    begun_at=NOW,
+)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def a_try(
+    files: Files,
+    find_cut: Callable[[], Cut],
+    deadline_s: float = math.inf,
+    pause: Callable[[], object] = lambda: None,
+    look: Callable[[], Surroundings] = lambda: Surroundings({}, {}),
+) -> CheckpointTry:
+    """A try at the first checkpoint, which somebody has asked for."""
+    return CheckpointTry(
+        files,
+        files.below("work"),
+        PipelineDocument(name=PipelineName("p"), uuid=PIPELINE),
+        attempt(1),
+        ROUND,
+        Due(CheckpointKind.PERIODIC, find_cut, RequestId("checkpoint-now"), deadline_s, pause),
+        None,
+        look,
+        masking([SECRET]),
+    )
+
+
+def test_a_failure_is_remembered_with_its_name_and_without_secrets(files: MemoryFiles) -> None:
+    def find_cut() -> Cut:
+        raise InterruptedRunError(f"Stage 'hourly' failed in batch 3: no login with {SECRET}", stage="hourly")
+
+    with pytest.raises(InterruptedRunError):
+        a_try(files, find_cut).take([])
+    (tried,) = CheckpointStore(files).history()
+    assert tried.failure is not None
+    assert tried.failure.error == "InterruptedRunError"
+    assert tried.failure.failed == "Stage 'hourly' failed in batch 3: no login with ***"
+    assert (tried.aligned, [step.step for step in tried.steps]) == (None, [])
+    assert not any(SECRET.encode() in data for data in files.contents.values())
+
+
+def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFiles) -> None:
+    manifest = a_try(files, lambda: Cut({}, aligned=False, alignment_s=1.25)).take([])
+    (tried,) = CheckpointStore(files).history()
+    assert (tried.aligned, tried.alignment_s, tried.failure) == (False, 1.25, None)
+    assert [step.step for step in tried.steps] == ["cut", "persist", "actions", "complete"]
+    assert (manifest.request, manifest.aligned) == ("checkpoint-now", False)
+
+
+def test_a_table_that_cannot_be_looked_at_is_a_failed_try_that_is_remembered(files: MemoryFiles) -> None:
+    def look() -> Surroundings:
+        raise StorageError("The table is away.")
+
+    with pytest.raises(StorageError):
+        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), look=look).take([])
+    (tried,) = CheckpointStore(files).history()
+    assert tried.failure is not None
+    assert (tried.checkpoint, tried.failure.failed) == (1, "The table is away.")
+
+
+class WithoutHistory(MemoryFiles):
+    """A home in which nothing can be added to the history."""
+
+    def create(self, path: str, data: bytes) -> None:
+        if path.startswith("history/"):
+            raise StorageFullError("No space is left.")
+        super().create(path, data)
+
+
+def test_whether_history_can_be_kept_decides_nothing() -> None:
+    files = WithoutHistory()
+    with pytest.raises(DeadlineExceededError):
+        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), time.monotonic()).take([])
+    assert a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0)).take([]).checkpoint == 1
+
+
+def test_a_try_that_is_not_durable_in_time_has_failed(files: MemoryFiles) -> None:
+    with pytest.raises(DeadlineExceededError, match="expired before completing: what it holds was not made durable in time"):
+        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), time.monotonic()).take([])
+    (tried,) = CheckpointStore(files).history()
+    assert tried.failure is not None
+    assert (CheckpointStore(files).taken(), tried.failure.error) == ([], "DeadlineExceededError")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_checkpoint_that_somebody_else_completes_meanwhile_fences_the_try(files: MemoryFiles, number: int) -> None:
+    """A higher one as well: a zombie's number may be free again, because a later attempt has discarded what had it."""
+    with (
+        observed_by(Overtaking(CheckpointStore(files), number)),
+        pytest.raises(FencedError, match="Checkpoint 1 was completed by"),
+    ):
+        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0)).take([])
+
+
+class HangingFiles(LocalFiles):
+    """A home in which one operation does not come to its end before it may."""
+
+    def __init__(self, site: Site, hangs: str) -> None:
+        super().__init__(site.root / "home", QuickSystem())
+        self._hangs = hangs
+        self.may_go_on = threading.Event()
+        self.was_waited_for = False
+
+    def adopt(self, source: Path, path: str) -> None:
+        self._reach("adopt")
+        super().adopt(source, path)
+
+    def digest(self, path: str) -> Digest:
+        self._reach("digest")
+        return super().digest(path)
+
+    def sync(self, *paths: str) -> None:
+        self._reach("sync")
+        super().sync(*paths)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._reach(f"create {path.rpartition('.')[2]}")
+        super().create(path, data)
+
+    def _reach(self, operation: str) -> None:
+        if operation == self._hangs:
+            self.was_waited_for |= not self.may_go_on.wait(SOON_S)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    made = Site(tmp_path)
+    made.batches(1)
+    return made
+
+
+def without_spark(name: StageName, log: SparkLog, channel: PrivateLog, consumers: Sequence[Consumer] = ()) -> StageRun:
+    """A stage of which everything is there that a try looks at."""
+    looked_at: dict[str, Any] = {
+        "stage": SimpleNamespace(name=name, sink=None, unbounded=True),
+        "output": StageOutput(name, channel, None, None, held=False, consumers=list(consumers)),
+        "spark_log": log,
+        "bounds": (),
+        "ended": frozenset(),
+        "undrained": (),
+    }
+    required = [field.name for field in fields(StageRun) if field.default is field.default_factory is MISSING]
+    parts: dict[str, Any] = dict.fromkeys(required) | looked_at
+    return StageRun(**parts)
+
+
+def hourly(site: Site) -> StageRun:
+    """One that nobody consumes."""
+    return without_spark(HOURLY, site.log, site.channel)
+
+
+def at_the_first_batch() -> Cut:
+    return Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_stage_that_ends_while_the_cut_is_looked_for_is_not_finished_in_it(site: Site, before: bool) -> None:
+    """F5: it is cut at a batch that it had committed at some look, and may have had later ones by the time it had ended."""
+    stage = hourly(site)
+
+    def find_cut() -> Cut:
+        stage.output.ended.set()
+        return at_the_first_batch()
+
+    if before:
+        stage.output.ended.set()
+    manifest = a_try(site.home, find_cut).take([stage])
+    assert manifest.stages[HOURLY].finished is before
+
+
+@pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
+def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_next_one(site: Site, hangs: str) -> None:
+    home = HangingFiles(site, hangs)
+    with pytest.raises(DeadlineExceededError, match="not made durable in time"):
+        a_try(home, at_the_first_batch, time.monotonic() + 0.1).take([hourly(site)])
+    assert not home.was_waited_for
+    manifest = a_try(site.home, at_the_first_batch).take([hourly(site)])
+    home.may_go_on.set()
+    for left_behind in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
+        left_behind.join(SOON_S)
+    assert (manifest.checkpoint, CheckpointStore(site.home).taken()) == (1, [1])
+    kept = manifest.stages[HOURLY].files
+    assert [file.path for file in kept] == [file.path for file in site.complete(0, checkpoint=2).stages[HOURLY].files]
+    assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in kept)
+
+
+@pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
+def test_a_cancel_ends_a_try_that_hangs(site: Site, hangs: str) -> None:
+    home, looks = HangingFiles(site, hangs), list[int]()
+
+    def cancelled() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise RunCancelledError("Attempt 1 was cancelled.")
+
+    with pytest.raises(RunCancelledError):
+        a_try(home, at_the_first_batch, pause=cancelled).take([hourly(site)])
+    home.may_go_on.set()
+    assert CheckpointStore(site.home).taken() == []
+
+
+class GoingOn:
+    """A stage whose next batch comes to its gate as it is held, and goes in once it may."""
+
+    name = HOURLY
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._gate = site, Gate()
+        self._thread = threading.Thread(target=self._batch, daemon=True)
+
+    def _batch(self) -> None:
+        with self._gate.batch():
+            self._site.batches(1)
+
+    def committed(self) -> BatchId:
+        return self._site.log.last_commit()
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        return {}
+
+    def has_consumed_all(self) -> bool:
+        return True
+
+    def in_flight_bytes(self) -> int:
+        return 0
+
+    def hold(self) -> None:
+        self._gate.close()
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def release(self) -> None:
+        self._gate.open()
+
+    def is_at_rest(self) -> bool:
+        return self._gate.is_empty() and self._gate.is_waiting()
+
+    def failing_with(self) -> None:
+        return None
+
+    def goes_on(self) -> bool:
+        """Waits for the batch; whether it is committed."""
+        self._thread.join(SOON_S)
+        return self.committed() == 1
+
+
+class FilesOfARunningStage(LocalFiles):
+    """A home whose files are kept, and made durable, only once the stage has gone on."""
+
+    def __init__(self, site: Site, stage: GoingOn) -> None:
+        super().__init__(site.root / "home", QuickSystem())
+        self._stage = stage
+
+    def adopt(self, source: Path, path: str) -> None:
+        assert self._stage.goes_on()
+        super().adopt(source, path)
+
+    def digest(self, path: str) -> Digest:
+        assert self._stage.goes_on()
+        return super().digest(path)
+
+
+def test_what_a_checkpoint_holds_is_copied_while_the_stages_run_on(site: Site) -> None:
+    stage = GoingOn(site)
+    waiting = Waiting(time.monotonic, lambda: time.sleep(0.01))
+
+    def find_cut() -> Cut:
+        return take_cut([stage], Alignment(), time.monotonic() + SOON_S, waiting)
+
+    manifest = a_try(FilesOfARunningStage(site, stage), find_cut).take([hourly(site)])
+    assert (manifest.aligned, manifest.stages[HOURLY].batch, stage.committed()) == (True, 0, 1)
+
+
+class PurgedMeanwhile(LocalFiles):
+    """A home that takes so long to make files durable that Spark purges the cut in its logs."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site.root / "home", QuickSystem())
+        self._work = site.root / "home/work/w"
+
+    def digest(self, path: str) -> Digest:
+        for log in ("offsets", "commits"):
+            for entry in self._work.glob(f"stages/*/checkpoint/{log}/*"):
+                entry.unlink(missing_ok=True)
+        return super().digest(path)
+
+
+def test_a_checkpoint_that_spark_purges_while_it_is_made_durable_completes_as_it_was_cut(site: Site) -> None:
+    site.batches(6)
+    daily, source = StageName("daily"), '{"reservoirVersion":%d,"index":-1}'
+    consumer = SparkCheckpoint(site.root / "home/work/w/stages/daily/checkpoint", source=source)
+    for _ in range(5):
+        consumer.batch()
+    log = SparkLog(site.work, "stages/daily/checkpoint")
+    stages = [
+        without_spark(HOURLY, site.log, site.channel, [Consumer(log, 0)]),
+        without_spark(daily, log, begun(site.work, "stages/daily/log")),
+    ]
+
+    def find_cut() -> Cut:
+        return Cut({HOURLY: BatchId(5), daily: BatchId(4)}, aligned=False, alignment_s=0.0)
+
+    entries = {
+        name: {each: site.work.read(f"stages/{name}/checkpoint/{each}/{last}") for each in ("offsets", "commits")}
+        for name, last in ((HOURLY, 5), (daily, 4))
+    }
+    manifest = a_try(PurgedMeanwhile(site), find_cut).take(stages)
+    assert not site.work.names("stages/daily/checkpoint/offsets")
+    for name, entry in entries.items():
+        found = manifest.stages[name]
+        assert (found.offsets_sha256, found.commits_sha256) == (sha256(entry["offsets"]), sha256(entry["commits"]))
+    channel = manifest.stages[HOURLY].channel
+    assert channel is not None
+    assert (channel.first, channel.last) == (1, 5), "the consumer plans again from version 3 on"
+    assert channel.in_flight_rows == 2 * 3, "it has read all before version 4"
+    assert manifest.stages[HOURLY].rows == 2 * 6
+
+
+DAILY, KEPT = StageName("daily"), 100
+"""So many batches Spark keeps the plans of."""
+
+
+class Purging:
+    """A stage that is waited for without alignment, and its consumer, which goes on meanwhile until Spark purges what it was cut at.
+
+    The first one has staged a batch, which the other one has read, and does not come to commit it.
+    """
+
+    def __init__(self, site: Site) -> None:
+        root = site.root / "home/work/w/stages/daily/checkpoint"
+        self._site, self.consumer = site, SparkCheckpoint(root, source='{"reservoirVersion":3,"index":-1}')
+        self.log = SparkLog(site.work, "stages/daily/checkpoint")
+        site.channel.append(staged(site.checkpoint.batch(commits=False), "1.parquet"))
+        self.consumer.batch()
+        self.stages = [
+            without_spark(HOURLY, site.log, site.channel, [Consumer(self.log, 0)]),
+            without_spark(DAILY, self.log, begun(site.work, "stages/daily/log")),
+        ]
+
+    def find_cut(self) -> Cut:
+        waiting = Waiting(time.monotonic, self._wait)
+        stages: Any = [self._cuttable(HOURLY, self._site.log, {}), self._cuttable(DAILY, self.log, {HOURLY: BatchId(1)})]
+        return take_cut(stages, Alignment(False), time.monotonic() + SOON_S, waiting)
+
+    def _cuttable(self, name: StageName, log: SparkLog, consumed: Mapping[StageName, BatchId]) -> SimpleNamespace:
+        return SimpleNamespace(
+            name=name,
+            committed=log.last_commit,
+            consumed_by=lambda batch: consumed,
+            failing_with=lambda: None,
+            release=lambda: None,
+        )
+
+    def _wait(self) -> None:
+        for _ in range(KEPT + 1):
+            purged = self.consumer.batch() - KEPT
+            for log in ("offsets", "commits"):
+                (self.consumer.root / f"{log}/{purged}").unlink(missing_ok=True)
+        self._site.checkpoint.commit(1)
+
+
+def test_stages_are_cut_again_where_spark_has_purged_what_one_was_cut_at_while_another_was_waited_for(site: Site) -> None:
+    purging = Purging(site)
+    manifest = a_try(site.home, purging.find_cut).take(purging.stages)
+    assert (manifest.stages[HOURLY].batch, manifest.stages[DAILY].batch) == (1, KEPT + 1)
+    (tried,) = CheckpointStore(site.home).history()
+    assert (tried.failure, [step.step for step in tried.steps]) == (None, ["cut", "persist", "actions", "complete"])
+
+
+def test_a_cut_that_spark_purges_again_and_again_expires(site: Site) -> None:
+    purging = Purging(site)
+
+    def find_cut() -> Cut:
+        return Cut({HOURLY: BatchId(0), DAILY: BatchId(purging.consumer.batch() + KEPT)}, aligned=False, alignment_s=0.0)
+
+    with pytest.raises(DeadlineExceededError):
+        a_try(site.home, find_cut, time.monotonic() + 0.2).take(purging.stages)
+
+
+def test_what_is_gone_from_sparks_logs_although_its_stage_does_nothing_fails_the_try_at_once(site: Site) -> None:
+    gone = Cut({HOURLY: BatchId(7)}, aligned=True, alignment_s=0.0)
+    with pytest.raises(NotFoundError):
+        a_try(site.home, lambda: gone, time.monotonic() + SOON_S).take([hourly(site)])

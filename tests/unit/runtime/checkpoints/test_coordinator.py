@@ -1,0 +1,338 @@
+"""When the coordinator takes a checkpoint, and whom it tells."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.checkpointing import Checkpointing
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.errors import (
+    CheckpointDeclinedError,
+    DeadlineExceededError,
+    FencedError,
+    InterruptedRunError,
+    SparkJobFailedError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
+from spark_jobs.runtime.checkpoints import coordinator
+from spark_jobs.runtime.checkpoints.coordinator import Coordinator
+from spark_jobs.runtime.checkpoints.cut import Cut, Cuttable
+from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import NOW, a_manifest
+from tests.unit.runtime.checkpoints.test_cut import Model
+
+
+def request(wanted: Wanted, name: str) -> CheckpointRequest:
+    return CheckpointRequest(request=RequestId(f"{wanted.value}-{name}"), requested_at=NOW, wanted=wanted)
+
+
+A, B = request(Wanted.CHECKPOINT, "a"), request(Wanted.CHECKPOINT, "b")
+SAVE, STOP, OTHER_STOP = request(Wanted.SAVEPOINT, "s"), request(Wanted.STOP, "x"), request(Wanted.STOP, "y")
+DECLARED = Checkpointing(
+    interval_ms=10**12,
+    timeout_ms=60_000,
+    min_pause_ms=0,
+    tolerable_failures=0,
+    retained=1,
+    unaligned=False,
+    aligned_timeout_ms=None,
+    max_in_flight_bytes=None,
+)
+"""No checkpoint is due before the test is over."""
+
+
+class TheEnd(Exception):
+    """The pipeline has run long enough."""
+
+
+class Askers:
+    """What is asked at each look, and what is told."""
+
+    def __init__(self, *asked: Sequence[CheckpointRequest]) -> None:
+        self.asked = list(asked)
+        self.completed_with: list[tuple[list[CheckpointRequest], int]] = []
+        self.failed_with: list[tuple[list[CheckpointRequest], str]] = []
+
+    def open(self) -> Sequence[CheckpointRequest]:
+        return self.asked.pop(0) if self.asked else ()
+
+    def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        self.completed_with.append((list(requests), manifest.checkpoint))
+
+    def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        self.failed_with.append((list(requests), type(error).__name__))
+
+
+class World:
+    """A coordinator whose tries end as they are told to: after one it has run long enough, unless ``tries`` says otherwise."""
+
+    def __init__(
+        self,
+        directory: Path,
+        askers: Askers,
+        *,
+        stages: Sequence[Model] = (),
+        idle: bool = False,
+        tries: int = 1,
+        **settings: Any,
+    ) -> None:
+        self.askers = askers
+        self._tries = tries
+        self.due: list[Due] = []
+        self.cuts: list[Cut] = []
+        self.takes: Callable[[], object] = lambda: None
+        """What happens while a checkpoint is taken."""
+        self.errors: list[Exception] = []
+        self.not_published: list[Exception] = []
+        self.stops: list[list[CheckpointRequest]] = []
+        self.stops_end: list[Manifest | None] = []
+        self.looked = 0
+        self._coordinator = Coordinator(
+            cast(Sequence[Cuttable], stages),
+            self._failure,
+            self._take,
+            self._publish,
+            self._stop,
+            checkpointing=DECLARED.model_copy(update=settings),
+            cancellation=Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
+            requests=askers,
+            is_idle=lambda: idle,
+            check_live=self._check_live,
+        )
+
+    def run(self) -> None:
+        with pytest.raises(TheEnd):
+            self._coordinator.run()
+
+    def run_to_its_stop(self) -> Manifest:
+        return self._coordinator.run()
+
+    def run_until(self, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            self._coordinator.run()
+
+    def _check_live(self) -> None:
+        self.looked += 1
+        if self.looked == 3:
+            raise FencedError("Another attempt is live.")
+
+    def _publish(self, manifest: Manifest) -> None:
+        if self.not_published:
+            raise self.not_published.pop(0)
+
+    def _failure(self) -> BaseException | None:
+        return TheEnd() if not self.askers.asked and not self.errors and self._tries <= 0 else None
+
+    def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+        self.stops.append(list(asked))
+        return self.stops_end.pop(0)
+
+    def _take(self, due: Due) -> Manifest:
+        self.due.append(due)
+        try:
+            if self.errors:
+                raise self.errors.pop(0)
+            self.cuts.append(due.find_cut())
+            self.takes()
+        finally:
+            self._tries -= 1
+        return a_manifest(len(self.due), request=due.request)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_LOOK_S", 0.0)
+
+
+def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers((), [A]))
+    world.run()
+    assert [due.request for due in world.due] == [A.request]
+    assert world.askers.completed_with == [([A], 1)]
+
+
+def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, B]))
+    world.run()
+    assert [due.request for due in world.due] == [A.request]
+    assert world.askers.completed_with == [([A, B], 1)]
+
+
+def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has_one_of_its_own(tmp_path: Path) -> None:
+    """U10: one at a time, also where the next one was due long ago."""
+    askers = Askers([A])
+    world = World(tmp_path, askers, interval_ms=0, tries=2)
+    at_work: list[tuple[int, int]] = []
+
+    def asked_meanwhile() -> None:
+        at_work.append((len(world.due), len(askers.completed_with)))
+        askers.asked = [[B]] if len(at_work) == 1 else []
+
+    world.takes = asked_meanwhile
+    world.run()
+    assert at_work == [(1, 0), (2, 1)], "the second begins once the first is told of"
+    assert askers.completed_with == [([A], 1), ([B], 2)]
+
+
+def test_a_periodic_one_answers_those_who_had_asked(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), interval_ms=0)
+    world.run()
+    assert world.askers.completed_with[0] == ([A], 1)
+
+
+@pytest.mark.parametrize("kind", [DeadlineExceededError, SparkJobFailedError, StorageError])
+def test_those_who_had_asked_are_told_that_the_try_has_failed_and_the_pipeline_runs_on(
+    tmp_path: Path, kind: type[StreamPipelineError]
+) -> None:
+    world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
+    world.errors = [kind("It did not work.")]
+    world.run()
+    assert world.askers.failed_with == [([A], kind.__name__)]
+    assert world.askers.completed_with == [([B], 2)]
+
+
+def test_a_requested_one_that_fails_counts_and_is_answered_before_the_attempt_ends(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
+    world.errors = [StorageError("The disk is away."), StorageError("The disk is away.")]
+    world.run_until(InterruptedRunError)
+    assert [asked for asked, _ in world.askers.failed_with] == [[A], [B]]
+
+
+def test_one_that_a_failing_stage_has_declined_is_answered_and_does_not_count(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A], [B]), tolerable_failures=0)
+    world.errors = [CheckpointDeclinedError("A stage is failing.")]
+    world.run()
+    assert world.askers.failed_with == [([A], "CheckpointDeclinedError")]
+    assert world.askers.completed_with == [([B], 2)]
+
+
+def test_a_savepoint_that_fails_is_answered_and_ends_no_attempt(tmp_path: Path) -> None:
+    """The others that it would have answered have not waited for one that counts either."""
+    world = World(tmp_path, Askers([SAVE], [A, SAVE], [B]))
+    world.errors = [DeadlineExceededError("Not in time.")] * 2
+    world.run()
+    assert [asked for asked, _ in world.askers.failed_with] == [[SAVE], [A, SAVE]]
+    assert world.askers.completed_with == [([B], 3)]
+
+
+def test_a_publication_that_fails_counts_whatever_the_checkpoint_is_for_and_is_what_the_attempt_ends_with(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([SAVE], [A]), tolerable_failures=1)
+    world.not_published = [StorageError("The table is away."), StorageError("The table is away.")]
+    with pytest.raises(
+        InterruptedRunError, match=r"2 checkpoints, .* publication of checkpoint 2 failed: The table is away\."
+    ) as ended:
+        world.run_to_its_stop()
+    assert ended.value.evidence == {"failures": 2}
+
+
+def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), tolerable_failures=5)
+    world.errors = [FencedError("Another attempt is live.")]
+    world.run_until(FencedError)
+    assert (world.askers.failed_with, world.askers.completed_with) == ([], [])
+
+
+def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_the_others_too(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, SAVE]))
+    world.run()
+    assert [due.kind for due in world.due] == [CheckpointKind.SAVEPOINT]
+    assert world.askers.completed_with == [([A, SAVE], 1)]
+
+
+def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, STOP, SAVE, OTHER_STOP]), interval_ms=0)
+    world.stops_end = [a_manifest(1)]
+    assert world.run_to_its_stop().checkpoint == 1
+    assert world.stops == [[STOP, OTHER_STOP, A, SAVE]]
+    assert world.due == []
+
+
+def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([STOP], [A]))
+    world.stops_end = [None]
+    world.run()
+    assert world.askers.completed_with == [([A], 1)]
+
+
+def test_an_idle_pipeline_takes_no_checkpoint_and_asks_instead_whether_it_is_still_live(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers(), interval_ms=0, idle=True)
+    world.run_until(FencedError)
+    assert (world.due, world.looked) == ([], 3)
+
+
+def test_an_idle_pipeline_takes_a_checkpoint_for_who_asks(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), idle=True)
+    world.run()
+    assert world.askers.completed_with == [([A], 1)]
+
+
+class Clock:
+    """What stands for the module ``time``: each look is a second."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, _: float) -> None:
+        self.now_s += 1.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(coordinator, "time", made)
+    return made
+
+
+def test_checkpoints_are_triggered_and_expire_as_declared(tmp_path: Path, clock: Clock) -> None:
+    world = World(tmp_path, Askers(), interval_ms=10_000, min_pause_ms=7_000, timeout_ms=30_000, tries=3)
+
+    def lasts_5_s() -> None:
+        clock.now_s += 5.0
+
+    world.takes = lasts_5_s
+    world.run()
+    assert [due.deadline_s - 30.0 for due in world.due] == [110.0, 122.0, 134.0], "5 s after a trigger, and a pause of 7 s"
+
+
+def behind() -> tuple[Model, Model]:
+    """A stage that has staged ten batches of a byte, and one that reads none of them."""
+    producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
+    return producer, Model(StageName("consumer"), [producer], dead=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "waited_s"),
+    [
+        ({"unaligned": True}, 0.0),
+        ({"aligned_timeout_ms": 20_000}, 20.0),
+        ({"aligned_timeout_ms": 20_000, "max_in_flight_bytes": 10}, 20.0),
+        ({"max_in_flight_bytes": 9}, 0.0),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_a_checkpoint_becomes_an_unaligned_one_as_declared(tmp_path: Path, settings: dict[str, Any], waited_s: float) -> None:
+    world = World(tmp_path, Askers([A]), stages=behind(), **settings)
+    world.run()
+    (cut,) = world.cuts
+    assert (cut.aligned, cut.alignment_s) == (False, waited_s)
+
+
+@pytest.mark.parametrize(("asked", "settings"), [(A, {}), (SAVE, {"unaligned": True}), (SAVE, {"max_in_flight_bytes": 9})])
+def test_one_that_may_not_expires_once_the_timeout_is_over(
+    tmp_path: Path, clock: Clock, asked: CheckpointRequest, settings: dict[str, Any]
+) -> None:
+    world = World(tmp_path, Askers([asked]), stages=behind(), tolerable_failures=1, timeout_ms=30_000, **settings)
+    world.run()
+    assert (world.askers.failed_with, world.cuts) == ([([asked], "DeadlineExceededError")], [])
+    assert clock.now_s == pytest.approx(100.0 + 30.0, abs=3.0)

@@ -1,0 +1,317 @@
+"""The cut rule over stages that go on while it looks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import cast
+
+import pytest
+
+from spark_jobs.protocol.errors import CheckpointDeclinedError, DeadlineExceededError, InterruptedRunError
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Cuttable, Waiting, quiesce, take_cut
+from tests.support.seeds import seed
+
+__all__ = ["seed"]
+
+NEVER_S = 1e9
+WORLDS = 300
+
+
+@dataclass
+class Model:
+    """A stage that stages a batch, makes it visible to its consumers, and commits it: three moments."""
+
+    name: StageName
+    producers: list["Model"] = field(default_factory=list)
+    committed_batch: int = -1
+    visible_batch: int = -1
+    reads: dict[int, dict[StageName, int]] = field(default_factory=dict)
+    """By batch how far it has read each producer."""
+    held: bool = False
+    dead: bool = False
+    down: bool = False
+    """Whether it has failed, and its query does not run."""
+    failure: Exception | None = None
+    """What it has failed with; None once it has committed a batch since."""
+
+    def fails(self) -> None:
+        self.down, self.failure = True, InterruptedRunError("A row cannot be read.")
+
+    def step(self, random: Random) -> None:
+        if self.dead or self.down:
+            return
+        if self.visible_batch > self.committed_batch:
+            self.committed_batch += 1
+            self.failure = None
+        elif not self.held and (not self.producers or self._left()):
+            self.visible_batch += 1
+            before = self.reads.get(self.visible_batch - 1, {})
+            self.reads[self.visible_batch] = {
+                p.name: random.randint(before.get(p.name, -1), p.visible_batch) for p in self.producers
+            }
+
+    def _left(self) -> bool:
+        done = self.reads.get(self.committed_batch, {})
+        return any(done.get(producer.name, -1) < producer.visible_batch for producer in self.producers)
+
+    def committed(self) -> BatchId:
+        return BatchId(self.committed_batch)
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        return {name: BatchId(read) for name, read in self.reads.get(batch, {}).items()}
+
+    def has_consumed_all(self) -> bool:
+        return not self._left()
+
+    def in_flight_bytes(self) -> int:
+        done = self.reads.get(self.committed_batch, {})
+        return sum(producer.visible_batch - done.get(producer.name, -1) for producer in self.producers)
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+    def is_at_rest(self) -> bool:
+        return self.held and self.visible_batch == self.committed_batch
+
+    def failing_with(self) -> Exception | None:
+        return self.failure if self._left() or self.visible_batch > self.committed_batch else None
+
+
+class World:
+    """Stages in topological order, whose steps come between any two looks of the rule; at some of them one fails, or is up again."""
+
+    def __init__(self, seed: int, stages: int = 5, *, failures: float = 0.0) -> None:
+        self.random = Random(seed)
+        self._failures = failures
+        self.stages: list[Model] = []
+        for number in range(stages):
+            producers = [stage for stage in self.stages if self.random.random() < 0.4]
+            self.stages.append(Model(StageName(f"s{number}"), producers))
+        self.now_s = 0.0
+        for _ in range(40):
+            self.pause()
+
+    def pause(self) -> None:
+        self.now_s += 1.0
+        for stage in self.random.choices(self.stages, k=self.random.randint(0, 4)) if self.stages else ():
+            stage.step(self.random)
+        if self._failures and self.random.random() < self._failures:
+            self.random.choice(self.stages).fails()
+        for stage in self.stages:
+            stage.down = stage.down and self.random.random() < 0.9
+
+    def cut(self, alignment: Alignment, deadline_s: float = NEVER_S) -> Cut:
+        looks = [cast(Cuttable, Look(stage, self)) for stage in self.stages]
+        return take_cut(looks, alignment, deadline_s, Waiting(lambda: self.now_s, self.pause))
+
+
+class Look:
+    """A stage seen from outside: the world goes on at each look."""
+
+    def __init__(self, stage: Model, world: World) -> None:
+        self._stage, self._world, self.name = stage, world, stage.name
+
+    def __getattr__(self, method: str) -> object:
+        def look(*arguments: object) -> object:
+            self._world.pause()
+            return getattr(self._stage, method)(*arguments)
+
+        return look
+
+
+def assert_consistent(world: World, cut: Cut) -> None:
+    for stage in world.stages:
+        for producer, read in stage.consumed_by(cut.batches[stage.name]).items():
+            assert read <= cut.batches[producer], f"{stage.name} has read batch {read} of {producer}, which is cut before it"
+
+
+FAILURES = [0.0, 0.01]
+"""How often a stage fails."""
+
+
+@pytest.mark.parametrize("failures", FAILURES)
+def test_no_stage_has_read_what_its_producer_has_not_staged_in_the_cut(seed: int, failures: float) -> None:
+    for number in range(WORLDS):
+        world = World(seed + number, failures=failures)
+        assert_consistent(world, world.cut(Alignment(wanted=False)))
+
+
+@pytest.mark.parametrize("failures", FAILURES)
+def test_an_aligned_cut_leaves_nothing_between_two_stages(seed: int, failures: float) -> None:
+    for number in range(WORLDS):
+        world = World(seed + number, failures=failures)
+        cut = world.cut(Alignment())
+        assert cut.aligned
+        assert_consistent(world, cut)
+        for stage in world.stages:
+            read = stage.consumed_by(cut.batches[stage.name])
+            assert all(read.get(producer.name, -1) == cut.batches[producer.name] for producer in stage.producers)
+
+
+@pytest.mark.parametrize("failures", FAILURES)
+def test_a_cut_that_gives_up_alignment_is_consistent_all_the_same(seed: int, failures: float) -> None:
+    for number in range(WORLDS):
+        world = World(seed + number, failures=failures)
+        assert_consistent(world, world.cut(Alignment(timeout_s=3.0)))
+
+
+def test_alignment_ends_where_more_is_in_flight_than_it_may_wait_for() -> None:
+    producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
+    consumer = Model(StageName("consumer"), [producer], dead=True)
+    world = World(0, stages=0)
+    world.stages = [producer, consumer]
+    assert not world.cut(Alignment(in_flight_bytes_max=5)).aligned
+    with pytest.raises(DeadlineExceededError, match="stage 'consumer'"):
+        world.cut(Alignment(in_flight_bytes_max=500), deadline_s=world.now_s + 50)
+
+
+def test_alignment_ends_where_a_consumer_does_not_catch_up_in_time() -> None:
+    producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
+    consumer = Model(StageName("consumer"), [producer], dead=True)
+    world = World(0, stages=0)
+    world.stages = [producer, consumer]
+    cut = world.cut(Alignment(timeout_s=20.0), deadline_s=world.now_s + 50)
+    assert not cut.aligned
+    assert cut.alignment_s >= 20.0
+    assert not producer.held
+
+
+def test_a_stage_that_never_comes_so_far_fails_the_try_and_all_are_released() -> None:
+    world = World(1)
+    world.stages[0].visible_batch += 1
+    world.stages[0].dead = True
+    with pytest.raises(DeadlineExceededError, match="expired before completing: stage 's0'"):
+        world.cut(Alignment(), deadline_s=world.now_s + 50)
+    assert not any(stage.held for stage in world.stages)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_all_stages_go_on_after_a_cut(wanted: bool) -> None:
+    world = World(2)
+    world.cut(Alignment(wanted=wanted))
+    assert not any(stage.held for stage in world.stages)
+
+
+class Line:
+    """A producer that has staged ten batches, and a consumer that has read none of them. Nothing happens but what is said, by when."""
+
+    def __init__(self, events: Mapping[float, Callable[["Line"], object]]) -> None:
+        self.producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
+        self.shaky = Model(StageName("shaky"), [self.producer])
+        self.stages: Sequence[Cuttable] = [cast(Cuttable, self.producer), cast(Cuttable, self.shaky)]
+        self.now_s, self._events = 0.0, events
+        self.held: list[tuple[bool, bool]] = []
+        """At each moment whether the consumer was failing, and whether somebody was held."""
+        self.waiting = Waiting(lambda: self.now_s, self._pause)
+        self._happens()
+
+    def _pause(self) -> None:
+        self.held.append((self.shaky.failing_with() is not None, self.producer.held or self.shaky.held))
+        self.now_s += 1.0
+        self._happens()
+
+    def _happens(self) -> None:
+        if event := self._events.get(self.now_s):
+            event(self)
+
+    def fails(self) -> None:
+        self.shaky.fails()
+
+    def goes_on(self) -> None:
+        """The producer stages a batch, if it is not held."""
+        if not self.producer.held:
+            self.producer.visible_batch = self.producer.committed_batch = self.producer.committed_batch + 1
+
+    def heals(self) -> None:
+        """The consumer reads all that is there."""
+        self.shaky.down, self.shaky.failure = False, None
+        self.shaky.visible_batch = self.shaky.committed_batch = 0
+        self.shaky.reads[0] = {self.producer.name: self.producer.committed_batch}
+
+
+def test_nobody_is_held_while_a_stage_is_failing_and_the_cut_is_aligned_once_it_is_up() -> None:
+    line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
+    cut = take_cut(line.stages, Alignment(), NEVER_S, line.waiting)
+    assert line.held == [(False, True)] * 5 + [(True, False)] * 15
+    assert (cut.aligned, cut.batches) == (True, {"producer": 10, "shaky": 0})
+
+
+def test_a_try_at_whose_end_a_stage_is_failing_is_declined_and_names_its_failure() -> None:
+    line = Line({0.0: Line.fails})
+    with pytest.raises(
+        CheckpointDeclinedError, match="stage 'shaky' is failing.*InterruptedRunError: A row cannot be read"
+    ) as raised:
+        take_cut(line.stages, Alignment(), 50.0, line.waiting)
+    assert line.held == [(True, False)] * 50
+    assert raised.value.evidence == {"stage": "shaky"}
+
+
+def test_a_try_that_expires_after_a_stage_was_failing_is_declined() -> None:
+    def starts_again(line: Line) -> None:
+        line.shaky.failure = None
+
+    line = Line({0.0: Line.fails, 49.0: starts_again})
+    with pytest.raises(CheckpointDeclinedError, match="stage 'shaky'"):
+        take_cut(line.stages, Alignment(), 50.0, line.waiting)
+
+
+@pytest.mark.parametrize("alignment", [Alignment(timeout_s=20.0), Alignment(in_flight_bytes_max=10)])
+def test_a_checkpoint_that_need_not_be_aligned_does_not_wait_for_ever_for_a_stage_that_is_failing(alignment: Alignment) -> None:
+    line = Line({0.0: Line.fails, 5.0: Line.goes_on})
+    cut = take_cut(line.stages, alignment, 50.0, line.waiting)
+    assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": -1})
+
+
+def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_waiting() -> None:
+    """Such as one that reads sources only: its batch has staged nothing, and begins again once it may."""
+    line = Line({})
+    line.producer.fails()
+    cut = take_cut(line.stages[:1], Alignment(), 50.0, line.waiting)
+    assert (cut.aligned, cut.alignment_s, cut.batches) == (True, 0.0, {"producer": 9})
+
+
+def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> None:
+    line, told = Line({5.0: Line.fails, 20.0: Line.heals}), []
+
+    def held(name: StageName) -> None:
+        told.append((line.now_s, str(name)))
+
+    def let_go() -> None:
+        told.append((line.now_s, "all go on"))
+
+    quiesce(line.stages, NEVER_S, line.waiting, held, let_go)
+    assert told == [
+        (0.0, "producer"),
+        *((float(second), "all go on") for second in range(5, 20)),
+        (20.0, "producer"),
+        (20.0, "shaky"),
+    ]
+    assert line.producer.held
+    assert line.shaky.held
+
+
+def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
+    """U3, U4: ten batches lie before a stage that reads none of them, and no moment passes."""
+    line = Line({})
+    cut = take_cut(line.stages, Alignment(wanted=False), NEVER_S, line.waiting)
+    assert (cut.aligned, cut.batches) == (False, {"producer": 9, "shaky": -1})
+    assert (line.now_s, line.held) == (0.0, [])
+
+
+def test_nobody_is_held_by_a_cut_that_has_given_up_alignment() -> None:
+    def commits(line: Line) -> None:
+        line.producer.committed_batch = 10
+
+    def has_staged_and_not_committed(line: Line) -> None:
+        line.producer.visible_batch = 10
+        line.shaky.visible_batch = line.shaky.committed_batch = 0
+        line.shaky.reads[0] = {line.producer.name: 10}
+
+    line = Line({0.0: has_staged_and_not_committed, 9.0: commits})
+    cut = take_cut(line.stages, Alignment(timeout_s=3.0), 50.0, line.waiting)
+    assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": 0})
+    assert line.held == [(False, True)] * 3 + [(False, False)] * 6

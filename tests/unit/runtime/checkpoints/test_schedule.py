@@ -1,0 +1,79 @@
+"""When a checkpoint is due."""
+
+from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
+
+
+def schedule(*, min_pause_s: float = 0.0, tolerable_failures: int = 0) -> CheckpointSchedule:
+    return CheckpointSchedule(60.0, min_pause_s, tolerable_failures, began_s=100.0)
+
+
+def test_the_first_one_is_due_an_interval_after_the_begin() -> None:
+    assert not schedule().is_due(159.9)
+    assert schedule().is_due(160.0)
+
+
+def test_the_interval_runs_from_trigger_to_trigger() -> None:
+    given = schedule()
+    given.completed(triggered_s=160.0, now_s=190.0)
+    assert not given.is_due(219.0)
+    assert given.is_due(220.0)
+
+
+def test_one_that_took_longer_than_the_interval_is_followed_at_once() -> None:
+    given = schedule()
+    given.completed(triggered_s=160.0, now_s=300.0)
+    assert given.is_due(300.0)
+
+
+def test_the_pause_runs_from_an_end_to_the_next_trigger() -> None:
+    given = schedule(min_pause_s=50.0)
+    given.completed(triggered_s=160.0, now_s=190.0)
+    assert not given.is_due(239.0)
+    assert given.is_due(240.0)
+
+
+def test_by_default_the_first_failure_is_one_too_many() -> None:
+    assert not schedule().failed(160.0, 161.0)
+
+
+def test_only_failures_in_a_row_are_counted() -> None:
+    given = schedule(tolerable_failures=2)
+    assert [given.failed(0.0, 0.0), given.failed(0.0, 0.0)] == [True, True]
+    given.completed(0.0, 0.0)
+    assert [given.failed(0.0, 0.0), given.failed(0.0, 0.0), given.failed(0.0, 0.0)] == [True, True, False]
+
+
+def test_one_that_a_failing_stage_has_declined_neither_counts_nor_ends_the_count() -> None:
+    given = schedule(min_pause_s=50.0, tolerable_failures=1)
+    assert given.failed(triggered_s=160.0, now_s=200.0, counts=False)
+    assert not given.is_due(249.0)
+    assert given.is_due(250.0)
+    assert given.failed(250.0, 250.0)
+    assert given.failed(triggered_s=300.0, now_s=300.0, counts=False)
+    assert not given.failed(350.0, 350.0)
+
+
+def test_one_that_somebody_has_asked_for_leaves_the_next_periodic_one_where_it_was() -> None:
+    given = schedule()
+    given.completed(triggered_s=130.0, now_s=131.0)
+    assert not given.is_due(159.9)
+    assert given.is_due(160.0)
+
+
+def test_after_one_that_somebody_has_asked_for_there_is_the_same_pause() -> None:
+    given = schedule(min_pause_s=50.0)
+    given.completed(triggered_s=130.0, now_s=140.0)
+    assert not given.is_due(189.0)
+    assert given.is_due(190.0)
+
+
+def test_a_failed_one_that_somebody_has_asked_for_counts() -> None:
+    given = schedule(tolerable_failures=1)
+    assert [given.failed(triggered_s=130.0, now_s=131.0), given.failed(triggered_s=140.0, now_s=141.0)] == [True, False]
+
+
+def test_a_savepoint_that_fails_does_not_count_and_the_next_checkpoint_is_due_as_planned() -> None:
+    given = schedule()
+    assert [given.failed(triggered_s=at, now_s=at + 5.0, counts=False) for at in (110.0, 120.0, 160.0)] == [True] * 3
+    assert (given.failures, given.is_due(219.0), given.is_due(220.0)) == (0, False, True)
+    assert not given.failed(triggered_s=220.0, now_s=221.0)

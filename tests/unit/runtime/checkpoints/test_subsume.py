@@ -1,0 +1,141 @@
+"""What a completed checkpoint makes needless, and what it leaves."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, WorkDirectory
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, StageName, WorkDirectoryId
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.local import LocalFiles
+from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import a_manifest
+from tests.support.systems import quick
+from tests.unit.control.test_channel import attempt
+
+PREFIX, PASSED = "0123456789abcdef-", StageName("passed")
+OURS = IncarnationId("i")
+
+
+@dataclass
+class Passed:
+    """A stage without a sink, whose one consumer is two batches behind; checkpoint ``k`` is cut at batch ``2k``."""
+
+    root: Path
+    swept: bool = False
+    home: LocalFiles = field(init=False)
+    log: PrivateLog = field(init=False)
+    directory: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.home, self.directory = quick(self.root / "home"), self.root / "channel"
+        self.directory.mkdir()
+        self.log = begun(self.home, "work/stages/passed/log")
+        self.began(attempt(1))
+
+    def began(self, document: Any) -> None:
+        Attempts(self.home).begin(document, known=Attempts(self.home).numbers())
+
+    def stage(self, batch: int, *, dies: bool = False) -> Path:
+        path = self.directory / f"{PREFIX}{batch}-{'left' if dies else 'named'}.parquet"
+        path.write_bytes(b"rows")
+        if not dies:
+            self.log.append(staged(batch, path.name))
+        return path
+
+    def complete(self, k: int, *, retained: int = 1, **changes: Any) -> None:
+        for batch in range(2 * k - 1, 2 * k + 1):
+            self.stage(batch)
+        manifest = self.manifest(k, **changes)
+        CheckpointStore(self.home).complete(manifest)
+        self.swept = subsume(self.home, [self.run], manifest, {}, retained=retained, swept=self.swept)
+
+    def manifest(self, k: int, **changes: Any) -> Manifest:
+        stored = f"state/passed/{k}-1-1/1.delta"
+        self.home.create(stored, b"state")
+        channel = ChannelCut(
+            metadata={}, protocol={}, facts={}, staged_in="file:///t", path="p", sha256="", first=BatchId(2 * k - 2),
+            last=BatchId(2 * k), in_flight_rows=1, in_flight_size_bytes=1,
+        )  # fmt: skip
+        cut = StageCut(
+            query="q", batch=BatchId(2 * k), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
+            drain_batches=0, rows=0, late_rows=0, channel=channel,
+            files=(StateFile(path="1.delta", stored=stored, size_bytes=5, sha256=""),),
+        )  # fmt: skip
+        fields = {"checkpoint_kind": CheckpointKind.PERIODIC, "incarnation": OURS, "stages": {PASSED: cut}}
+        return a_manifest(k, **(fields | changes))
+
+    def batches(self) -> list[int]:
+        """Those of which there are files."""
+        return sorted({int(path.name.removeprefix(PREFIX).partition("-")[0]) for path in self.directory.iterdir()})
+
+    @property
+    def run(self) -> StageRun:
+        consumer = SimpleNamespace(reads_from=lambda: self.log.latest() - 1)
+        fakes = {
+            "stage": SimpleNamespace(name=PASSED, sink=None),
+            "log": self.log,
+            "table": SimpleNamespace(path=self.directory),
+            "file_prefix": PREFIX,
+            "directory": quick(self.directory),
+            "output": SimpleNamespace(consumers=[consumer]),
+            "outlet": SimpleNamespace(is_own=True),
+        }
+        return cast(StageRun, SimpleNamespace(**fakes))
+
+
+@pytest.fixture
+def passed(tmp_path: Path) -> Passed:
+    found = Passed(tmp_path)
+    found.stage(0)
+    return found
+
+
+@pytest.mark.parametrize(("retained", "first"), [(1, 6), (2, 6), (3, 4), (9, 0)])
+def test_a_retained_checkpoint_keeps_the_files_that_are_in_flight_in_it(passed: Passed, retained: int, first: int) -> None:
+    """The head's parent, which takes its place if it turns out corrupt, is retained whatever is said."""
+    for k in range(1, 6):
+        passed.complete(k, retained=retained)
+    assert CheckpointStore(passed.home).taken()[0] == max(1, min(4, 6 - retained))
+    assert set(range(first, 11)) <= set(passed.batches())
+    assert passed.batches()[0] >= first - 1, "a segment goes as a whole"
+
+
+def test_what_a_batch_that_failed_has_left_goes_with_the_checkpoint_that_holds_its_next_try(passed: Passed) -> None:
+    for k in range(1, 5):
+        left = passed.stage(2 * k, dies=True)
+        passed.complete(k)
+        assert not left.exists(), k
+
+
+def test_what_an_attempt_had_staged_far_past_the_checkpoint_that_is_gone_back_to_goes_in_the_end(passed: Passed) -> None:
+    ahead = [passed.stage(batch, dies=True) for batch in range(3, 10)]
+    for k in range(1, 7):
+        passed.complete(k)
+    assert not any(path.exists() for path in ahead)
+    assert passed.batches()[0] >= 7
+
+
+def test_the_checkpoints_and_the_state_of_a_closed_incarnation_go_with_the_first_checkpoint_of_the_next_one(
+    passed: Passed,
+) -> None:
+    before: dict[str, Any] = {"incarnation": IncarnationId("before")}
+    shutil.rmtree(passed.root / "home/attempts")
+    passed.began(attempt(1).model_copy(update=before))
+    for k in (1, 2, 3):
+        passed.complete(k, **before)
+    assert CheckpointStore(passed.home).taken() == [2, 3]
+    work = WorkDirectory(id=WorkDirectoryId("next"), path="work/next", host="h")
+    passed.began(attempt(2).model_copy(update={"work_directory": work}))
+    passed.complete(4, parent=None, attempt=AttemptNumber(2))
+    assert CheckpointStore(passed.home).taken() == [CheckpointId(4)]
+    assert passed.home.names("state/passed") == ["4-1-1"]

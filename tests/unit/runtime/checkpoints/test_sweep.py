@@ -1,0 +1,188 @@
+"""Which staged files are orphans."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.documents import WorkDirectory
+from spark_jobs.protocol.errors import CorruptDocumentError
+from spark_jobs.protocol.ids import BatchId, IncarnationId, StageName, WorkDirectoryId
+from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, orphans, sweep, sweep_abandoned
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.stage import StageRun
+from tests.support.memory_files import MemoryFiles
+from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.systems import quick
+from tests.unit.control.test_channel import attempt
+
+PREFIX = "0123456789abcdef-"
+
+
+@dataclass
+class Table:
+    path: Path
+
+
+@dataclass
+class Swept:
+    """As much of a stage as the sweep looks at."""
+
+    root: Path
+    file_prefix: str = PREFIX
+    log: PrivateLog = field(init=False)
+    table: Table = field(init=False)
+    named: set[str] = field(default_factory=set)
+    outlet: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_own=False))
+    stage: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name=StageName("hourly"), sink=object()))
+
+    def __post_init__(self) -> None:
+        self.log, self.table = begun(quick(self.root)), Table(self.root / "table")
+
+    def write(self, batch: int, *, dies: bool = False) -> Path:
+        """A batch's file; without a version of the log if the driver dies between the two."""
+        name = f"{PREFIX}{batch}-part-{'orphan' if dies else 'named'}.parquet"
+        path = self.table.path / "day=a b" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"rows")
+        if not dies:
+            self.log.append(staged(batch, f"day=a%20b/{name}"))
+        return path
+
+    def swept(self, last: int = 9, needed_from: BatchId | None = None) -> list[Path]:
+        """What a sweep deletes after a checkpoint that was cut at batch ``last``."""
+        return sweep(self.run, BatchId(last), self.named, needed_from)
+
+    @property
+    def run(self) -> StageRun:
+        return cast(StageRun, self)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Swept:
+    return Swept(tmp_path)
+
+
+def test_what_the_log_does_not_name_is_an_orphan_and_goes(stage: Swept) -> None:
+    left, named = stage.write(0, dies=True), stage.write(0)
+    assert stage.swept() == [left]
+    assert [named.exists(), left.exists()] == [True, False]
+
+
+def test_a_file_of_a_batch_after_the_checkpoint_is_no_orphan(stage: Swept) -> None:
+    """It may be under way: its version comes a moment later."""
+    stage.write(0)
+    under_way = stage.write(1, dies=True)
+    assert stage.swept(last=0) == []
+    assert stage.swept(last=1) == [under_way]
+
+
+def test_files_of_others_are_no_orphans(stage: Swept) -> None:
+    stage.write(0)
+    for name in ("part-0.parquet", "fedcba9876543210-0-part-0.parquet", f"{PREFIX}part-without-a-batch.parquet"):
+        (stage.table.path / name).write_bytes(b"rows")
+    assert orphans(stage.run, BatchId(9), set()) == []
+
+
+def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept) -> None:
+    for batch in range(6):
+        stage.write(batch)
+    left = stage.write(1, dies=True)
+    stage.log.fold(BatchId(1))
+    stage.log.fold(BatchId(3))
+    assert orphans(stage.run, BatchId(9), set()) == [left]
+
+
+def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
+    """It may be public, and the log knows it no more."""
+    public = [stage.write(batch) for batch in range(6)]
+    stage.log.fold(BatchId(1))
+    stage.log.fold(BatchId(3))
+    stage.log.forget(BatchId(1), lambda batch: None)
+    left = stage.write(2, dies=True)
+    assert stage.log.oldest() == 2
+    assert stage.swept() == [left]
+    assert all(path.exists() for path in public)
+
+
+@pytest.mark.parametrize(("needed_from", "gone"), [(None, 2), (0, 0), (1, 1), (7, 2)])
+def test_in_a_directory_of_our_own_a_forgotten_batch_leaves_what_a_checkpoint_needs(
+    stage: Swept, needed_from: BatchId | None, gone: int
+) -> None:
+    """Nothing there is ever public, and nobody else would delete it."""
+    stage.outlet.is_own = True
+    staged_files = [stage.write(batch) for batch in range(6)]
+    stage.log.fold(BatchId(1))
+    stage.log.fold(BatchId(3))
+    stage.log.forget(BatchId(1), lambda batch: None)
+    assert stage.log.oldest() == 2
+    assert stage.swept(needed_from=needed_from) == staged_files[:gone]
+
+
+def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
+    """Packed files count as the last batch's, which has not staged them."""
+    stage.write(0)
+    packed = stage.write(0, dies=True)
+    stage.named = {str(packed.relative_to(stage.table.path))}
+    assert stage.swept() == []
+    assert packed.exists()
+
+
+def cut_at(batch: int) -> dict[str, Any]:
+    """A stage's part of a manifest."""
+    cut = {"query": "", "offsets_sha256": "", "commits_sha256": "", "watermark_ms": 0, "finished": False, "drained": False}
+    return {"stages": {HOURLY: StageCut(batch=BatchId(batch), drain_batches=0, rows=1, late_rows=0, **cut)}}
+
+
+def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadable_one_forbids_to_delete(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    manifests = [pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6)]
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+
+    def named(since: int) -> int:
+        return len(named_by_checkpoints(pipeline.store, manifests[-1], hourly, BatchId(since)))
+
+    assert [named(0), named(2), named(3), named(5), named(7)] == [3, 3, 2, 1, 0]
+    pipeline.files.contents[manifests[0].sinks[HOURLY].actions.path] = b"{}"  # type: ignore[attr-defined]
+    assert named(3) == 2
+    with pytest.raises(CorruptDocumentError):
+        named(2)
+
+
+def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    pipeline.checkpoint({}, **cut_at(2))
+    manifest = pipeline.checkpoint({HOURLY: [(1, "monday")]}, **cut_at(4))
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+    assert len(named_by_checkpoints(pipeline.store, manifest, hourly, BatchId(0))) == 1
+
+
+def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues_it(tmp_path: Path) -> None:
+    pipeline = StagedPipeline(MemoryFiles(), tmp_path)
+    pipeline.make_table()
+    first, _, third = (pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6))
+    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
+    pipeline.files.contents["checkpoints/2/manifest.json"] = b"torn"  # type: ignore[attr-defined]
+    with pytest.raises(CorruptDocumentError):
+        named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
+    passed_over = third.model_copy(update={"parent": first.checkpoint})
+    assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0))) == 2
+
+
+def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_with_nothing() -> None:
+    files = MemoryFiles()
+    attempts = []
+    for number, name in enumerate(("one", "two", "two"), 1):
+        work = WorkDirectory(id=WorkDirectoryId(name), path=f"work/{name}", host="h")
+        attempts.append(attempt(number).model_copy(update={"incarnation": IncarnationId(name), "work_directory": work}))
+        files.create(f"work/{name}/offsets", b"0")
+        files.create(f"channels/{name}/part", b"0")
+    sweep_abandoned(files, attempts[-1], attempts[:-1])
+    assert (files.names("work"), files.names("channels")) == (["two"], ["two"])

@@ -1,0 +1,69 @@
+"""Work in threads that nobody has to wait for."""
+
+import subprocess
+import sys
+from functools import partial
+from threading import Barrier, Event
+
+import pytest
+
+from spark_jobs.runtime.driver.beside import at_once, beside
+
+SOON_S = 5.0
+HANGS = """
+from threading import Event
+from spark_jobs.runtime.driver.beside import at_once, beside
+
+def give_up():
+    raise KeyError("given up")
+
+try:
+    beside(lambda: at_once([Event().wait] * 3, 2), give_up)
+except KeyError:
+    print("given up")
+"""
+
+
+def fail() -> None:
+    raise ValueError("it fails")
+
+
+def test_what_the_work_returns_or_raises_comes_back() -> None:
+    assert beside(lambda: 7, fail) == 7
+    with pytest.raises(ValueError, match="it fails"):
+        beside(fail, lambda: None)
+
+
+def test_somebody_looks_again_and_again_while_it_lasts() -> None:
+    ended, looks = Event(), list[int]()
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            ended.set()
+
+    assert beside(lambda: ended.wait(SOON_S), look)
+
+
+def test_work_that_hangs_is_left_behind_once_the_look_says_so() -> None:
+    ended = Event()
+    with pytest.raises(ValueError, match="it fails"):
+        beside(ended.wait, fail)
+    ended.set()
+
+
+def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "given up\n"
+
+
+def test_several_are_done_at_the_same_time_and_answer_in_their_order() -> None:
+    together = Barrier(3)
+    assert sorted(at_once([lambda: together.wait(SOON_S)] * 3, 3)) == [0, 1, 2]
+    assert at_once([partial(int, number) for number in range(50)], 4) == list(range(50))
+    assert at_once([], 4) == []
+
+
+def test_one_that_fails_is_told() -> None:
+    with pytest.raises(ValueError, match="it fails"):
+        at_once([lambda: 1, fail, lambda: 2], 1)

@@ -1,0 +1,158 @@
+"""Ends of streams: which batches read past them, and what those get instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, DeltaBound, FilesBound, FileSourceLog, delta_offset
+from spark_jobs.storage.local import LocalFiles
+
+BOUND = DeltaBound(DeltaPin(path="/t", table="id", version=5))
+
+
+def offset(version: int, index: int = -1, *, snapshot: bool = False) -> str:
+    return json.dumps(
+        {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": version, "index": index, "isStartingVersion": snapshot}
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "exceeded"),
+    [
+        (NO_OFFSET, False),
+        (offset(5, 7), False),
+        (offset(6), False),
+        (offset(6, 0), True),
+        (offset(7), True),
+        (offset(5, 3, snapshot=True), False),
+        (offset(6, 0, snapshot=True), True),
+    ],
+)
+def test_a_delta_batch_may_end_at_the_pinned_version_and_no_further(line: str, exceeded: bool) -> None:
+    assert BOUND.exceeded(None, line) is exceeded
+
+
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [(None, False), (NO_OFFSET, False), (offset(5, 7), False), (offset(5, 7, snapshot=True), False), (offset(6), True)],
+)
+def test_only_the_offset_behind_the_pinned_version_says_that_all_is_read(line: str | None, reached: bool) -> None:
+    assert BOUND.reached(line) is reached
+
+
+@given(st.integers(0, 20), st.integers(-1, 5))
+def test_a_cut_back_delta_batch_ends_exactly_at_the_pin(version: int, index: int) -> None:
+    line = BOUND.cut_back(None, offset(version, index))
+    assert not BOUND.exceeded(None, line)
+    assert BOUND.reached(line)
+
+
+def entry(path: str, batch: int) -> str:
+    return json.dumps({"path": path, "timestamp": 1, "batchId": batch})
+
+
+def log_line(number: int) -> str:
+    return json.dumps({"logOffset": number})
+
+
+class Source:
+    """A file source's log with given batches of paths, and pins for some of them."""
+
+    def __init__(self, root: Path, batches: list[list[str]], pinned: list[str], per_batch: int | None = None) -> None:
+        directory = root / "sources/0"
+        directory.mkdir(parents=True)
+        lines: list[str] = []
+        for number, paths in enumerate(batches):
+            new = [entry(path, number) for path in paths]
+            lines += new
+            compact = number % 10 == 9
+            name = f"{number}.compact" if compact else str(number)
+            (directory / name).write_text("\n".join(["v1", *(lines if compact else new)]))
+        self.log = FileSourceLog(LocalFiles(root), "sources/0")
+        files = tuple(FilePin(path=path, timestamp_ms=n, size_bytes=1) for n, path in enumerate(pinned))
+        self.bound = FilesBound(FilesPin(path="/in", files=files), self.log, per_batch)
+
+    def paths(self, after: int, last: int) -> list[str]:
+        return [found["path"] for found in self.log.between(after, last)]
+
+
+def test_a_file_batch_with_only_pinned_files_is_within_its_end(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["b"]], ["a", "b", "c"])
+    assert not source.bound.exceeded(log_line(0), log_line(1))
+    assert not source.bound.reached(log_line(1))
+
+
+def test_a_file_that_arrived_later_exceeds_the_end(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["b", "late"]], ["a", "b"])
+    assert source.bound.exceeded(log_line(0), log_line(1))
+    assert not source.bound.exceeded(None, log_line(0))
+
+
+def test_a_cut_back_file_batch_keeps_what_is_pinned_and_takes_the_rest(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["late", "b"]], ["a", "b", "c"])
+    line = source.bound.cut_back(log_line(0), log_line(1))
+    assert not source.bound.exceeded(log_line(0), line)
+    assert source.bound.reached(line)
+    assert source.paths(-1, 1) == ["a", "b", "c"]
+
+
+def test_a_cut_back_file_batch_keeps_to_the_files_per_batch(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["late"]], ["a", "b", "c"], per_batch=2)
+    line = source.bound.cut_back(None, log_line(0))
+    assert source.paths(-1, 0) == ["a", "b"]
+    assert not source.bound.reached(line)
+
+
+def test_a_compact_entry_keeps_what_it_repeats(tmp_path: Path) -> None:
+    batches = [[f"f{n}"] for n in range(9)] + [["late", "f9"]]
+    source = Source(tmp_path, batches, [f"f{n}" for n in range(10)])
+    for n in range(9):
+        (tmp_path / f"sources/0/{n}").unlink()  # Spark deletes them once a compact entry repeats them
+    source.bound.cut_back(log_line(8), log_line(9))
+    assert source.paths(-1, 9) == [f"f{n}" for n in range(10)]
+
+
+def test_cutting_back_twice_is_cutting_back_once(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["late"], ["b"], ["late too"]], ["a", "b"])
+    source.bound.cut_back(None, log_line(2))
+    first = {path.name: path.read_text() for path in (tmp_path / "sources/0").iterdir()}
+    source.bound.cut_back(None, log_line(2))
+    assert {path.name: path.read_text() for path in (tmp_path / "sources/0").iterdir()} == first
+
+
+def test_a_delta_offset_is_written_as_spark_writes_it() -> None:
+    assert json.loads(delta_offset("id", 6)) == json.loads(offset(6))
+
+
+def test_a_pinned_file_that_spark_passes_over_gets_a_batch_of_its_own(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["b"]], ["a", "old", "b", "older"], per_batch=1)
+    line = source.bound.passed_over(log_line(1))
+    assert line == log_line(2)
+    assert source.paths(1, 2) == ["old"]
+    assert source.bound.passed_over(log_line(2)) == log_line(3)
+    assert source.bound.reached(log_line(3))
+    assert source.bound.passed_over(log_line(3)) is None
+
+
+def test_planning_passed_over_files_repeats_after_a_crash_before_the_plan_was_written(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"]], ["a", "old"])
+    assert source.bound.passed_over(log_line(0)) == log_line(1)
+    assert source.bound.passed_over(log_line(0)) == log_line(1)
+    assert source.paths(0, 1) == ["old"]
+
+
+def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> None:
+    source = Source(tmp_path, [[f"f{n}"] for n in range(9)], [*(f"f{n}" for n in range(9)), "old"])
+    assert source.bound.passed_over(log_line(8)) == log_line(9)
+    for n in range(9):
+        (tmp_path / f"sources/0/{n}").unlink()
+    assert source.paths(-1, 9) == [*(f"f{n}" for n in range(9)), "old"]
+
+
+@pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
+def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
+    assert BOUND.passed_over(line) is None

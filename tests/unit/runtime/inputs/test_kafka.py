@@ -1,0 +1,122 @@
+"""Ends of Kafka streams: which batches read past them, partition by partition, and what those get instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.pins import KafkaPin
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.kafka import KafkaBeginning, KafkaBound, kafka_line, kafka_pin, partition_offsets
+from spark_jobs.storage.local import LocalFiles
+
+PIN = KafkaPin(topics={"clicks": {0: 5, 1: 3}, "empty": {0: 0}})
+
+
+def line(zero: int, one: int, **more: int) -> str:
+    """Of partitions 0 and 1 of ``clicks``, of ``empty``, and of further partitions of ``clicks``."""
+    further = {number.removeprefix("p"): offset for number, offset in more.items()}
+    return json.dumps({"clicks": {"0": zero, "1": one} | further, "empty": {"0": 0}})
+
+
+def beginning(root: Path, offsets: str | None = None) -> KafkaBeginning:
+    (root / "sources/0").mkdir(parents=True, exist_ok=True)
+    if offsets is not None:
+        (root / "sources/0/0").write_bytes(b"\0v1\n" + offsets.encode())
+    return KafkaBeginning(LocalFiles(root), "sources/0")
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> KafkaBound:
+    return KafkaBound(PIN, beginning(tmp_path, line(0, 0)))
+
+
+def test_a_batch_up_to_the_end_of_each_partition_is_within_the_end(bound: KafkaBound) -> None:
+    assert not bound.exceeded(line(1, 1), line(5, 3))
+    assert not bound.exceeded(None, line(5, 3))
+    assert not bound.exceeded(None, NO_OFFSET)
+
+
+@pytest.mark.parametrize("past", [line(6, 3), line(5, 4)])
+def test_one_partition_past_its_end_exceeds_it(bound: KafkaBound, past: str) -> None:
+    assert bound.exceeded(line(1, 1), past)
+    assert bound.exceeded(None, past)
+
+
+def test_each_partition_is_cut_back_to_its_own_end(bound: KafkaBound) -> None:
+    assert partition_offsets(bound.cut_back(line(1, 1), line(9, 2))) == partition_offsets(line(5, 2))
+
+
+def test_a_partition_that_has_ended_stays_while_others_go_on(bound: KafkaBound) -> None:
+    cut = bound.cut_back(line(5, 1), line(7, 2))
+    assert partition_offsets(cut) == partition_offsets(line(5, 2))
+    assert not bound.reached(cut)
+    assert bound.reached(bound.cut_back(line(5, 2), line(8, 4)))
+
+
+def test_a_partition_that_came_after_the_pin_is_left_out_of_the_round(bound: KafkaBound) -> None:
+    assert bound.exceeded(line(1, 1), line(5, 3, p2=4))
+    assert bound.cut_back(line(1, 1), line(5, 3, p2=4)) == line(5, 3)
+
+
+def test_a_partition_that_came_before_the_first_batch_waits_where_the_batch_begins(tmp_path: Path) -> None:
+    """Spark has taken it into the batch's beginning; without it in the end it would take the partition for lost."""
+    bound = KafkaBound(PIN, beginning(tmp_path, line(0, 0, p2=0)))
+    assert bound.exceeded(None, line(5, 3, p2=4))
+    assert bound.cut_back(None, line(5, 3, p2=4)) == line(5, 3, p2=0)
+    assert not bound.exceeded(line(5, 3, p2=0), line(5, 3, p2=0))
+    assert bound.reached(line(5, 3, p2=0))
+
+
+def test_a_partition_that_begins_behind_its_end_has_ended(tmp_path: Path) -> None:
+    """Its records have expired meanwhile, or the source begins at the newest ones."""
+    bound = KafkaBound(PIN, beginning(tmp_path, line(8, 3)))
+    assert not bound.exceeded(None, line(8, 3))
+    assert bound.reached(line(8, 3))
+    assert bound.cut_back(None, line(9, 3)) == line(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "reached"),
+    [(None, False), (NO_OFFSET, False), (line(5, 2), False), (line(5, 3), True), ('{"clicks": {"0": 5, "1": 3}}', True)],
+)
+def test_all_is_read_when_every_partition_is_at_its_end(bound: KafkaBound, offsets: str | None, reached: bool) -> None:
+    assert bound.reached(offsets) is reached
+
+
+def test_what_spark_leaves_because_it_is_too_little_is_planned(bound: KafkaBound) -> None:
+    planned = bound.passed_over(line(5, 1))
+    assert planned == line(5, 3)
+    assert bound.passed_over(planned) is None
+
+
+def test_a_running_query_may_go_on_to_the_ends_and_stays_where_it_is_past_them(bound: KafkaBound) -> None:
+    assert bound.available(line(2, 4, p2=1)) == line(5, 4, p2=1)
+    assert bound.available(NO_OFFSET) == line(5, 3)
+
+
+def test_offsets_tell_how_many_rows_are_left_at_most(bound: KafkaBound, tmp_path: Path) -> None:
+    assert bound.rows_expected(line(4, 1)) == 3
+    assert bound.rows_expected(None) == 8
+    assert KafkaBound(PIN, beginning(tmp_path / "unknown")).rows_expected(None) is None
+
+
+Offsets = dict[tuple[str, int], int]
+OFFSETS = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)), st.integers(0, 9))
+
+
+@given(ends=OFFSETS, before=OFFSETS, steps=OFFSETS)
+def test_what_is_cut_back_is_within_the_end_and_never_goes_backwards(ends: Offsets, before: Offsets, steps: Offsets) -> None:
+    bound = KafkaBound(kafka_pin(kafka_line(ends)), KafkaBeginning(LocalFiles(Path.cwd()), "none"))
+    begin = kafka_line(before)
+    spark = kafka_line(before | {partition: before.get(partition, 0) + step for partition, step in steps.items()})
+    cut = bound.cut_back(begin, spark)
+    assert not bound.exceeded(begin, cut)
+    assert all(partition_offsets(cut)[partition] >= offset for partition, offset in before.items())
+    assert bound.exceeded(begin, spark) is (partition_offsets(cut) != partition_offsets(spark))
+
+
+def test_a_pin_is_a_line_of_sparks() -> None:
+    assert kafka_pin(line(5, 3)) == PIN

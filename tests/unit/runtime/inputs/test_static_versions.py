@@ -1,0 +1,156 @@
+"""Which version of a static input an attempt of a pipeline without an end reads: the newest, unless a planned batch needs another."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.graph import Graph
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.pins import pins_of_attempt, pins_of_round
+from spark_jobs.protocol.documents import AttemptDocument, PinnedInput, WorkDirectory
+from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber, WorkDirectoryId
+from spark_jobs.protocol.pins import DeltaPin
+from spark_jobs.runtime.inputs.static_versions import keep_planned_versions
+from spark_jobs.storage.local import LocalFiles
+from tests.unit.control import test_channel
+
+SHOPS = InputName("shops")
+
+
+def shops(version: int) -> PinnedInput:
+    return PinnedInput(input=SHOPS, pins=(DeltaPin(path="/shops", table="t", version=version),))
+
+
+def graph(refresh: str = "round") -> Graph:
+    """Two stages read the orders, one of them the shops."""
+    pipeline = Pipeline("orders")
+    pipeline.source(bounded=False, name="orders")(lambda spark: None)
+    pipeline.static(refresh=refresh, name="shops")(lambda spark: None)  # type: ignore[call-overload]
+    pipeline.stage(sink=DeltaSink("/known"), name="known")(lambda orders, shops: None)
+    pipeline.stage(sink=DeltaSink("/copied"), name="copied")(lambda orders: None)
+    return pipeline.graph()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LocalFiles:
+    """A home in whose work directory each stage has committed a batch."""
+    files = LocalFiles(tmp_path)
+    for stage in ("known", "copied"):
+        planned(files, 0, stage)
+        files.create(f"work/w/stages/{stage}/checkpoint/commits/0", b"v2\n{}")
+    return files
+
+
+def planned(home: LocalFiles, batch: int, stage: str = "known", work: str = "w") -> None:
+    """A batch is planned, and not committed."""
+    home.create(f"work/{work}/stages/{stage}/checkpoint/offsets/{batch}", b"v1\n{}")
+
+
+def begun(home: LocalFiles, number: int, version: int | None = None, work: str = "w") -> AttemptDocument:
+    """An attempt that is in the home, and has pinned the shops."""
+    directory = WorkDirectory(id=WorkDirectoryId(work), path=f"work/{work}", host="h")
+    document = test_channel.attempt(number).model_copy(update={"work_directory": directory})
+    Attempts(home).create(document)
+    if version is not None:
+        pins_of_attempt(home, AttemptNumber(number)).pin(shops(version))
+    return document
+
+
+def kept(home: LocalFiles, attempt: AttemptDocument) -> int | None:
+    """The version that is pinned for an attempt before any of its stages is built."""
+    pinned = pins_of_attempt(home, attempt.attempt).pinned(SHOPS)
+    return None if pinned is None else next(pin.version for pin in pinned.pins if isinstance(pin, DeltaPin))
+
+
+def test_an_attempt_reads_the_newest_version_where_every_batch_was_committed(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    now = begun(home, 2)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) is None, "it is left to be pinned"
+
+
+def test_a_batch_that_was_planned_is_done_again_with_the_version_it_was_planned_with(
+    home: LocalFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(home, 1, version=3)
+    planned(home, 1)
+    now = begun(home, 2)
+    with caplog.at_level(logging.INFO):
+        keep_planned_versions(graph(), home, now)
+        keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 3
+    assert "static input shops stays at the version of the attempt before: a batch of known was planned" in caplog.text
+
+
+def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    planned(home, 1, stage="copied")
+    now = begun(home, 2)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) is None
+
+
+def test_an_attempt_in_between_that_pinned_nothing_is_passed_over(home: LocalFiles) -> None:
+    """It has ended before it built its stages; the batch is that of the attempt before it."""
+    begun(home, 1, version=3)
+    planned(home, 1)
+    begun(home, 2)
+    now = begun(home, 3)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 3
+
+
+def test_the_newest_attempt_counts_of_those_that_pinned(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    begun(home, 2, version=5)
+    planned(home, 1)
+    now = begun(home, 3)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 5
+
+
+def test_a_pin_of_another_work_directory_does_not_count(home: LocalFiles) -> None:
+    """A batch that was planned there is none of this one's."""
+    begun(home, 1, version=3)
+    begun(home, 2, version=4, work="another")
+    planned(home, 1)
+    now = begun(home, 3)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 3
+
+
+def test_a_later_attempt_s_pin_does_not_count(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    planned(home, 1)
+    now = begun(home, 2)
+    begun(home, 3, version=7)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 3
+
+
+def test_a_batch_of_an_older_version_of_the_package_keeps_the_pin_of_its_round(home: LocalFiles) -> None:
+    begun(home, 1)
+    pins_of_round(home, RoundNumber(1)).pin(shops(2))
+    planned(home, 1)
+    now = begun(home, 2)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) == 2
+
+
+def test_a_batch_that_was_planned_before_anything_was_pinned_keeps_nothing(home: LocalFiles) -> None:
+    begun(home, 1)
+    planned(home, 1)
+    now = begun(home, 2)
+    keep_planned_versions(graph(), home, now)
+    assert kept(home, now) is None
+
+
+def test_what_is_not_pinned_has_no_version_to_keep(home: LocalFiles) -> None:
+    begun(home, 1)
+    pins_of_attempt(home, AttemptNumber(1)).pin(PinnedInput(input=SHOPS, pins=()))
+    planned(home, 1)
+    now = begun(home, 2)
+    keep_planned_versions(graph(refresh="unpinned"), home, now)
+    assert pins_of_attempt(home, now.attempt).pinned(SHOPS) is None

@@ -1,0 +1,76 @@
+"""The options that a JVM of Spark is started with; none is started."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.runtime.spark.class_archive import archive_path, making, using
+
+OPTIONS = "SPARK_SUBMIT_OPTS"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "packages with a space" / "spark.jsa"
+
+
+def kept(archive: Path) -> Path:
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"classes")
+    return archive
+
+
+def test_it_belongs_to_the_environment_and_to_one_java(tmp_path: Path) -> None:
+    paths = [archive_path(java, tmp_path) for java in ("17.0.2", "21.0.1")]
+    assert len(set(paths)) == 2
+    assert all(path.is_relative_to(tmp_path) for path in paths)
+
+
+def test_a_jvm_is_given_the_archive_that_is_there(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OPTIONS, raising=False)
+    with using(kept(archive)):
+        assert f'"-XX:SharedArchiveFile={archive}"' in os.environ[OPTIONS]
+    assert OPTIONS not in os.environ
+
+
+def test_without_an_archive_a_jvm_is_started_as_ever(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS, "-Duser=own")
+    with using(archive):
+        assert os.environ[OPTIONS] == "-Duser=own"
+
+
+def test_the_users_own_options_come_last_and_stay(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS, "-Xshare:off")
+    with using(kept(archive)):
+        assert os.environ[OPTIONS].endswith(" -Xshare:off")
+    assert os.environ[OPTIONS] == "-Xshare:off"
+
+
+def test_while_one_is_made_none_is_used(archive: Path) -> None:
+    with making(kept(archive)), using(archive):
+        assert "-XX:SharedArchiveFile" not in os.environ[OPTIONS]
+        written_by_the_jvm().write_bytes(b"new")
+    assert archive.read_bytes() == b"new"
+
+
+def written_by_the_jvm() -> Path:
+    return Path(os.environ[OPTIONS].partition("-XX:ArchiveClassesAtExit=")[2].partition('"')[0])
+
+
+def test_an_archive_is_there_whole_or_not_at_all(archive: Path) -> None:
+    def interrupted() -> None:
+        with making(archive):
+            written_by_the_jvm().write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(archive.parent.iterdir()) == []
+
+
+def test_a_jvm_that_leaves_none_is_noticed_and_what_was_there_stays(archive: Path) -> None:
+    kept(archive)
+    with pytest.raises(FileNotFoundError), making(archive):
+        pass
+    assert archive.read_bytes() == b"classes"

@@ -1,0 +1,74 @@
+"""The jars of Delta that an earlier start has found; no session is started."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.runtime.spark.delta_jars import DeltaJars
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> list[Path]:
+    """Jars as Ivy keeps them."""
+    found = [
+        tmp_path / "jars of ivy" / name for name in ("io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage.jar")
+    ]
+    found[0].parent.mkdir()
+    for jar in found:
+        jar.touch()
+    return found
+
+
+def setting(*jars: Path) -> str:
+    return ",".join(jar.as_uri() for jar in jars)
+
+
+def test_what_one_start_has_found_the_next_one_takes(tmp_path: Path, jars: list[Path]) -> None:
+    DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
+    assert DeltaJars({}, [], tmp_path / "cache").setting() == f"{jars[0]},{jars[1]}"
+
+
+def test_jars_of_the_user_are_taken_as_well_and_not_remembered(tmp_path: Path, jars: list[Path]) -> None:
+    DeltaJars({"spark.jars": "/own.jar"}, [], tmp_path).remember(setting(Path("/own.jar"), *jars))
+    assert DeltaJars({"spark.jars": "/other.jar"}, [], tmp_path).setting() == f"/other.jar,{jars[0]},{jars[1]}"
+
+
+def test_ivy_is_asked_where_nothing_is_remembered(tmp_path: Path) -> None:
+    assert DeltaJars({}, [], tmp_path / "cache").setting() is None
+
+
+def test_ivy_is_asked_again_once_a_jar_is_gone(tmp_path: Path, jars: list[Path]) -> None:
+    DeltaJars({}, [], tmp_path).remember(setting(*jars))
+    jars[1].unlink()
+    assert DeltaJars({}, [], tmp_path).setting() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "packages"), [({}, ["org.example:thing:1.0"]), ({"spark.jars.repositories": "https://example.org"}, [])]
+)
+def test_ivy_is_asked_where_it_could_come_to_something_else(
+    tmp_path: Path, jars: list[Path], settings: dict[str, str], packages: list[str]
+) -> None:
+    DeltaJars({}, [], tmp_path).remember(setting(*jars))
+    other = DeltaJars(settings, packages, tmp_path)
+    assert other.setting() is None
+    other.remember(setting(jars[0]))
+    assert DeltaJars({}, [], tmp_path).setting() == f"{jars[0]},{jars[1]}"
+
+
+def test_a_start_without_jars_of_delta_leaves_no_list(tmp_path: Path) -> None:
+    DeltaJars({}, [], tmp_path / "cache").remember("")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_or_read_is_no_error(tmp_path: Path, jars: list[Path]) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    DeltaJars({}, [], blocked).remember(setting(*jars))
+    assert DeltaJars({}, [], blocked).setting() is None
+
+
+def test_the_list_is_in_the_users_cache(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    DeltaJars({}, []).remember(setting(*jars))
+    assert [path.parent.name for path in (tmp_path / "cache").rglob("*.jars")] == ["spark-jobs"]

@@ -1,0 +1,83 @@
+"""How far a stage has read its channels, and what is left in them."""
+
+import json
+
+import pytest
+
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, NoBound
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound
+from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.staged.private_log import Staged
+from tests.support.memory_files import MemoryFiles
+from tests.support.private_logs import begun, staged
+
+CONSUMER, PRODUCER = StageName("consumer"), StageName("producer")
+FILE_ROWS, FILE_BYTES = 2, 9
+
+
+class Channel:
+    """A producer with four batches of one, two, no and three files, and a consumer that also reads something else."""
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles()
+        self.log = begun(self.files)
+        for batch, names in enumerate((["a"], ["b", "c"], [], ["d", "e", "f"])):
+            self.log.append(staged(batch, *names))
+        self.spark_log = SparkLog(self.files, "consumer")
+        self.bounds = (NoBound(), ChannelBound(PRODUCER, self.log, NO_BATCH))
+        self.consumption = Consumption(self.spark_log, self.bounds)
+
+    def consume(self, batch: int, version: int | None, index: int = -1) -> None:
+        line = NO_OFFSET if version is None else json.dumps({"reservoirVersion": version, "index": index})
+        header = json.dumps({"batchWatermarkMs": 0})
+        self.files.create(f"consumer/offsets/{batch}", "\n".join(["v1", header, '{"else": 1}', line]).encode())
+        self.files.create(f"consumer/commits/{batch}", b"v2\n{}")
+
+
+@pytest.fixture
+def channel() -> Channel:
+    return Channel()
+
+
+def amount(files: int) -> Staged:
+    return Staged(files * FILE_ROWS, files * FILE_BYTES)
+
+
+def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:
+    assert channel.consumption.lag() == {1: amount(6)}
+    assert channel.consumption.in_flight_bytes() == 6 * FILE_BYTES
+    assert not channel.consumption.has_consumed_all()
+
+
+def test_a_batch_that_has_read_nothing_of_the_channel_leaves_everything(channel: Channel) -> None:
+    channel.consume(0, None)
+    assert channel.consumption.lag() == {1: amount(6)}
+    assert channel.consumption.consumed_by(BatchId(0)) == {}
+
+
+def test_what_was_read_is_not_left(channel: Channel) -> None:
+    channel.consume(0, 2)
+    assert channel.consumption.lag() == {1: amount(5)}
+    channel.consume(1, 5)
+    assert channel.consumption.lag() == {1: amount(0)}
+    assert channel.consumption.has_consumed_all()
+
+
+def test_a_version_that_was_read_in_part_counts_whole(channel: Channel) -> None:
+    channel.consume(0, 2, index=0)
+    assert channel.consumption.lag() == {1: amount(5)}
+    assert channel.consumption.consumed_by(BatchId(0)) == {PRODUCER: 1}
+
+
+@pytest.mark.parametrize(("produced", "files"), [(0, 0), (1, 2), (2, 2), (3, 5)])
+def test_in_flight_at_a_cut_is_what_lies_between_the_two_stages(channel: Channel, produced: int, files: int) -> None:
+    channel.consume(0, 2)
+    channel.consume(1, 5)
+    cut = {CONSUMER: BatchId(0), PRODUCER: BatchId(produced)}
+    assert channel.consumption.in_flight(CONSUMER, cut) == amount(files)
+
+
+def test_in_flight_before_the_first_batch_is_all_that_was_produced(channel: Channel) -> None:
+    assert channel.consumption.in_flight(CONSUMER, {CONSUMER: NO_BATCH, PRODUCER: BatchId(1)}) == amount(3)

@@ -1,0 +1,253 @@
+"""A stage's private Delta log, read back by itself and by delta-rs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, UnsupportedTableError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
+from spark_jobs.runtime.staged.private_log import LogIdentity, PrivateLog, StagedBatch
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
+from tests.support.systems import FaultSystem, quick
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PrivateLog:
+    return begun(quick(tmp_path))
+
+
+def test_a_batch_reads_back_as_it_was_staged(log: PrivateLog) -> None:
+    log.append(staged(0, "a%20b.parquet", "c.parquet"))
+    assert log.read(BatchId(0)) == staged(0, "a%20b.parquet", "c.parquet")
+
+
+def test_a_batch_that_is_not_staged_has_no_version(log: PrivateLog) -> None:
+    assert log.read(BatchId(0)) is None
+
+
+def test_the_first_result_of_a_batch_stands(log: PrivateLog) -> None:
+    log.append(staged(0, "first.parquet"))
+    with pytest.raises(AlreadyExistsError):
+        log.append(staged(0, "second.parquet"))
+    assert log.read(BatchId(0)) == staged(0, "first.parquet")
+
+
+def test_a_batch_without_rows_has_an_empty_version(log: PrivateLog) -> None:
+    log.append(staged(0))
+    assert log.latest() == 1
+    assert log.read(BatchId(0)) == staged(0)
+
+
+def test_batch_ids_that_never_reached_the_sink_get_empty_versions(log: PrivateLog) -> None:
+    log.append(staged(0, "a.parquet"))
+    log.append(staged(3, "b.parquet"))
+    assert [batch.adds == () for batch in log.between(BatchId(-1), BatchId(3))] == [False, True, True, False]
+    assert log.latest() == 4
+
+
+def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> None:
+    before = (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes()
+    log.begin(METADATA | {"schemaString": "{}"}, PROTOCOL, FACTS)
+    assert (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes() == before
+
+
+def test_a_log_that_knows_no_table_yet_takes_the_one_that_it_is_begun_for(tmp_path: Path) -> None:
+    """It is a savepoint's, which was taken with another table."""
+    log = PrivateLog(quick(tmp_path), "log", TABLE)
+    log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, {}), [staged(3), staged(4, "4.parquet")])
+    named = METADATA | {"configuration": {"delta.columnMapping.mode": "name"}}
+    assert log.begin(named, PROTOCOL, FACTS)
+    found = log.identity()
+    assert (found.facts, found.metadata["configuration"]) == (FACTS, named["configuration"])
+    assert (log.table_id, log.latest(), DeltaTable(str(tmp_path / "log")).version()) == ("as consumers call it", 5, 5)
+    assert not log.begin(named, PROTOCOL, FACTS)
+    with pytest.raises(UnsupportedTableError, match="its id"):
+        log.begin(named, PROTOCOL, FACTS | {"table_id": "another"})
+
+
+def test_a_log_is_not_gone_on_with_for_a_table_that_was_changed(log: PrivateLog) -> None:
+    with pytest.raises(UnsupportedTableError, match="staged: its columns or constraints") as caught:
+        log.begin(METADATA, PROTOCOL, FACTS | {"schema_sha256": "other"})
+    assert caught.value.evidence["expected"] == FACTS
+
+
+def test_delta_reads_it_as_a_table_whose_files_lie_elsewhere(tmp_path: Path, log: PrivateLog) -> None:
+    log.append(staged(0, "a.parquet"))
+    log.append(staged(1))
+    table = DeltaTable(str(tmp_path / "log"))
+    assert [str(table.version()), str(table.metadata().id)] == ["2", log.table_id]
+    assert table.get_add_actions().column("path").to_pylist() == [f"{TABLE}/a.parquet"]
+
+
+def test_two_logs_have_two_ids(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    assert PrivateLog(files, "one", TABLE).table_id != PrivateLog(files, "two", TABLE).table_id
+
+
+def test_a_writer_lists_its_log_once(tmp_path: Path) -> None:
+    system = FaultSystem()
+    log = begun(LocalFiles(tmp_path, system))
+    looked = [entry for entry in system.trace if entry.startswith("listdir")]
+    for batch in range(5):
+        log.append(staged(batch))
+        log.read(BatchId(batch))
+    listed = [entry for entry in system.trace if entry.startswith("listdir")]
+    assert len(listed) - len(looked) == 5 + 1, (
+        "each create looks for what crashes have left, and the segments are looked for once"
+    )
+
+
+def test_after_a_failed_append_the_log_is_listed_again(tmp_path: Path) -> None:
+    log, other = begun(quick(tmp_path)), begun(quick(tmp_path))
+    other.append(staged(0, "other.parquet"))
+    with pytest.raises(AlreadyExistsError):
+        log.append(staged(0, "a.parquet"))
+    assert log.latest() == 1
+
+
+def filled(tmp_path: Path, batches: int) -> PrivateLog:
+    log = begun(quick(tmp_path))
+    for batch in range(batches):
+        log.append(staged(batch, f"{batch}.parquet"))
+    return log
+
+
+def everything(log: PrivateLog, after: int = -1) -> list[StagedBatch]:
+    return list(log.between(BatchId(after), BatchId(log.latest() - 1)))
+
+
+def test_a_folded_log_reads_as_before(tmp_path: Path) -> None:
+    log = filled(tmp_path, 9)
+    before = everything(log)
+    log.fold(BatchId(2))
+    log.fold(BatchId(5))
+    for reader in (log, begun(quick(tmp_path))):
+        assert everything(reader) == before
+        assert [reader.read(BatchId(batch)) for batch in range(9)] == before
+        assert list(reader.between(BatchId(1), BatchId(6))) == before[2:7]
+        assert reader.facts() == FACTS
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_log_that_is_folded_while_it_is_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """The reader looks at the segments; a stage, which runs on, folds them just afterwards."""
+    log = begun(quick(tmp_path))
+    for batch in range(9):
+        log.append(staged(batch, f"{batch}.parquet"))
+    look, left = LogSegments.all, [looks]
+
+    def all_and_then_folded(segments: LogSegments) -> list[Segment]:
+        found = look(segments)
+        left[0] -= 1
+        if left[0] == 0:
+            log.fold(BatchId(5))
+        return found
+
+    monkeypatch.setattr(LogSegments, "all", all_and_then_folded)
+    assert [each.batch for each in log.between(BatchId(1), BatchId(8))] == list(range(2, 9))
+
+
+def test_a_fold_keeps_the_versions_that_somebody_may_have_listed_until_the_next(tmp_path: Path) -> None:
+    log = filled(tmp_path, 6)
+    log.fold(BatchId(1))
+    assert versions(tmp_path) == ["0000.json", "0001.json", "0002.checkpoint.parquet", *(f"{n:04}.json" for n in range(2, 7))]
+    log.fold(BatchId(3))
+    assert versions(tmp_path) == [
+        "0000.json",
+        "0002.checkpoint.parquet",
+        "0003.json",
+        "0004.checkpoint.parquet",
+        "0004.json",
+        "0005.json",
+        "0006.json",
+    ]
+    log.fold(BatchId(4))
+    assert versions(tmp_path) == ["0000.json", "0004.checkpoint.parquet", "0005.checkpoint.parquet", "0005.json", "0006.json"]
+
+
+def test_the_newest_batch_is_never_folded(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3)
+    log.fold(BatchId(99))
+    assert log.folded() == 1
+    assert "0003.json" in versions(tmp_path)
+
+
+def test_a_log_with_one_batch_or_none_is_not_folded(tmp_path: Path) -> None:
+    log = filled(tmp_path, 1)
+    log.fold(BatchId(0))
+    assert versions(tmp_path) == ["0000.json", "0001.json"]
+
+
+def test_delta_begins_a_folded_log_at_its_checkpoint_with_the_tables_own_schema(tmp_path: Path) -> None:
+    log = filled(tmp_path, 6)
+    log.fold(BatchId(2))
+    log.fold(BatchId(3))
+    table = DeltaTable(str(tmp_path / "log"))
+    assert [str(table.version()), str(table.metadata().id)] == ["6", log.table_id]
+    assert sorted(table.get_add_actions().column("path").to_pylist()) == [f"{TABLE}/4.parquet", f"{TABLE}/5.parquet"]
+    assert [field.name for field in table.schema().fields] == ["id"]
+
+
+def test_segments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.runtime.staged.private_log.SEGMENT_BATCHES_MAX", 3)
+    log = filled(tmp_path, 9)
+    log.fold(BatchId(7))
+    assert sorted(path.name for path in (tmp_path / "log/segments").iterdir()) == ["0-2.jsonl", "3-5.jsonl", "6-7.jsonl"]
+    assert [batch.batch for batch in everything(log)] == list(range(9))
+
+
+def test_what_is_forgotten_is_told_first_and_asking_for_it_is_an_error(tmp_path: Path) -> None:
+    log = filled(tmp_path, 9)
+    for last in (1, 3, 6):
+        log.fold(BatchId(last))
+    told: list[StagedBatch] = []
+    log.forget(BatchId(4), told.append)
+    assert [batch.batch for batch in told] == [0, 1, 2, 3]
+    assert log.oldest() == 4
+    assert [batch.batch for batch in everything(log, after=3)] == [4, 5, 6, 7, 8]
+    with pytest.raises(CorruptDocumentError, match="forgotten the batches before 4, and batch 3"):
+        log.between(BatchId(2), BatchId(8))
+    with pytest.raises(CorruptDocumentError):
+        log.read(BatchId(0))
+
+
+def test_the_newest_segment_is_never_forgotten(tmp_path: Path) -> None:
+    log = filled(tmp_path, 9)
+    log.fold(BatchId(6))
+    log.forget(BatchId(6), lambda batch: pytest.fail("told"))
+    assert begun(quick(tmp_path)).folded() == 6
+
+
+def test_a_batch_that_is_told_and_not_deleted_is_told_again() -> None:
+    log = begun(MemoryFiles())
+    for batch in range(6):
+        log.append(staged(batch))
+    log.fold(BatchId(1))
+    log.fold(BatchId(3))
+
+    def dies(batch: StagedBatch) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log.forget(BatchId(5), dies)
+    told: list[StagedBatch] = []
+    log.forget(BatchId(5), told.append)
+    assert [batch.batch for batch in told] == [0, 1]
+
+
+def test_columns_that_a_folded_log_gains_are_seen_by_those_who_begin_at_its_checkpoint(tmp_path: Path) -> None:
+    log = filled(tmp_path, 6)
+    log.fold(BatchId(1))
+    log.fold(BatchId(3))
+    fields: list[dict[str, object]] = [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "more")
+    ]
+    wider = METADATA | {"schemaString": json.dumps({"type": "struct", "fields": fields})}
+    assert log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
+    assert [field.name for field in DeltaTable(str(tmp_path / "log")).schema().fields] == ["id", "more"]
+    assert not log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)

@@ -1,0 +1,87 @@
+"""What a stage's failure comes to: a restart after a while, or the end of the attempt."""
+
+import random
+import threading
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from spark_jobs.protocol.errors import FencedError, RejectedError, RestartsExhaustedError, StorageError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.restarts import Restarts
+from spark_jobs.runtime.stages import restarting
+from spark_jobs.runtime.stages.restarting import StageRestarts
+from spark_jobs.runtime.stages.stage import StageRun
+
+STAGE = StageName("hourly")
+
+
+class Failing:
+    """A stage that fails, with so many restarts allowed."""
+
+    def __init__(self, attempts: int) -> None:
+        self.stopping = threading.Event()
+        settings = FixedDelay(attempts=attempts, delay_ms=0)
+        self.restarts = Restarts(settings, lambda: 0.0, random.Random(0))
+        self._again = StageRestarts(self.restarts, self.stopping)
+        self.told: list[tuple[StageName, Exception]] = []
+        stage = SimpleNamespace(
+            stage=SimpleNamespace(name=STAGE),
+            frame=SimpleNamespace(sparkSession=None),
+            heartbeat=SimpleNamespace(restarting=lambda name, error: self.told.append((name, error))),
+        )
+        self._stage = cast(StageRun, stage)
+
+    def fails(self, error: Exception) -> None:
+        self._again.wait(self._stage, error)
+
+
+@pytest.fixture
+def spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarting, "application_has_ended", lambda spark: False)
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_failure_that_may_heal_is_told_and_the_stage_starts_again() -> None:
+    failing, error = Failing(attempts=1000), StorageError("The disk is away.")
+    failing.fails(error)
+    assert failing.told == [(STAGE, error)]
+    assert failing.restarts.history.restarts == 1
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize("error", [RejectedError("Its rows do not fit."), FencedError("Another attempt is live.")])
+def test_a_failure_that_cannot_heal_ends_the_attempt_at_once_however_many_restarts_are_left(error: Exception) -> None:
+    failing = Failing(attempts=1000)
+    with pytest.raises(type(error)) as raised:
+        failing.fails(error)
+    assert raised.value is error
+    assert (failing.told, failing.restarts.history.restarts) == ([], 0)
+
+
+def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarting, "application_has_ended", lambda spark: True)
+    failing, error = Failing(attempts=1000), StorageError("The disk is away.")
+    with pytest.raises(StorageError) as raised:
+        failing.fails(error)
+    assert raised.value is error
+    assert (failing.told, failing.restarts.history.restarts) == ([], 0)
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
+    failing = Failing(attempts=1)
+    failing.fails(StorageError("The disk is away."))
+    failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # that restart is over
+    with pytest.raises(RestartsExhaustedError, match="fixed-delay allows 1 restart. The last failure was ValueError: seven"):
+        failing.fails(ValueError("seven"))
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_what_ends_while_no_stage_is_to_go_on_is_no_failure() -> None:
+    failing = Failing(attempts=0)
+    failing.stopping.set()
+    failing.fails(RejectedError("Its rows do not fit."))
+    assert failing.told == []

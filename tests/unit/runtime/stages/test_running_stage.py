@@ -1,0 +1,169 @@
+"""A stage as the cut rule sees it, when it is at rest and when it is failing; and when a bounded one begins."""
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from spark_jobs.protocol.errors import InterruptedRunError, StorageError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.restarting import StageRestarts
+from spark_jobs.runtime.stages.running_stage import EndingStage, StageInCut
+from spark_jobs.runtime.stages.stage import StageRun
+from tests.support.memory_files import MemoryFiles
+from tests.support.private_logs import begun, staged
+from tests.unit.runtime.staged.test_consumption import Channel
+
+FAILURE = InterruptedRunError("A row cannot be read.")
+ALL_READ, NOTHING_READ = 5, None
+SOON_S = 5.0
+
+
+class Stage:
+    """A stage behind a channel, whose first batch is committed."""
+
+    def __init__(self, read: int | None) -> None:
+        self._channel, self._log = Channel(), begun(MemoryFiles())
+        self._channel.consume(0, read)
+        self._log.append(staged(0))
+        self.gate = Gate()
+        run = SimpleNamespace(
+            stage=SimpleNamespace(name=StageName("consumer")),
+            spark_log=self._channel.spark_log,
+            bounds=self._channel.bounds,
+            log=self._log,
+            gate=self.gate,
+        )
+        self.in_cut = StageInCut(cast(StageRun, run))
+
+    def plans(self) -> None:
+        entry = "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), '{"else": 1}', "-"]).encode()
+        self._channel.files.create("consumer/offsets/1", entry)
+
+    def stages(self) -> None:
+        self._log.append(staged(1))
+
+    def commits(self) -> None:
+        self._channel.files.create("consumer/commits/1", b"v2\n{}")
+
+    def fails(self) -> None:
+        again = SimpleNamespace(wait=lambda run, error: None)
+        self.in_cut.wait_for_restart(cast(StageRestarts, again), FAILURE)
+
+
+def test_a_stage_that_has_failed_is_failing_until_its_next_batch_is_committed() -> None:
+    stage = Stage(NOTHING_READ)
+    stage.plans()
+    assert stage.in_cut.failing_with() is None, "a batch that takes long is no failure"
+    stage.fails()
+    assert stage.in_cut.failing_with() is FAILURE
+    stage.stages()
+    assert stage.in_cut.failing_with() is FAILURE
+    stage.commits()
+    assert stage.in_cut.failing_with() is None
+
+
+def test_a_stage_that_has_failed_with_nothing_left_to_read_is_at_rest_once_it_is_held() -> None:
+    """Its batch was planned and has staged nothing: it waits at the gate, whenever it comes again."""
+    stage = Stage(ALL_READ)
+    stage.plans()
+    stage.fails()
+    assert stage.in_cut.failing_with() is None
+    assert not stage.in_cut.is_at_rest()
+    stage.in_cut.hold()
+    assert stage.in_cut.is_at_rest()
+    stage.in_cut.release()
+    with stage.gate.batch():
+        stage.in_cut.hold()
+        assert not stage.in_cut.is_at_rest()
+
+
+def test_a_batch_that_is_staged_and_not_committed_keeps_a_stage_from_being_at_rest_whether_it_has_failed_or_not() -> None:
+    stage = Stage(ALL_READ)
+    stage.plans()
+    stage.stages()
+    stage.in_cut.hold()
+    assert not stage.in_cut.is_at_rest()
+    assert stage.in_cut.failing_with() is None
+    stage.fails()
+    assert stage.in_cut.failing_with() is FAILURE
+    stage.commits()
+    assert stage.in_cut.is_at_rest()
+
+
+def test_a_stage_that_fails_while_its_log_cannot_be_read_starts_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise StorageError("The disk is away.")
+
+    stage = Stage(NOTHING_READ)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.in_cut, "committed", away)
+        stage.fails()
+    assert stage.in_cut.failing_with() is None
+
+
+class Ending:
+    """Stages whose inputs all end; those in ``failing`` never come to their end, but wait for a restart."""
+
+    def __init__(self, *failing: str, restarts: bool = True) -> None:
+        self._failing, self._restarts = failing, restarts
+        self.stopping = threading.Event()
+        self.begun: list[str] = []
+        self.stages: list[EndingStage] = []
+
+    def stage(self, name: str, *producers: EndingStage) -> EndingStage:
+        run = SimpleNamespace(
+            stage=SimpleNamespace(name=StageName(name)),
+            output=SimpleNamespace(ended=threading.Event()),
+            upstream=[producer.run.output for producer in producers],
+            spark_log=SparkLog(MemoryFiles(), "stage"),
+            gate=Gate(),
+        )
+        again = SimpleNamespace(wait=self._wait)
+        self.stages.append(EndingStage(cast(StageRun, run), self._to_its_end, cast(StageRestarts, again), self.stopping))
+        return self.stages[-1]
+
+    def _to_its_end(self, run: StageRun) -> None:
+        self.begun.append(run.stage.name)
+        if run.stage.name in self._failing:
+            raise FAILURE
+        run.output.ended.set()
+
+    def _wait(self, run: StageRun, error: Exception) -> None:
+        if not self._restarts:
+            raise error
+        self.stopping.wait()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        for stage in self.stages:
+            stage.stop()
+
+
+def test_a_bounded_stage_waits_for_those_that_it_reads_and_for_no_others() -> None:
+    ending = Ending("poisoned")
+    poisoned, history = ending.stage("poisoned"), ending.stage("history")
+    behind_both, behind = ending.stage("behind both", poisoned, history), ending.stage("behind", history)
+    for stage in reversed(ending.stages):
+        stage.start()
+    assert behind.run.output.ended.wait(SOON_S)
+    ending.stop()
+    assert sorted(ending.begun) == ["behind", "history", "poisoned"]
+    assert ending.begun.index("history") < ending.begun.index("behind")
+    assert not behind_both.run.output.ended.is_set()
+    assert [stage.failure for stage in ending.stages] == [None] * 4
+
+
+def test_a_bounded_stage_that_gives_up_says_why_and_the_others_go_on() -> None:
+    ending = Ending("poisoned", restarts=False)
+    poisoned, history = ending.stage("poisoned"), ending.stage("history")
+    poisoned.start()
+    poisoned.stop()
+    history.start()
+    assert history.run.output.ended.wait(SOON_S)
+    ending.stop()
+    assert (poisoned.failure, history.failure) == (FAILURE, None)

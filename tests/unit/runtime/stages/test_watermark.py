@@ -1,0 +1,37 @@
+"""Where a stage's watermark goes at the end of a round."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, held_delay_ms, held_position, release_watermark_ms
+
+A, B = InputName("a"), InputName("b")
+OLDEST_MS, NEWEST_MS = -62_135_596_800_000, END_OF_TIME_MS
+
+
+@given(st.integers(OLDEST_MS, NEWEST_MS), st.integers(OLDEST_MS, NEWEST_MS), st.integers(0, 63))
+def test_a_held_delay_makes_no_row_late_whatever_the_order(newest_ms: int, row_ms: int, position: int) -> None:
+    assert row_ms > newest_ms - held_delay_ms(position)
+
+
+@given(st.integers(0, 63))
+def test_a_held_delay_tells_whose_it_is(position: int) -> None:
+    assert held_position(held_delay_ms(position)) == position
+
+
+@given(st.integers(0, 36_500 * 86_400_000))
+def test_a_declared_delay_holds_nothing(delay_ms: int) -> None:
+    assert held_position(delay_ms) is None
+
+
+def test_the_slowest_input_decides_where_the_watermark_goes() -> None:
+    assert release_watermark_ms({A: 10_000, B: 50_000}, {A: 1_000, B: 45_000}) == 5_000
+
+
+def test_nothing_is_released_before_every_input_has_had_a_row() -> None:
+    assert release_watermark_ms({A: 10_000}, {A: 0, B: 0}) is None
+
+
+def test_a_stage_without_event_time_releases_nothing() -> None:
+    assert release_watermark_ms({A: 10_000}, {}) is None

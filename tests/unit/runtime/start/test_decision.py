@@ -1,0 +1,340 @@
+"""What a start request comes to, from the documents of a home alone."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    CheckpointKind,
+    Manifest,
+    OnEnd,
+    OnRewind,
+    Publish,
+    RoundDocument,
+    StartRequest,
+    WorkDirectory,
+)
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    PipelineName,
+    PipelineUuid,
+    RequestId,
+    RoundNumber,
+    RunId,
+    SinkName,
+    WorkDirectoryId,
+    start_request_id,
+)
+from spark_jobs.runtime.start.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide, final_manifests
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
+PARAMETERS = {"flights": "/data"}
+SINK = SinkName("hourly")
+
+
+def request(run: str, attempt: int = 9, **given: Any) -> StartRequest:
+    number = AttemptNumber(attempt)
+    return StartRequest(request=start_request_id(number), attempt=number, run=RunId(run), requested_at=NOW, **given)
+
+
+def attempt(number: int, run: str, round_number: int, incarnation: str = "one", **given: Any) -> AttemptDocument:
+    return AttemptDocument(
+        attempt=AttemptNumber(number),
+        request=RequestId(f"start-{number}"),
+        run=RunId(run),
+        round=RoundNumber(round_number),
+        incarnation=IncarnationId(incarnation),
+        restored_from=None,
+        work_directory=WorkDirectory(id=WorkDirectoryId(incarnation), path=f"work/{incarnation}", host="h"),
+        host="h",
+        process=1,
+        started_at=NOW,
+        versions={},
+        **given,
+    )
+
+
+def round_document(number: int, run: str, incarnation: str = "one", **given: Any) -> RoundDocument:
+    fields = {"on_end": OnEnd.SUSPEND, "publish": None, "parameters": PARAMETERS, "graph": GRAPH} | given
+    return RoundDocument(
+        round=RoundNumber(number), run=RunId(run), incarnation=IncarnationId(incarnation), begun_at=NOW, **fields
+    )
+
+
+def manifest(number: int, round_number: int, *, drained: bool = False, incarnation: str = "one") -> Manifest:
+    return Manifest(
+        checkpoint=CheckpointId(number),
+        parent=None,
+        checkpoint_kind=CheckpointKind.FINAL,
+        on_end=OnEnd.DRAIN if drained else OnEnd.SUSPEND,
+        pipeline=PipelineUuid("p"),
+        pipeline_name=PipelineName("flights"),
+        incarnation=IncarnationId(incarnation),
+        round=RoundNumber(round_number),
+        run=RunId("r"),
+        attempt=AttemptNumber(1),
+        work_directory=WorkDirectoryId("w"),
+        request=None,
+        began_at=NOW,
+        completed_at=NOW,
+        graph=GRAPH,
+        parameters=PARAMETERS,
+        settings={},
+        inputs={},
+        stages={},
+        sinks={},
+        drained=drained,
+    )
+
+
+def facts(
+    attempts: list[AttemptDocument],
+    latest: RoundDocument | None,
+    *manifests: Manifest,
+    published: int | None = None,
+    begun_by: StartRequest | None = None,
+    staging: bool = True,
+) -> HomeFacts:
+    public = {SINK: CheckpointId(published)} if published else {}
+    return HomeFacts(attempts, latest, final_manifests(manifests), lambda: public, staging=staging, begun_by=begun_by)
+
+
+def test_the_first_start_begins_the_first_incarnation() -> None:
+    assert decide(request("a"), facts([], None), PARAMETERS, GRAPH) == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+
+
+def test_an_interrupted_round_is_continued_by_the_same_run() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("a"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_an_interrupted_round_is_continued_by_another_run() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("b"), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH) == Continue(latest)
+
+
+WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"flights": "/mistyped"}, GRAPH, {}),
+    (PARAMETERS, {"stages": {"hourly": {"inputs": {}}}}, {}),
+    (PARAMETERS, GRAPH, {"on_end": OnEnd.DRAIN}),
+]
+
+
+@pytest.mark.parametrize(("parameters", "graph", "options"), WORDS)
+def test_a_first_round_that_planned_no_batch_gives_way_to_one_in_other_words(
+    parameters: dict[str, Any], graph: dict[str, Any], options: dict[str, Any]
+) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), staging=False)
+    found = decide(request("b", **options), home, parameters, graph)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+
+
+def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> None:
+    second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(7)})
+    home = facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(7, 1), staging=False)
+    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(3), CheckpointId(7))
+    with pytest.raises(RejectedError, match="differ"):
+        decide(request("b"), home, PARAMETERS, {"stages": {}})
+
+
+def test_a_round_that_planned_no_batch_keeps_its_pins_if_it_is_begun_again_in_the_same_words() -> None:
+    latest = round_document(1, "a")
+    assert decide(request("a"), facts([attempt(1, "a", 1)], latest, staging=False), PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_both_runs_of_a_continued_round_are_given_its_answer() -> None:
+    final = manifest(1, 1)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 1)], round_document(1, "a"), final)
+    assert [decide(request(run), home, PARAMETERS, GRAPH) for run in "ab"] == [Answer(final), Answer(final)]
+
+
+def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    with pytest.raises(RejectedError, match=r"run a with other parameters \(flights\)"):
+        decide(request("b"), home, {"flights": "/other"}, GRAPH)
+
+
+@pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
+def test_an_interrupted_round_ends_as_it_was_begun(name: str, value: str) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    with pytest.raises(RejectedError, match=f"cannot go on with {name}={value}"):
+        decide(request("b", **{name: cast(Any, value)}), home, PARAMETERS, GRAPH)
+
+
+def test_an_interrupted_round_goes_on_if_its_ending_is_named_again() -> None:
+    latest = round_document(1, "a")
+    found = decide(request("b", on_end=OnEnd.SUSPEND), facts([attempt(1, "a", 1)], latest), PARAMETERS, GRAPH)
+    assert found == Continue(latest)
+
+
+def test_a_new_run_after_a_suspended_round_begins_the_next() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))
+    assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(2), CheckpointId(7))
+
+
+def test_a_repeated_run_is_given_its_own_round_for_ever() -> None:
+    first, second = manifest(1, 1), manifest(2, 2)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2)], round_document(2, "b"), first, second)
+    assert decide(request("a"), home, {"flights": "/other"}, {}) == Answer(first)
+
+
+def test_a_drained_pipeline_has_nothing_left_to_do() -> None:
+    final = manifest(1, 1, drained=True)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
+    assert decide(request("b"), home, PARAMETERS, GRAPH) == Answer(final)
+    assert decide(request("b"), home, PARAMETERS | {"newer": 1}, GRAPH) == Answer(final)
+
+
+def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_ask_for() -> None:
+    final = manifest(1, 1, drained=True)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)
+    with pytest.raises(RejectedError, match=r"is finished: run r has drained it with other parameters \(flights\)") as caught:
+        decide(request("b"), home, {"flights": "/other"}, GRAPH)
+    assert (caught.value.evidence["expected"], caught.value.evidence["found"]) == (PARAMETERS, {"flights": "/other"})
+    assert decide(request("a"), home, {"flights": "/other"}, GRAPH) == Answer(final), "its own run is answered as before"
+
+
+@pytest.mark.parametrize("final", [[], [manifest(1, 1)]])
+def test_a_changed_graph_does_not_continue_earlier_state(final: list[Manifest]) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), *final)
+    with pytest.raises(RejectedError, match=r"stages\.daily, stages\.hourly differ"):
+        decide(request("b"), home, PARAMETERS, {"stages": {"daily": {}}})
+
+
+def test_a_fresh_start_begins_an_incarnation_that_follows_the_newest() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    assert decide(request("b", fresh=True), home, {}, {}) == BeginIncarnation(
+        RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE
+    )
+
+
+def test_a_fresh_start_behind_something_published_is_refused() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
+    with pytest.raises(RejectedError, match="hourly up to checkpoint 1"):
+        decide(request("b", fresh=True), home, PARAMETERS, GRAPH)
+
+
+@pytest.mark.parametrize("on_rewind", [OnRewind.KEEP, OnRewind.REPLACE])
+def test_a_fresh_start_that_says_what_becomes_of_published_rows_is_not(on_rewind: OnRewind) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
+    found = decide(request("b", fresh=True, on_rewind=on_rewind), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), on_rewind)
+
+
+def test_a_fresh_start_that_is_repeated_goes_on_with_its_own_incarnation() -> None:
+    latest, begun_by = round_document(2, "b", "two"), request("b", 2, fresh=True)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], latest, manifest(1, 1), begun_by=begun_by)
+    assert decide(request("b", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_a_fresh_start_that_is_repeated_in_an_empty_home_goes_on_as_well() -> None:
+    latest, begun_by = round_document(1, "a"), request("a", 1, fresh=True)
+    home = facts([attempt(1, "a", 1)], latest, begun_by=begun_by)
+    assert decide(request("a", fresh=True), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_a_run_that_did_not_start_fresh_may_do_so_when_it_is_repeated() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), begun_by=request("a", 1))
+    found = decide(request("a", fresh=True), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+
+
+def test_a_fresh_start_that_is_repeated_in_other_words_begins_another_incarnation() -> None:
+    named = [attempt(1, "a", 1), attempt(2, "b", 2, "two")]
+    home = facts(named, round_document(1, "a"), manifest(1, 1), published=1, begun_by=request("b", 2, fresh=True))
+    found = decide(request("b", fresh=True, on_rewind=OnRewind.KEEP), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(3), IncarnationId("two"), OnRewind.KEEP)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_an_incarnation_that_was_named_and_not_begun_is_begun(fresh: bool) -> None:
+    named = attempt(2, "b", 2, "two", follows=IncarnationId("one"), on_rewind=OnRewind.KEEP)
+    begun_by = request("b", 2, fresh=True, on_rewind=OnRewind.KEEP)
+    home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1, begun_by=begun_by)
+    asked = request("b", fresh=True, on_rewind=OnRewind.KEEP) if fresh else request("c")
+    assert decide(asked, home, PARAMETERS, GRAPH) == Begin(RoundNumber(2), None)
+
+
+OLD = {InputName("departures"): "file:///old"}
+OTHER = {InputName("departures"): "file:///other"}
+ADOPTED = {
+    InputName("departures"): AdoptedOffsets(checkpoint="file:///old", query="q", batch=BatchId(7), offset='{"logOffset": 7}')
+}
+
+
+def test_an_empty_home_and_a_fresh_start_adopt_offsets() -> None:
+    first = decide(request("a", adopt_offsets=OLD), facts([], None), PARAMETERS, GRAPH)
+    assert first == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, OLD)
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
+    fresh = decide(request("b", fresh=True, adopt_offsets=OLD), home, PARAMETERS, GRAPH)
+    assert fresh == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
+
+
+@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+@pytest.mark.parametrize("staging", [True, False])
+def test_an_interrupted_round_that_adopted_goes_on_as_it_was_begun(again: dict[InputName, str], staging: bool) -> None:
+    latest = round_document(1, "a", adopted=ADOPTED)
+    home = facts([attempt(1, "a", 1)], latest, staging=staging)
+    assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Continue(latest)
+
+
+def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts_other_offsets() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), staging=False)
+    found = decide(request("a", adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OTHER)
+
+
+@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+def test_an_incarnation_that_was_named_and_not_begun_adopts_what_it_was_named_for(again: dict[InputName, str]) -> None:
+    home = facts([attempt(1, "a", 1)], None, begun_by=request("a", 1, adopt_offsets=OLD))
+    assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None, OLD)
+
+
+def test_a_fresh_start_that_is_repeated_with_other_offsets_begins_another_incarnation() -> None:
+    begun_by = request("b", 2, fresh=True, adopt_offsets=OLD)
+    home = facts([attempt(1, "a", 1), attempt(2, "b", 2, "two")], round_document(2, "b", "two"), begun_by=begun_by)
+    found = decide(request("b", fresh=True, adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(3), IncarnationId("two"), OnRewind.REFUSE, OTHER)
+
+
+def _begun() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a"))
+
+
+def _other_offsets() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED))
+
+
+def _suspended() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), manifest(1, 1))
+
+
+def _drained() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), manifest(1, 1, drained=True))
+
+
+def _begun_again() -> HomeFacts:
+    second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(1)})
+    return facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(1, 1), staging=False)
+
+
+@pytest.mark.parametrize("home", [_begun, _other_offsets, _suspended, _drained, _begun_again])
+def test_a_home_that_has_read_something_adopts_no_offsets(home: Callable[[], HomeFacts]) -> None:
+    with pytest.raises(RejectedError, match="only where nothing has been read yet"):
+        decide(request("c", adopt_offsets=OTHER), home(), PARAMETERS, GRAPH)
+
+
+def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
+    home = _suspended()
+    found = decide(request("a", adopt_offsets=OLD), home, PARAMETERS, GRAPH)
+    assert found == Answer(home.manifests[RoundNumber(1)])

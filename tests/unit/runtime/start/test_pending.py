@@ -1,0 +1,149 @@
+"""Rows that a savepoint holds staged: a start in another home publishes them, or leaves them behind and says so."""
+
+from pathlib import Path
+from shutil import rmtree
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher, RestoreFrom
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineName
+from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.pending import CLOSED
+from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
+from spark_jobs.publication.transactions import Publishers, Transaction
+from spark_jobs.runtime.start.rewind import kept_sinks, left_behind
+from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
+from spark_jobs.runtime.start.savepoint_start import SavepointStart
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.files import paths_below
+from tests.support.savepoint_site import SavepointSite
+from tests.support.savepoint_start import beginning, saved
+from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
+from tests.support.systems import quick
+from tests.unit.runtime.start.test_decision import request
+from tests.unit.runtime.start.test_rewind import OTHER
+
+EXTERNAL, ALL = Publish.EXTERNAL, [(number, "a") for number in range(1, 5)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SavepointSite:
+    """With a public checkpoint and one that is staged only."""
+    made = SavepointSite(tmp_path / "origin")
+    made.complete([(1, "a")])
+    publish(made.home)
+    made.complete([(2, "a"), (3, "a")], publish=EXTERNAL, known_published=CheckpointId(1))
+    return made
+
+
+@pytest.fixture
+def opened(site: SavepointSite) -> OpenedSavepoint:
+    """Of a third checkpoint, staged only."""
+    return saved(site, site.complete([(4, "a")], publish=EXTERNAL, known_published=CheckpointId(1)))
+
+
+class Start:
+    """A start from the savepoint in another home."""
+
+    def __init__(self, site: SavepointSite, opened: OpenedSavepoint, *, take: bool = True) -> None:
+        self.home, self.opened, self.table = quick(site.root / "other"), opened, site.table
+        self.asked = request("tuesday", restore=RestoreFrom(savepoint=opened.files.url, take_pending=take))
+
+    def goes_on(self, *, table: str | None = None, again: bool = False, publishers: Publishers = WITHOUT_SPARK) -> None:
+        start = self.checked(table=table, again=again)
+        start.close_origin(publishers)
+
+    def checked(self, *, table: str | None = None, again: bool = False, own: bool = False) -> SavepointStart:
+        home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else OTHER)
+        start = SavepointStart(self.home, home, self.opened, self.asked, named=not again)
+        start.check({HOURLY: TablePlace(path_of(table or self.table))})
+        return start
+
+
+def test_rows_of_a_home_that_is_gone_are_published_once_before_its_line_is_closed(
+    site: SavepointSite, opened: OpenedSavepoint
+) -> None:
+    for add in (
+        line["add"]
+        for k in map(CheckpointId, (2, 3))
+        for line in site.pipeline.store.read_actions(site.pipeline.store.manifest(k).sinks[HOURLY])
+    ):
+        (path_of(site.table) / add["path"]).unlink()
+    rmtree(site.root / "home")
+    before = sorted(paths_below(opened.files))
+    start = Start(site, opened)
+    with pytest.raises(RejectedError, match="3 rows up to checkpoint 3 are staged and not public") as refused:
+        Start(site, opened, take=False).checked()
+    assert "--take-pending" in refused.value.remedy
+    start.goes_on()
+    start.goes_on(again=True)
+    assert site.pipeline.rows(HOURLY) == ALL
+    assert open_table(site.table).transaction_version(opened.manifest.sinks[HOURLY].app) == CLOSED
+    assert sorted(paths_below(opened.files)) == before
+
+
+def test_rows_that_the_old_home_publishes_at_the_same_time_are_there_once(site: SavepointSite, opened: OpenedSavepoint) -> None:
+    start = Start(site, opened).checked()
+    publish(site.home)
+    start.close_origin(WITHOUT_SPARK)
+    assert site.pipeline.rows(HOURLY) == ALL
+
+
+def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSite, opened: OpenedSavepoint) -> None:
+    """In its own home they are published without it; those of an upsert are not staged in the table's directory."""
+    start = Start(site, opened)
+    with pytest.raises(RejectedError, match="staged and not public"):
+        start.checked(own=True)
+    cut = opened.manifest.sinks[HOURLY]
+    upsert = UpsertCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=site.table, tombstones=None)
+    opened.manifest.sinks[HOURLY] = cut.model_copy(update={"upsert": upsert})
+    with pytest.raises(RejectedError, match="staged and not public"):
+        start.checked()
+    opened.manifest.sinks[HOURLY] = cut
+    site.pipeline.close(HOURLY, cut.app, CheckpointId(1))
+    with pytest.raises(RejectedError, match="staged and not public"):
+        start.checked(again=True)
+
+
+def test_rows_that_stay_behind_are_counted_and_never_while_they_are_to_be_taken(
+    site: SavepointSite, opened: OpenedSavepoint
+) -> None:
+    elsewhere = (site.root / "elsewhere").as_uri()
+    kept = kept_sinks(opened, {HOURLY: TablePlace(path_of(elsewhere))})
+    assert left_behind(opened, kept) == {HOURLY: 3}
+    with pytest.raises(RejectedError, match="3 of sink hourly"):
+        Start(site, opened).checked(table=elsewhere)
+    Start(site, opened, take=False).goes_on(table=elsewhere)
+    publish(site.home, CheckpointId(2))
+    assert left_behind(opened, kept) == {HOURLY: 1}
+    rmtree(path_of(site.table))
+    assert left_behind(opened, kept) == {HOURLY: 3}
+
+
+def test_the_log_says_what_stays_behind(site: SavepointSite, opened: OpenedSavepoint, caplog: pytest.LogCaptureFixture) -> None:
+    start = Start(site, opened, take=False)
+    begins, nothing = beginning(start.home, site.root), cast(Graph, SimpleNamespace(stages={}))
+    checked = start.checked(table=(site.root / "elsewhere").as_uri())
+    checked.bring_in(begins.attempt, begins.round, nothing)
+    assert "sink hourly goes on without 3 rows of the savepoint" in caplog.text
+
+
+def test_publications_by_spark_take_turns_in_the_home_that_goes_on(site: SavepointSite) -> None:
+    class InPlaceOfSpark(Publishers):
+        def require(self, publisher: Publisher, what: str) -> None:
+            pass
+
+        def begin(self, publisher: Publisher, uri: str, app: AppId) -> Transaction:
+            return super().begin(Publisher.DELTA_RS, uri, app)
+
+    cut = {"publisher": Publisher.SPARK}
+    opened = saved(site, site.complete([(4, "a")], publish=EXTERNAL, known_published=CheckpointId(1), cut=cut))
+    start = Start(site, opened)
+    start.goes_on(publishers=InPlaceOfSpark())
+    assert site.pipeline.rows(HOURLY) == ALL
+    assert (opened.files.names("work"), start.home.names("work")) == ([], [f"publish-{HOURLY}.lock"])

@@ -1,0 +1,133 @@
+"""What a start request comes to that names a savepoint, or whose home has begun with one."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.documents import Manifest, OnRewind, RestoreFrom, StartRequest
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import IncarnationId, InputName, RoundNumber
+from spark_jobs.runtime.start.decision import (
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    HomeFacts,
+    decide,
+    named_savepoint,
+)
+from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, attempt, manifest, request, round_document
+
+RESTORE = RestoreFrom(savepoint="file:///savepoint")
+
+
+def facts(*attempts: Any, **given: Any) -> HomeFacts:
+    fields = {"latest_round": None, "manifests": {}, "published": dict} | given
+    return HomeFacts(attempts=attempts, **fields)
+
+
+def taken(**changes: Any) -> Manifest:
+    return manifest(7, 3, incarnation="other").model_copy(update=changes)
+
+
+def asked(**given: Any) -> StartRequest:
+    return request("tuesday", **({"restore": RESTORE} | given))
+
+
+def test_a_savepoint_begins_an_incarnation_in_an_empty_home() -> None:
+    assert decide(asked(), facts(savepoint=taken()), PARAMETERS, GRAPH) == BeginFromSavepoint(
+        RoundNumber(1), None, OnRewind.REFUSE
+    )
+
+
+def test_and_behind_whatever_else_was_there() -> None:
+    home = facts(attempt(1, "monday", 1), latest_round=round_document(1, "monday"), savepoint=taken(), staging=True)
+    decision = decide(asked(on_rewind=OnRewind.KEEP), home, {"flights": "/other"}, GRAPH)
+    assert decision == BeginFromSavepoint(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
+
+
+def test_one_of_other_stages_is_refused() -> None:
+    with pytest.raises(RejectedError, match="hourly cannot go on: it read nothing and reads departures"):
+        decide(asked(), facts(savepoint=taken(graph={"stages": {"hourly": {}}})), PARAMETERS, GRAPH)
+
+
+def test_but_their_tables_may_be_others() -> None:
+    def graph(where: dict[str, Any]) -> dict[str, Any]:
+        sink = {"name": "hourly", "mode": "append"} | where
+        return {"stages": {"hourly": {"inputs": {"departures": "departures"}, "sink": sink}, "copied": {"sink": None}}}
+
+    home = facts(savepoint=taken(graph=graph({"path": "/old"})))
+    for where in ({"path": "/new"}, {"table": "new.hourly"}):
+        assert isinstance(decide(asked(), home, PARAMETERS, graph(where)), BeginFromSavepoint)
+    with pytest.raises(RejectedError, match="hourly cannot go on: sink was"):
+        decide(asked(), home, PARAMETERS, graph({"path": "/old", "mode": "complete"}))
+
+
+def test_what_is_not_there_any_more_is_left_behind_only_if_somebody_says_so() -> None:
+    more = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
+    home = facts(savepoint=taken(graph=more))
+    with pytest.raises(RejectedError, match="not there any more: daily"):
+        decide(asked(), home, PARAMETERS, GRAPH)
+    allowed = RESTORE.model_copy(update={"allow_dropped": True})
+    assert isinstance(decide(asked(restore=allowed), home, PARAMETERS, GRAPH), BeginFromSavepoint)
+    assert isinstance(decide(asked(), facts(savepoint=taken(graph=GRAPH)), PARAMETERS, more), BeginFromSavepoint)
+
+
+def test_code_of_which_nothing_was_there_is_another_pipeline() -> None:
+    allowed = RESTORE.model_copy(update={"allow_dropped": True})
+    with pytest.raises(RejectedError, match="no stage of it is there any more"):
+        decide(asked(restore=allowed), facts(savepoint=taken(graph={"stages": {"other": {}}})), PARAMETERS, GRAPH)
+
+
+def test_one_that_was_taken_after_a_drain_is_refused_unless_that_is_allowed() -> None:
+    home = facts(savepoint=taken(drained=True))
+    with pytest.raises(RejectedError, match="taken after a drain"):
+        decide(asked(), home, PARAMETERS, GRAPH)
+    allowed = RESTORE.model_copy(update={"allow_drained": True})
+    assert isinstance(decide(asked(restore=allowed), home, PARAMETERS, GRAPH), BeginFromSavepoint)
+
+
+@pytest.mark.parametrize(
+    "given", [{"fresh": True}, {"on_rewind": OnRewind.REPLACE}, {"adopt_offsets": {InputName("departures"): "file:///old"}}]
+)
+def test_what_says_otherwise_where_to_begin_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(RejectedError, match="cannot have"):
+        decide(asked(**given), facts(savepoint=taken()), PARAMETERS, GRAPH)
+
+
+class TestAgain:
+    """A start that has begun with a savepoint was cut short, and somebody starts again."""
+
+    def test_the_same_run_goes_on_with_what_it_has_begun(self) -> None:
+        home = facts(attempt(1, "tuesday", 1), begun_by=asked())
+        assert named_savepoint(asked(), home) is None
+        assert decide(asked(), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None)
+
+    def test_and_another_run_does_too(self) -> None:
+        begun = round_document(1, "tuesday")
+        home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=begun)
+        assert decide(request("wednesday"), home, PARAMETERS, GRAPH) == Continue(begun, None)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            request("wednesday", restore=RESTORE),
+            asked(restore=RestoreFrom(savepoint="file:///another")),
+            asked(restore=RestoreFrom(savepoint="file:///savepoint", allow_drained=True)),
+            asked(on_rewind=OnRewind.KEEP),
+        ],
+    )
+    def test_other_words_begin_anew(self, other: StartRequest) -> None:
+        assert named_savepoint(other, facts(attempt(1, "tuesday", 1), begun_by=asked())) == other.restore
+
+    def test_a_fresh_start_is_not_one_with_a_savepoint(self) -> None:
+        home = facts(attempt(1, "tuesday", 1), begun_by=request("tuesday", fresh=True))
+        assert named_savepoint(asked(), home) == RESTORE
+        begun = facts(attempt(1, "tuesday", 1), begun_by=asked())
+        assert isinstance(decide(request("tuesday", fresh=True), begun, {}, GRAPH), BeginIncarnation)
+
+    def test_other_parameters_never_begin_without_the_savepoint(self) -> None:
+        """A round that has planned no batch gives way to another one: not where its state is in a savepoint."""
+        home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=round_document(1, "tuesday"))
+        with pytest.raises(RejectedError, match="other parameters"):
+            decide(request("wednesday"), home, {"flights": "/other"}, GRAPH)

@@ -1,0 +1,65 @@
+"""Which work directory an attempt goes on in, where its stages were being drained."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.errors import AlreadyExistsError
+from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over, why_not_in_place
+from spark_jobs.storage.files import create_document
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import NOW, a_manifest
+from tests.support.state_site import HOURLY, cut
+from tests.unit.control.test_channel import attempt
+from tests.unit.control.test_checkpoint_requests import response
+
+STOP = request_id("nightly", Wanted.STOP)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LocalFiles:
+    """A home whose newest attempt has used its work directory."""
+    files = LocalFiles(tmp_path)
+    files.create(f"{attempt(1).work_directory.path}/stages/copied", b"")
+    create_document(
+        files, f"requests/{STOP}.json", CheckpointRequest(request=STOP, requested_at=NOW, wanted=Wanted.STOP, drain=True)
+    )
+    return files
+
+
+def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFiles) -> None:
+    work = home.below(attempt(1).work_directory.path)
+    assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (None, None)
+    begin_drain(work, STOP)
+    assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (STOP, None)
+    CheckpointRequests(home).answer(response(STOP))
+    assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained, and nobody asks for that any more"
+
+
+def test_a_work_directory_is_taken_over_once_somebody_says_so(home: LocalFiles) -> None:
+    work = home.below(attempt(1).work_directory.path)
+    assert not is_taken_over(work)
+    take_over(work)
+    take_over(work)
+    assert is_taken_over(work)
+    assert why_not_in_place(home, attempt(1), None, None) is None
+
+
+def test_a_work_directory_that_has_lost_batches_of_the_checkpoint_is_not_continued(home: LocalFiles) -> None:
+    """Its stages would begin anew, under numbers of batches that the checkpoint has."""
+    head = a_manifest(work_directory=attempt(1).work_directory.id, stages={HOURLY: cut(2, ())})
+    commits = f"{attempt(1).work_directory.path}/stages/{HOURLY}/checkpoint/commits"
+    home.create(f"{commits}/1", b"")
+    assert why_not_in_place(home, attempt(1), head, None) == "it has lost batches of stage 'hourly' that checkpoint 1 has"
+    home.create(f"{commits}/2", b"")
+    assert why_not_in_place(home, attempt(1), head, None) is None
+
+
+def test_a_work_directory_is_drained_for_one_request(home: LocalFiles) -> None:
+    work = home.below(attempt(1).work_directory.path)
+    begin_drain(work, STOP)
+    begin_drain(work, STOP)
+    with pytest.raises(AlreadyExistsError):
+        begin_drain(work, request_id("other", Wanted.STOP))

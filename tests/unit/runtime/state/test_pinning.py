@@ -1,0 +1,172 @@
+"""State at a cut is kept while its query goes on."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.errors import ConflictError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.state import pinning
+from spark_jobs.runtime.state.pinning import persist, pin, place_of
+from spark_jobs.runtime.state.state_files import needed_files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.system import RealSystem
+from tests.support.state_site import HOURLY, Site
+from tests.support.systems import Crashed, CrashSystem
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_every_needed_file_is_kept_as_it_was_although_spark_deletes_it(site: Site) -> None:
+    site.batches(5)
+    site.checkpoint.snapshot(2)
+    paths = needed_files(site.log, BatchId(4))
+    contents = {path: site.log.files.read(f"{site.log.directory}/{path}") for path in paths}
+    pinned = site.pin(4)
+    shutil.rmtree(site.checkpoint.root)
+    files = persist(site.home, pinned)
+    assert {file.path: site.home.read(file.stored) for file in files} == contents
+    assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
+    assert {file.stored for file in files} == {f"state/hourly/1-1-1/{path}" for path in paths}
+
+
+def test_nothing_is_copied_on_one_file_system(site: Site) -> None:
+    site.batches(1)
+    (version,) = [file for file in site.take(0).files if file.path.startswith("state/0/1/")]
+    assert (site.root / "home" / version.stored).samefile(site.checkpoint.root / version.path)
+
+
+def test_what_the_parent_holds_is_referred_to_where_it_lies(site: Site) -> None:
+    site.batches(5)
+    first = site.take(4)
+    site.batches(2)
+    second = site.take(6, first, 2)
+    new = {file.path for file in second.files if "/2-1-1/" in file.stored}
+    assert {path for path in new if not path.startswith("state/")} == {
+        *(f"{log}/{number}" for log in ("offsets", "commits") for number in (5, 6)),
+        "sources/0/5",
+        "sources/0/6",
+    }
+    assert len(new) == 6 + 4
+    assert set(first.files) - set(second.files) == {
+        file for file in first.files if file.path in {"offsets/3", "offsets/4", "commits/3", "commits/4"}
+    }
+
+
+def test_an_idle_stage_costs_no_file(site: Site) -> None:
+    site.batches(3)
+    first = site.take(2)
+    assert site.take(2, first, 2) == first
+    assert site.home.names("state/hourly") == ["1-1-1"]
+
+
+def test_a_small_file_that_has_changed_under_its_name_is_kept_again(site: Site) -> None:
+    site.batches(2)
+    first = site.take(1)
+    site.checkpoint.write("metadata", '{"id":"another query"}')
+    site.checkpoint.write("state/0/_metadata/metadata", "v1\n{1}")
+    changed = set(site.take(1, first, 2).files) - set(first.files)
+    assert {file.path for file in changed} == {"metadata", "state/0/_metadata/metadata"}
+
+
+def test_a_grandparents_file_is_used_only_where_the_parent_names_it(site: Site) -> None:
+    site.batches(3)
+    first = site.take(2)
+    site.checkpoint.snapshot(2)
+    site.batches(1)
+    second = site.take(3, first, 2)
+    site.batches(1)
+    third = site.take(4, second, 3)
+    known = {file.stored for file in second.files}
+    assert all(file.stored in known or file.stored.startswith("state/hourly/3-1-1/") for file in third.files)
+
+
+def test_each_try_has_a_directory_of_its_own(site: Site) -> None:
+    site.batches(1)
+    places = []
+    for attempt in (1, 1, 2):
+        place = place_of(site.home, HOURLY, CheckpointId(7), AttemptNumber(attempt))
+        places.append(place)
+        pin(site.home, site.log, BatchId(0), place, None)
+    assert places == ["state/hourly/7-1-1", "state/hourly/7-1-2", "state/hourly/7-2-1"]
+
+
+def test_a_stage_without_a_batch_has_nothing_but_its_beginning(site: Site) -> None:
+    assert [file.path for file in site.take(NO_BATCH).files] == ["metadata"]
+
+
+class _Purges(RealSystem):
+    """Deletes a file the moment before it is linked, some times."""
+
+    def __init__(self, site: Site, times: int) -> None:
+        self.site, self.left = site, times
+
+    def link(self, source: str, target: str) -> None:
+        if source.endswith(".changelog") and self.left:
+            self.left -= 1
+            number = self.site.checkpoint.batches - 1 - self.left
+            self.site.checkpoint.snapshot(number)
+            Path(source).unlink()
+        super().link(source, target)
+
+
+def test_what_went_while_it_was_pinned_is_chosen_again(site: Site) -> None:
+    site.batches(5)
+    home = LocalFiles(site.root / "home", _Purges(site, 1))
+    pinned = pin(home, site.log, BatchId(4), "state/hourly/1-1-1", None)
+    assert list(pinned.new) == needed_files(site.log, BatchId(4))
+    assert len([path for path in pinned.new if path.endswith(".zip")]) == 2
+    kept = {
+        path.relative_to(site.root / "home/state/hourly/1-1-1")
+        for path in (site.root / "home/state").rglob("*")
+        if path.is_file()
+    }
+    assert {path.as_posix() for path in kept} == set(pinned.new), "what the first choice needed alone is not kept"
+
+
+def test_a_purge_that_does_not_end_fails_the_try_by_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.batches(5)
+    asked = []
+
+    def always_gone(log: SparkLog, batch: BatchId) -> list[str]:
+        asked.append(batch)
+        return [*needed_files(log, batch), "state/0/0/gone"]
+
+    monkeypatch.setattr(pinning, "needed_files", always_gone)
+    with pytest.raises(ConflictError, match="state/0/0/gone"):
+        site.pin(4)
+    assert len(asked) == 3
+
+
+def test_a_batch_that_spark_has_purged_fails_the_try(site: Site) -> None:
+    site.batches(3)
+    (site.checkpoint.root / "commits/1").unlink()
+    with pytest.raises(ConflictError, match="commits/1"):
+        site.pin(1)
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, seed: int | None) -> None:
+    foreign = ("*.zip", "*.changelog", "*.sst", "[0-9]*", "metadata", "schema")  # Spark makes none of these durable
+    for index in range(400):
+        root = tmp_path / str(index)
+        root.mkdir()
+        system = CrashSystem(root, crash_before=20 * index, seed=seed, foreign=foreign)
+        site = Site(root)
+        site.batches(2)
+        site.checkpoint.snapshot(0)
+        home, files = LocalFiles(root / "home", system), None
+        with suppress(Crashed):
+            files = persist(home, pin(home, site.log, BatchId(1), "state/hourly/1-1-1", None))
+        system.crash()
+        if files is not None:
+            shutil.rmtree(site.checkpoint.root)
+            assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
+            return
+    raise AssertionError("it never finishes")

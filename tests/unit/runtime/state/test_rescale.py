@@ -1,0 +1,38 @@
+"""When Spark does not bring state into other partitions: what its error means for the next attempt."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.state import rescale
+from spark_jobs.runtime.state.rescale import Rescale
+from tests.support.state_site import HOURLY, Site, cut
+
+REFUSED = "[STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER] another store"
+FAILED = "Job aborted due to stage failure: the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"), [(REFUSED, RejectedError), (FAILED, InterruptedRunError)], ids=["it cannot", "it has failed"]
+)
+def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, kind: type[Exception]
+) -> None:
+    def repartition(directory: str, partitions: int) -> None:
+        raise PySparkException(message)
+
+    session = SimpleNamespace(streams=None, _streamingCheckpointManager=SimpleNamespace(repartition=repartition))
+    monkeypatch.setattr(rescale, "session_for_run", lambda spark: session)
+    site = Site(tmp_path)
+    site.batches(1)
+    entry = site.log.offsets(BatchId(0))
+    as_begun = replace(entry, header=entry.header | {"conf": {"spark.sql.shuffle.partitions": "2"}})
+    (site.checkpoint.root / "offsets/0").write_bytes(as_begun.to_bytes())
+    with pytest.raises(kind) as caught:
+        Rescale(session, site.work, 8).stage(HOURLY, cut(0, ()))  # type: ignore[arg-type]
+    assert "--state-partitions 2" in str(caught.value)

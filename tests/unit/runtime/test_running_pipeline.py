@@ -1,0 +1,195 @@
+"""What people are told of each stage while a running pipeline is stopped; and which checkpoint a failed try has left."""
+
+import errno
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.checkpointing import Checkpointing
+from spark_jobs.protocol.documents import PipelineDocument, StageState
+from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, InterruptedRunError, StorageError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, StageName
+from spark_jobs.protocol.masking import unmasked
+from spark_jobs.protocol.restart_settings import NoRestart
+from spark_jobs.protocol.restarts import Restarts
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.round_run import RoundRun
+from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import NOW, PIPELINE
+from tests.support.systems import FaultSystem, every_fault, quick
+from tests.unit.control.test_channel import attempt
+from tests.unit.runtime.checkpoints.test_checkpoint_try import ROUND
+
+FIRST, SECOND, THIRD, OVER = STAGES = [StageName(name) for name in ("first", "second", "third", "over")]
+STOP = CheckpointRequest(request=RequestId("stop-a"), requested_at=NOW, wanted=Wanted.STOP)
+CHECKPOINTING = Checkpointing(
+    interval_ms=3_600_000,
+    timeout_ms=3_600_000,
+    min_pause_ms=0,
+    tolerable_failures=0,
+    retained=1,
+    unaligned=False,
+    aligned_timeout_ms=None,
+    max_in_flight_bytes=None,
+)
+
+
+class Stage:
+    """One that no query runs: what a pipeline asks of it while it is held."""
+
+    def __init__(self, name: StageName, work: Files, pipeline: "Pipeline") -> None:
+        self.stage = SimpleNamespace(name=name, unbounded=name is not OVER)
+        self.gate, self.bounds, self.outlet = Gate(), (), SimpleNamespace(public=None)
+        self.spark_log = SparkLog(work, checkpoint_directory(name))
+        self.output = SimpleNamespace(ended=threading.Event())
+        self._pipeline = pipeline
+
+    def flush(self) -> None:
+        self._pipeline.seen.append(self._pipeline.states())
+
+
+class Pipeline:
+    """Three stages that run, and one that has ended."""
+
+    def __init__(self, root: Path) -> None:
+        home = LocalFiles(root)
+        self.heartbeat = Heartbeat(home, AttemptNumber(1), RunId("monday"), STAGES, None)
+        self.seen: list[list[StageState]] = []
+        """What people were told at each moment that something was waited for."""
+        self.happens: list[Callable[[], object]] = []
+        """At such moments; then nothing is waited for any more."""
+        work = home.below("work/1")
+        self.stages = {name: Stage(name, work, self) for name in STAGES}
+        self.stages[OVER].output.ended.set()
+        for name in STAGES:
+            self.heartbeat.stage(name, StageState.ENDED if name is OVER else StageState.RUNNING)
+        run: Any = SimpleNamespace(
+            home=home,
+            attempt=SimpleNamespace(attempt=AttemptNumber(1)),
+            mask=unmasked,
+            site=SimpleNamespace(heartbeat=self.heartbeat, work=work, cancellation=SimpleNamespace(check=self._look)),
+            parent=lambda: None,
+            build=lambda: list(self.stages.values()),
+            to_its_end=lambda stage: None,
+        )
+        restarts = Restarts(NoRestart(), time.time, random.Random())
+        self.running = RunningPipeline(cast(RoundRun, run), restarts, CHECKPOINTING)
+
+    def states(self) -> list[StageState]:
+        return [self.heartbeat.status.stages[name].state for name in STAGES]
+
+    def _look(self) -> None:
+        self.seen.append(self.states())
+        if self.happens:
+            self.happens.pop(0)()
+            return
+        raise DeadlineExceededError("It does not come to rest.")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    return Pipeline(tmp_path)
+
+
+def test_while_a_stop_waits_for_a_stage_those_before_it_are_quiesced_and_it_is_not(pipeline: Pipeline) -> None:
+    running = [StageState.RUNNING] * 3 + [StageState.ENDED]
+    with pipeline.stages[SECOND].gate.batch(), pytest.raises(DeadlineExceededError):
+        pipeline.running.quiesce()
+    assert pipeline.seen == [[StageState.QUIESCED, StageState.RUNNING, StageState.RUNNING, StageState.ENDED]]
+    pipeline.running.run_on()
+    assert pipeline.states() == running, "a stop that failed"
+    pipeline.running.quiesce()
+    assert pipeline.states() == [StageState.QUIESCED] * 3 + [StageState.ENDED]
+    pipeline.running.run_on()
+    assert pipeline.states() == running
+
+
+def test_a_stage_that_fails_while_a_stop_waits_for_it_is_shown_so_and_the_others_as_running_on(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        error = StorageError("The disk is away.")
+        pipeline.heartbeat.restarting(SECOND, error)
+        monkeypatch.setattr(pipeline.running._stages[1], "failing_with", lambda: error)
+
+    pipeline.happens = [fails]
+    with pipeline.stages[THIRD].gate.batch(), pytest.raises(DeadlineExceededError):
+        pipeline.running.quiesce()
+    running, quiesced = StageState.RUNNING, StageState.QUIESCED
+    assert pipeline.seen == [
+        [quiesced, quiesced, running, StageState.ENDED],
+        [running, StageState.RESTARTING, running, StageState.ENDED],
+    ]
+    assert not any(stage.gate.is_closed() for stage in pipeline.stages.values())
+
+
+def test_while_a_stage_is_flushed_it_is_draining_and_those_before_it_have_ended(pipeline: Pipeline) -> None:
+    pipeline.running.quiesce()
+    pipeline.running.flush(STOP)
+    held, draining, ended = StageState.QUIESCED, StageState.DRAINING, StageState.ENDED
+    assert pipeline.seen == [
+        [draining, held, held, ended],
+        [ended, draining, held, ended],
+        [ended, ended, draining, ended],
+        [ended, ended, ended, draining],
+    ]
+    assert pipeline.states() == [ended] * 4
+
+
+class Failing:
+    """A pipeline without stages, in whose home operations fail."""
+
+    def __init__(self, root: Path, system: FaultSystem) -> None:
+        home = LocalFiles(root, system)
+        site: Any = SimpleNamespace(
+            heartbeat=Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None),
+            work=home.below("work/w"),
+            cancellation=SimpleNamespace(check=lambda: None),
+        )
+        graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False)
+        document = PipelineDocument(name=PipelineName("p"), uuid=PIPELINE)
+        run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))
+        self._running = RunningPipeline(run, Restarts(NoRestart(), time.time, random.Random()), CHECKPOINTING)
+
+    def checkpoint(self) -> int | StreamPipelineError:
+        """The number of a new checkpoint, or what it has failed with."""
+        try:
+            return self._running.checkpoint(STOP).checkpoint
+        except StreamPipelineError as error:
+            return error
+
+
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["fails", "answer lost"])
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "for a while"])
+def test_whatever_of_a_try_fails_the_same_attempt_takes_the_number_after_what_has_landed(
+    tmp_path: Path, lasting: bool, answer_lost: bool
+) -> None:
+    landed = 0
+    for index, system in enumerate(every_fault(errno.EIO, lasting=lasting, answer_lost=answer_lost)):
+        root = tmp_path / str(index)
+        Attempts(quick(root)).create(attempt(1))
+        pipeline, store = Failing(root, system), CheckpointStore(quick(root))
+        first, taken = pipeline.checkpoint(), store.taken()
+        where = system.trace[index] if system.injected else "nothing failed"
+        if isinstance(first, int):
+            assert taken == [first], where
+        else:
+            assert not isinstance(first, FencedError), where
+            assert not taken or isinstance(first, InterruptedRunError), f"told that it was not taken: {where}"
+        system.heal()
+        assert pipeline.checkpoint() == len(taken) + 1, where
+        landed += bool(taken and system.injected)
+    assert landed

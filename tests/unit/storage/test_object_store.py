@@ -1,0 +1,361 @@
+"""What an object store may answer that a directory never does; what it shares with one is in ``tests/contract``."""
+
+import multiprocessing
+import socket
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.queues import Queue
+from threading import Thread
+from traceback import format_exception
+
+import pytest
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    Retry,
+    StorageError,
+)
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.object_store import ObjectStoreFiles
+from tests.support.memory_files import MemoryFiles
+
+
+class _Store(ThreadingHTTPServer):
+    """Keeps objects, and answers as it is told to."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Requests)
+        self.objects: dict[str, bytes] = {}
+        self.keeps_the_first = True
+        self.always: int | None = None
+        self.says = b""
+        self.lost_answers = 0
+        self.hangs_up = False
+        """Whether it does not read to its end what it is not going to take."""
+        self.undecided = 0
+        self.busy = 0
+        self.takes_s = 0.0
+        self.moved: list[int] = []
+        self.has_bucket = True
+
+    def put(self, key: str, data: bytes, if_none: bool) -> int:
+        if not self.has_bucket:
+            return 404
+        if self.undecided and if_none and ".tmp" not in key:
+            self.undecided -= 1
+            return 409
+        if self.keeps_the_first and if_none and key in self.objects:
+            return 412
+        self.objects[key] = data
+        return 200
+
+
+class _Requests(BaseHTTPRequestHandler):
+    server: _Store
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        if self.server.hangs_up and self.path in self.server.objects:
+            self.close_connection = True  # an answer would be lost with the line
+            return
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        code = self.server.always or self.server.put(self.path, data, self.headers["If-None-Match"] == "*")
+        if self.server.lost_answers and ".tmp" not in self.path:
+            self.server.lost_answers -= 1
+            self.close_connection = True
+            return
+        self._answer(code, etag=_etag(data))
+
+    def do_GET(self) -> None:
+        found = self.server.objects.get(self.path)
+        time.sleep(self.server.takes_s)
+        if self.server.busy:
+            self.server.busy -= 1
+            return self._answer(503, b"<Error><Code>SlowDown</Code></Error>")
+        if found is not None and self.headers["If-Match"] not in (None, _etag(found)):
+            return self._answer(412)
+        if found is not None and (asked := self.headers["Range"]):
+            first, last = (int(each) for each in asked.removeprefix("bytes=").split("-"))
+            self.server.moved.append(last + 1 - first)
+            return self._answer(
+                206, found[first : last + 1], etag=_etag(found), content_range=f"bytes {first}-{last}/{len(found)}"
+            )
+        body = self.server.says if self.server.always else found
+        self._answer(self.server.always or (200 if found is not None else 404), body or b"", etag=_etag(body or b""))
+
+    def do_HEAD(self) -> None:
+        found = self.server.objects.get(self.path)
+        self._answer(self.server.always or (200 if found is not None else 404), found or b"", etag=_etag(found or b""))
+
+    def do_DELETE(self) -> None:
+        self.server.objects.pop(self.path, None)
+        self._answer(self.server.always or 204)
+
+    def do_POST(self) -> None:
+        """Deletes in bulk."""
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        keys = [each.split("</Key>")[0] for each in body.split("<Key>")[1:]]
+        for key in keys:
+            self.server.objects.pop(f"/bucket/{key}", None)
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._answer(self.server.always or 200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def _answer(self, code: int, body: bytes = b"", *, etag: str = "", content_range: str = "") -> None:
+        self.send_response(code)
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        if etag:
+            self.send_header("ETag", etag)
+            self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
+        self.send_header("Content-Length", f"{len(body)}")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _etag(data: bytes) -> str:
+    return f'"{sha256(data)}"'
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Store]:
+    with _Store() as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-nothing")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def files(store: _Store) -> Files:
+    return ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.5)
+
+
+def test_a_store_that_takes_a_second_object_of_a_name_is_refused_and_nothing_is_left_there(store: _Store, files: Files) -> None:
+    store.keeps_the_first = False
+    with pytest.raises(MissingRequirementError, match="does not keep the first of two objects") as refused:
+        files.create("savepoint.json", b"{}")
+    assert "If-None-Match" in refused.value.remedy
+    assert store.objects == {}
+
+
+def test_what_was_tried_to_find_that_out_goes(store: _Store, files: Files) -> None:
+    files.create("savepoint.json", b"{}")
+    assert list(store.objects) == ["/bucket/savepoint/savepoint.json"]
+
+
+def test_a_create_whose_answers_are_lost_has_made_it(store: _Store, files: Files) -> None:
+    files.create("a", b"first")
+    store.lost_answers = 1_000
+    files.create("b", b"ours")
+    assert store.objects["/bucket/savepoint/b"] == b"ours"
+    with pytest.raises(AlreadyExistsError):
+        files.create("b", b"theirs")
+
+
+@pytest.mark.parametrize("size_bytes", [3, (8 << 20) - 1])
+def test_a_store_that_closes_the_line_on_who_brings_what_it_has_says_that_the_name_is_taken(
+    store: _Store, files: Files, size_bytes: int
+) -> None:
+    source = MemoryFiles()
+    source.create("rows", b"r" * size_bytes)
+    files.copy(source, "rows", "a")
+    store.hangs_up = True
+    with pytest.raises(AlreadyExistsError):
+        files.copy(source, "rows", "a")
+    assert files.digest("a").size_bytes == size_bytes
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_store_that_refuses_says_which_place_and_what_to_do(store: _Store, files: Files, code: int) -> None:
+    store.always = code
+    with pytest.raises(AccessDeniedError, match="s3://bucket/savepoint/a: the store refuses it") as refused:
+        files.read("a")
+    assert "AWS_ACCESS_KEY_ID" in refused.value.remedy
+    assert "\n" not in refused.value.failed
+
+
+def test_what_is_not_there_is_not_found(files: Files) -> None:
+    with pytest.raises(NotFoundError, match="s3://bucket/savepoint/x/a is not there"):
+        files.below("x").read("a")
+
+
+def test_a_process_without_credentials_is_told_so(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{store.server_port}")
+    store.always = 403
+    with pytest.raises(StorageError) as failed:
+        ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1).read("a")
+    assert "has no credentials" in failed.value.remedy
+    assert "AWS_ACCESS_KEY_ID" in failed.value.remedy
+
+
+def test_a_store_that_fails_or_is_away_is_an_error_that_may_be_repeated(
+    store: _Store, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.always = 500
+    with pytest.raises(StorageError, match="s3://bucket/savepoint/a: ") as failed:
+        files.read("a")
+    assert "may be repeated" in failed.value.safe
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+    away = ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1)
+    for call in (away.names, away.read, away.delete, lambda path: away.create(path, b"")):
+        with pytest.raises(StorageError, match="s3://bucket/savepoint/a: "):
+            call("a")
+    source = MemoryFiles()
+    source.create("a", b"rows")
+    with pytest.raises(StorageError):
+        away.copy(source, "a", "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ENDPOINT_URL", "not a url"),
+        ("AWS_ENDPOINT_URL", "127.0.0.1:9000"),
+        ("AWS_ENDPOINT_URL", "http://somebody:hidden@127.0.0.1:9000"),
+        ("AWS_ENDPOINT_URL_S3", "http://[hidden"),
+        ("AWS_SECRET_ACCESS_KEY", None),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_and_not_shown(
+    store: _Store, monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+) -> None:
+    if value is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidParameterError, match="settings for object stores cannot be used") as refused:
+        ObjectStoreFiles("bucket", "savepoint")
+    assert "hidden" not in f"{refused.value}"
+
+
+def test_a_client_without_conditional_writes_is_refused(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(InvalidParameterError, match="cannot be used"):
+        ObjectStoreFiles("bucket", "savepoint").create("a", b"")
+
+
+def test_a_client_that_breaks_is_an_error_of_the_tree(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden\n")  # no header can have it
+    with pytest.raises(StorageError) as failed:
+        ObjectStoreFiles("bucket", "savepoint").read("a")
+    assert "hidden" not in f"{failed.value}"
+
+
+@pytest.mark.parametrize("path", ["day=1\t2/a", "\x7f", "\udcff"])
+def test_a_name_that_no_object_can_have_is_refused(files: Files, path: str) -> None:
+    with pytest.raises(InvalidParameterError, match="cannot be the name of an object"):
+        files.read(path)
+
+
+def test_what_a_store_says_is_told_by_its_code_and_not_what_was_signed(store: _Store, files: Files) -> None:
+    store.always = 403
+    store.says = (
+        b'<?xml version="1.0"?>\n<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>x-amz-security-token:hidden'
+        b"</CanonicalRequest></Error>"
+    )
+    with pytest.raises(AccessDeniedError, match=r"403 Forbidden: SignatureDoesNotMatch\.") as refused:
+        files.read("a")
+    assert "hidden" not in "".join(format_exception(refused.value))
+
+
+def test_of_two_creates_at_once_that_the_store_turns_down_one_tries_again(store: _Store, files: Files) -> None:
+    source = MemoryFiles()
+    source.create("a", b"rows")
+    store.undecided = 2
+    files.create("a", b"ours")
+    store.undecided = 2
+    files.copy(source, "a", "b")
+    assert store.objects == {"/bucket/savepoint/a": b"ours", "/bucket/savepoint/b": b"rows"}
+
+
+def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(
+    store: _Store, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.storage.object_store._PAUSES_S", (0.0,))
+    store.undecided = 10
+    with pytest.raises(StorageError, match="turns down every try") as failed:
+        files.create("a", b"ours")
+    assert failed.value.retry is Retry.WITH_BACKOFF
+
+
+def test_a_bucket_that_is_gone_is_not_taken_for_a_source_that_is_gone(store: _Store, files: Files) -> None:
+    source = MemoryFiles()
+    source.create("a", b"rows")
+    store.has_bucket = False
+    for write in (lambda: files.copy(source, "a", "a"), lambda: files.create("a", b""), lambda: files.replace("a", b"")):
+        with pytest.raises(StorageError, match="the bucket, or the upload, is not there") as failed:
+            write()
+        assert not isinstance(failed.value, NotFoundError)
+
+
+def test_no_call_moves_more_than_a_part_so_that_a_large_object_is_read_over_a_slow_network(store: _Store, files: Files) -> None:
+    data = bytes(range(256)) * (70 << 10)
+    store.objects["/bucket/savepoint/a"] = data
+    chunks = list(files.chunks("a"))
+    assert b"".join(chunks) == data
+    assert max(map(len, chunks)) == 1 << 20
+    assert store.moved == [8 << 20, 8 << 20, (70 << 18) - (16 << 20)]
+
+
+def test_two_objects_that_had_one_name_are_never_mixed(store: _Store, files: Files) -> None:
+    store.objects["/bucket/savepoint/a"] = b"1" * (9 << 20)
+    chunks = files.chunks("a")
+    next(chunks)
+    store.objects["/bucket/savepoint/a"] = b"2" * (9 << 20)
+    with pytest.raises(StorageError, match="may be repeated"):
+        list(chunks)
+
+
+def test_a_store_that_is_busy_is_asked_again_for_as_long_as_there_is_time(store: _Store) -> None:
+    store.objects["/bucket/savepoint/a"] = b"rows"
+    store.busy = 12
+    assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
+
+
+def test_a_call_has_as_long_as_the_environment_says(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.objects["/bucket/savepoint/a"] = b"rows"
+    store.takes_s = 1.0
+    assert ObjectStoreFiles("bucket", "savepoint").read("a") == b"rows"
+    monkeypatch.setenv("AWS_TIMEOUT", "500ms")
+    with pytest.raises(StorageError):
+        ObjectStoreFiles("bucket", "savepoint", retry_timeout_s=0.1).read("a")
+
+
+def _read_in_fork(files: Files, answers: "Queue[str]") -> None:
+    try:
+        answers.put(f"{files.names('')}")
+    except MissingRequirementError as error:
+        answers.put(error.failed)
+
+
+def test_a_process_that_was_forked_from_a_user_is_told_so_and_does_not_wait_for_ever(store: _Store, files: Files) -> None:
+    store.objects["/bucket/savepoint/a"] = b"rows"
+    files.read("a")
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    forked = context.Process(target=_read_in_fork, args=(files, answers))
+    forked.start()
+    try:
+        assert "cannot be used in a process that was forked" in answers.get(timeout=10)
+    finally:
+        forked.kill()
+        forked.join()
