@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,8 +27,18 @@ _EACH_LOGGED = 20
 _LOGGED_EVERY_S = 60.0
 """and has a line so often from then on."""
 _REASON_MAX = 500
-Seen = tuple[str, int, str]
-"""A progress report: Spark's run of the query, the batch, and when it was triggered."""
+
+
+class Seen(NamedTuple):
+    """A progress report."""
+
+    run: str
+    """Spark's run of the query."""
+    batch: int
+    timestamp: str
+    """When it was triggered."""
+    idle: bool
+    """Whether it tells that nothing is there to do; the next batch will have its number."""
 
 
 @dataclass
@@ -232,14 +242,15 @@ def _milliseconds(timestamp: str) -> int:
 
 
 def _key(progress: Any) -> Seen:
-    return str(progress["runId"]), int(progress["batchId"]), str(progress["timestamp"])
+    idle = "addBatch" not in progress["durationMs"]
+    return Seen(str(progress["runId"]), int(progress["batchId"]), str(progress["timestamp"]), idle)
 
 
 def _follows(newest: Seen, seen: Seen | None) -> bool:
     """Whether nothing can lie between the two: most looks find one batch more, and reading a hundred reports costs a hundred calls."""
-    return seen is not None and newest[0] == seen[0] and newest[1] == seen[1] + 1
+    return seen is not None and newest.run == seen.run and newest.batch == seen.batch + 1 and not seen.idle
 
 
 def _is_after(progress: Seen, seen: Seen | None) -> bool:
     """Whether a report is a later one; those of one run come in the order of their batches."""
-    return seen is None or progress[0] != seen[0] or progress[1:] > seen[1:]
+    return seen is None or progress.run != seen.run or (progress.batch, progress.timestamp) > (seen.batch, seen.timestamp)

@@ -46,6 +46,11 @@ class Query:
         self.reports: list[dict[str, Any]] = []
         self.histories_read = 0
 
+    def idle(self, number: int) -> None:
+        """Reports that there is nothing to do; Spark gives it the number of the batch that is to come."""
+        self.batch(number, rows=0)
+        self.reports[-1]["durationMs"] = {"latestOffset": 1, "triggerExecution": 1}
+
     def batch(self, number: int, rows: int = 10, **source: Any) -> None:
         self.reports.append(
             {
@@ -54,6 +59,7 @@ class Query:
                 "timestamp": f"2026-01-01T00:00:{len(self.reports):02}.000Z",
                 "numInputRows": rows,
                 "processedRowsPerSecond": 5.0,
+                "durationMs": {"addBatch": 1, "latestOffset": 1, "triggerExecution": 2},
                 "stateOperators": [],
                 "eventTime": {},
                 "sources": [source],
@@ -146,11 +152,21 @@ def test_a_report_tells_the_rate_the_watermark_and_all_late_rows_so_far(watched:
 def test_a_report_without_rows_hides_the_batch_of_the_same_number_not(watched: Watched) -> None:
     query = Query()
     query.batch(0)
-    query.batch(1, rows=0)
+    query.idle(1)
     watched.look(query)
     query.batch(1, rows=7)
     watched.look(query)
     assert watched.stage.rows_in == 17
+
+
+def test_a_batch_between_a_report_without_one_and_the_next_batch_is_counted(watched: Watched) -> None:
+    query = Query()
+    query.idle(0)
+    watched.look(query)
+    query.batch(0, rows=7)
+    query.batch(1, rows=5)
+    watched.look(query)
+    assert watched.stage.rows_in == 12
 
 
 def test_what_is_remembered_does_not_grow_with_the_batches(watched: Watched) -> None:
