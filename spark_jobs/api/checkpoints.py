@@ -17,6 +17,7 @@ class CheckpointSettings:
     Args:
         interval: From one checkpoint's beginning to the next one's; at least a millisecond.
         timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
+            So long again may the copy take that makes a savepoint of it; that of a stop takes as long as it takes.
         min_pause: From one checkpoint's end to the next one's beginning, at least.
         tolerable_failures: So many checkpoints in a row may fail; one more fails the pipeline.
         retained: How many complete checkpoints are kept, at least one.

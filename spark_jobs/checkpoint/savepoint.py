@@ -46,7 +46,14 @@ def default_target(home: Files, request: RequestId) -> Files:
     return home.below(f"{SAVEPOINTS}/{request}")
 
 
-def export(home: Files, checkpoint: CheckpointId, target: Files, *, request: RequestId | None) -> Savepoint:
+def export(
+    home: Files,
+    checkpoint: CheckpointId,
+    target: Files,
+    *,
+    request: RequestId | None,
+    check: Callable[[], object] = lambda: None,
+) -> Savepoint:
     """Copies a complete checkpoint into a savepoint; durable on return.
 
     Idempotent: repeated after a crash at any step, or after its end, it comes to the same directory.
@@ -56,6 +63,8 @@ def export(home: Files, checkpoint: CheckpointId, target: Files, *, request: Req
         checkpoint: The checkpoint. Those before it that it needs are found.
         target: The directory, which is made; empty, or where this very export was begun.
         request: Whose savepoint it is.
+        check: Called before each file is copied, from several threads, and before the savepoint is made to exist. What it raises is raised
+            here; what was copied stays.
 
     Raises:
         RejectedError: There is no such checkpoint, it can be continued in its work directory alone, or the directory holds something
@@ -66,7 +75,7 @@ def export(home: Files, checkpoint: CheckpointId, target: Files, *, request: Req
     manifest = _manifest(home, checkpoint)
     standing = _standing(home, manifest, target, request)
     if standing is None:
-        standing = _build(home, manifest, target, request)
+        standing = _build(home, manifest, target, request, check)
     with step(Step.SAVEPOINT_END):
         target.delete(_BEGUN)
     return standing
@@ -311,11 +320,11 @@ def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId
     return None
 
 
-def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint:
+def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | None, check: Callable[[], object]) -> Savepoint:
     needed = needed_files(home, manifest)
     with step(Step.SAVEPOINT_BEGIN):
         target.create(_BEGUN, _identity(manifest, request))
-    files = _copy_all(target, needed)
+    files = _copy_all(target, needed, check)
     savepoint = Savepoint(
         nonce=manifest.nonce,
         pipeline=manifest.pipeline,
@@ -328,14 +337,16 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
         size_bytes=sum(file.size_bytes for file in files),
         files=files,
     )
+    check()
     with step(Step.SAVEPOINT_CREATE):
         create_document(target, SAVEPOINT, savepoint)
     _LOG.info("checkpoint %d is in %s: %d files, %d bytes", manifest.checkpoint, target.url, len(files), savepoint.size_bytes)
     return savepoint
 
 
-def _copy_all(target: Files, needed: Mapping[str, NeededFile]) -> tuple[SavepointFile, ...]:
+def _copy_all(target: Files, needed: Mapping[str, NeededFile], check: Callable[[], object]) -> tuple[SavepointFile, ...]:
     def place(path: str) -> SavepointFile:
+        check()
         digest = _copy(target, path, needed[path])
         return SavepointFile(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
 

@@ -59,7 +59,14 @@ class RunningPipeline:
             else:
                 self._stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
         tables = [stage.run.outlet.public.uri for stage in self._stages if stage.run.outlet.public]
-        self._requests = RequestedCheckpoints(run.home, run.attempt.attempt, run.mask, tables=tables)
+        self._requests = RequestedCheckpoints(
+            run.home,
+            run.attempt.attempt,
+            run.mask,
+            tables=tables,
+            check=run.site.cancellation.check,
+            timeout_s=checkpointing.timeout_ms / 1000,
+        )
         self._in_doubt = False
         """Whether a try that has failed may have left a manifest."""
         self._threads_run = False

@@ -18,7 +18,7 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, requested_checkpoints
+from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, requested_checkpoints, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -115,11 +115,11 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
     replaced: list[tuple[Any, str, Any]] = [
         # time, chance and threads
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
-        *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage)),
+        *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (restore, savepoint)),
         *((module, "at_once", lambda jobs, threads_max: [job() for job in jobs]) for module in (checkpoint_try, pinning)),
-        (checkpoint_try, "beside", lambda work, meanwhile: work()),
+        *((module, "beside", lambda work, meanwhile: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),

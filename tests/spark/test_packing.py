@@ -1,25 +1,31 @@
 """A sink with target_file_size publishes few files; rows, consumers and partitions are as without it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
+from spark_jobs.protocol.ids import StageName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events
+from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
 
 BATCHES = 3
+HOUR_S = 3_600
 MAPPED = {"delta.columnMapping.mode": "name"}
 
 
@@ -39,6 +45,11 @@ def _pipeline(site: Site, **sink: object) -> Pipeline:
         return packed
 
     return pipeline
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path / "events")
 
 
 def _files(table: Path) -> int:
@@ -87,6 +98,57 @@ class _LosesItsExecutor(DeltaJvm):
     def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
         failing = frame.withColumn("id", F.when(F.rand() < 2, F.raise_error(F.lit("no executor is left"))).otherwise(frame.id))
         return super().write_files(failing, path, prefix)
+
+
+class _Sleeps(DeltaJvm):
+    """Takes an hour over the first packing, which is noticed."""
+
+    groups: ClassVar[list[str]] = []
+
+    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+        if self.groups:
+            return super().write_files(frame, path, prefix)
+        self.groups.append(str(self.spark.sparkContext.getLocalProperty("spark.jobGroup.id")))
+        slept = F.expr(f"reflect('java.lang.Thread', 'sleep', {HOUR_S * 1_000}L)")
+        return super().write_files(frame.where(F.coalesce(slept, F.lit("")) != "never"), path, prefix)
+
+
+def read(running: Running, events: Events) -> bool:
+    """Whether the stage has read all rows."""
+    return running.status is not None and running.status.stages[StageName("packed")].rows_in == events.rows
+
+
+def asked(running: Running, name: str) -> CheckpointResponse:
+    """What a request for a checkpoint is answered with."""
+    requests, request = CheckpointRequests(running.files), request_id(name)
+    requests.ask(request)
+    running.until(lambda: requests.answer_of(request))
+    answer = requests.answer_of(request)
+    assert answer is not None
+    return answer
+
+
+def test_a_checkpoint_that_packs_for_too_long_expires_and_the_job_ends_with_it(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, tracker = site.tables / "packed", site.spark.sparkContext.statusTracker()
+    monkeypatch.setattr("spark_jobs.runtime.checkpoints.packing.DeltaJvm", _Sleeps)
+    monkeypatch.setattr(_Sleeps, "groups", [])
+    pipeline = Pipeline("packed", checkpoint=CheckpointSettings(interval="1 hour", timeout="5 seconds", tolerable_failures=1))
+    events.source(pipeline)
+    pipeline.stage(sink=DeltaSink(str(table), target_file_size="10mb"), name="packed")(lambda events: events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: read(running, events))
+        events.add(10)
+        running.until(lambda: read(running, events))
+        failed = asked(running, "too-long")
+        assert failed.error is not None
+        assert (failed.checkpoint, failed.error.error) == (None, "DeadlineExceededError")
+        (group,) = _Sleeps.groups
+        running.until(lambda: not set(tracker.getJobIdsForGroup(group)) & set(tracker.getActiveJobsIds()))
+        assert tracker.getJobIdsForGroup(group), "the job had begun"
+        assert asked(running, "again").checkpoint == 1
+    assert (public_count(table), _files(table)) == (events.rows, 1)
 
 
 def test_packed_files_with_fewer_rows_complete_no_checkpoint_nor_does_a_job_that_fails(

@@ -1,10 +1,8 @@
 """One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
-import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -22,26 +20,29 @@ from spark_jobs.protocol.documents import (
     SinkCut,
     SinkMode,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, StreamPipelineError
-from spark_jobs.protocol.history import CheckpointHistory, StepTime
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    FencedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
-from spark_jobs.protocol.masking import Mask, masked_error, unmasked
+from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut, expired
 from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.packing import pack
+from spark_jobs.runtime.checkpoints.try_history import TryHistory
 from spark_jobs.runtime.driver.beside import at_once, beside
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
-from spark_jobs.runtime.staged.consumption import Consumption
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.files import Files, sync_below
 
-_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _STAGES_AT_ONCE = 16
 
@@ -94,9 +95,6 @@ class CheckpointTry:
     parent: Manifest | None
     look: Callable[[], Surroundings]
     mask: Mask = unmasked
-    steps: list[StepTime] = field(default_factory=list)
-    seen: dict[str, Any] = field(default_factory=dict)
-    """What the history tells of the cut."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.
@@ -107,33 +105,30 @@ class CheckpointTry:
         Raises:
             FencedError: Somebody else has completed this or a later number: this attempt is not the live one.
             DeadlineExceededError: No cut was found in time, or what it holds was not made durable in time.
-            OutcomeUnknownError: The manifest may have been created.
+            OutcomeUnknownError: The manifest may have been created, or may yet be: the home does not answer.
             StorageError: The storage fails. The manifest may have been created.
         """
         store, began_at = CheckpointStore(self.home), datetime.now(UTC)
         number = store.next_id(self.parent.checkpoint) if self.parent else store.first_id(self.attempt.incarnation)
+        history = TryHistory(store, number, self.due.kind, self.attempt.attempt, began_at, self.mask)
         try:
-            return self._take(store, number, began_at, stages)
+            manifest = self._take(store, number, history, stages)
         except StreamPipelineError as error:
-            self._record(store, number, began_at, (), error)
+            history.record((), error)
             raise
+        history.record(tuple(manifest.sinks.values()), None)
+        return manifest
 
-    def _take(
-        self,
-        store: CheckpointStore,
-        number: CheckpointId,
-        began_at: datetime,
-        stages: Sequence[StageRun],
-    ) -> Manifest:
+    def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
         around = self._in_time(self.look)
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
-        with self._timed("cut"):
+        with history.timed("cut"):
             cut, found = self._cut(stages, finished)
-            self._see(stages, cut, finished)
+            history.see_cut(stages, cut, finished)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
-        with self._timed("persist"):
+        with history.timed("persist"):
             files = self._in_time(lambda: self._persist(stages, pinned))
-            self._see_state(pinned, files)
+            history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found)) if pinned else {}
             cuts = {}
             for stage in stages:
@@ -141,7 +136,7 @@ class CheckpointTry:
                 kept: dict[str, Any] = {"files": files.get(name, ()), "channel": channels.get(name)}
                 update = kept | self._staged(stage, cut) | {"begins": self.round.begins.get(name, {})}
                 cuts[name] = found[name].cut.model_copy(update=update)
-        with self._timed("actions"):
+        with history.timed("actions"):
             sinks = {
                 stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, around.published)
                 for stage in stages
@@ -161,7 +156,7 @@ class CheckpointTry:
             work_directory=self.attempt.work_directory.id,
             request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
-            began_at=began_at,
+            began_at=history.began_at,
             completed_at=datetime.now(UTC),
             graph=self.round.graph,
             parameters=self.round.parameters,
@@ -172,19 +167,39 @@ class CheckpointTry:
             drained=self.due.drained,
         )
         self._check_in_time()
-        with self._timed("complete"):
+        with history.timed("complete"):
             self._complete(store, manifest)
-        self._record(store, number, began_at, tuple(sinks.values()), None)
         return manifest
 
     def _complete(self, store: CheckpointStore, manifest: Manifest) -> None:
-        """Creates the manifest; a higher number seen afterwards voids it (model rule 'relist')."""
-        try:
-            store.complete(manifest)
-        except ConflictError as error:
-            raise self._fenced(manifest.checkpoint) from error
-        if max(store.taken()) > manifest.checkpoint:
-            raise self._fenced(manifest.checkpoint)
+        """Creates the manifest; a higher number seen afterwards voids it (model rule 'relist').
+
+        One that is created only after the try was given up comes to what an unknown outcome always comes to: where the next try has the
+        number by then, it fails; else the next try is fenced, and the next attempt takes it up.
+        """
+
+        def create() -> None:
+            try:
+                store.complete(manifest)
+            except ConflictError as error:
+                raise self._fenced(manifest.checkpoint) from error
+            if max(store.taken()) > manifest.checkpoint:
+                raise self._fenced(manifest.checkpoint)
+
+        def look() -> None:
+            if self._is_too_late():
+                raise self._unanswered(manifest.checkpoint)
+
+        beside(create, look)
+
+    def _unanswered(self, number: CheckpointId) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"Checkpoint expired while its manifest was created: {self.home.url} does not answer. Checkpoint {number} may be complete.",
+            exists="All stages run on. What the checkpoint holds is durable.",
+            safe="No other checkpoint can have its number, and it counts once if it is complete.",
+            remedy="See whether the storage of the home answers. The next checkpoint finds out.",
+            checkpoint=number,
+        )
 
     def _fenced(self, number: CheckpointId) -> FencedError:
         return FencedError(
@@ -215,7 +230,7 @@ class CheckpointTry:
         counting = [batch for batch in staged if batch.offsets_sha256][-1:] if whole else staged
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
-            lines = pack(stage, lines, sink.target_file_size_bytes, last)
+            lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
         facts = stage.log.facts()
         actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
         return SinkCut(
@@ -314,71 +329,15 @@ class CheckpointTry:
         gives new names in the directory of this try, or names that are those of their content in the directory of its number, and makes
         those durable. No manifest names them, a name that is taken stays what it is, and what is left goes once its number is settled.
         """
+        return beside(work, self._look)
 
-        def look() -> None:
-            self._check_in_time()
-            self.due.pause()
-
-        return beside(work, look)
+    def _look(self) -> None:
+        self._check_in_time()
+        self.due.pause()
 
     def _check_in_time(self) -> None:
-        if time.monotonic() >= self.due.deadline_s:
+        if self._is_too_late():
             raise expired("what it holds was not made durable in time")
 
-    def _see(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
-        behind = () if self.due.kind is CheckpointKind.FINAL else stages
-        left = [
-            Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
-            for stage in behind
-            if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
-        ]
-        self.seen = {
-            "aligned": cut.aligned,
-            "alignment_s": round(cut.alignment_s, 4),
-            "in_flight_rows": sum(staged.rows for staged in left),
-            "in_flight_bytes": sum(staged.size_bytes for staged in left),
-            "finished": finished,
-            "ended_inputs": {stage.stage.name: tuple(sorted(stage.ended)) for stage in stages if stage.ended},
-        }
-
-    def _see_state(self, pinned: Mapping[StageName, PinnedState], files: Mapping[StageName, tuple[StateFile, ...]]) -> None:
-        reused = [file for state in pinned.values() for file in state.held]
-        everything = [file for stage in files.values() for file in stage]
-        self.seen |= {
-            "new_state_files": len(everything) - len(reused),
-            "new_state_bytes": sum(file.size_bytes for file in everything) - sum(file.size_bytes for file in reused),
-            "reused_state_files": len(reused),
-            "reused_state_bytes": sum(file.size_bytes for file in reused),
-        }
-
-    def _record(
-        self,
-        store: CheckpointStore,
-        number: CheckpointId,
-        began_at: datetime,
-        sinks: Sequence[SinkCut],
-        failure: StreamPipelineError | None,
-    ) -> None:
-        """Keeps what became of the try. Nothing is decided by history: where it cannot be kept, that is logged."""
-        history = CheckpointHistory(
-            checkpoint=number,
-            checkpoint_kind=self.due.kind,
-            attempt=self.attempt.attempt,
-            began_at=began_at,
-            steps=tuple(self.steps),
-            files=sum(cut.actions.files for cut in sinks),
-            size_bytes=sum(cut.actions.size_bytes for cut in sinks),
-            rows=sum(cut.actions.rows for cut in sinks),
-            **self.seen,
-            failure=report_error(masked_error(failure, self.mask)) if failure else None,
-        )
-        try:
-            store.record(history)
-        except StreamPipelineError as error:
-            _LOG.warning("what became of a try at checkpoint %d is in no history: %s", number, error)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        began_s = time.monotonic()
-        yield
-        self.steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))
+    def _is_too_late(self) -> bool:
+        return time.monotonic() >= self.due.deadline_s

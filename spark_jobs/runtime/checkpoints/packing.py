@@ -5,9 +5,10 @@ Only the actions of the manifest change. The files of the batches stay for the s
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from pyspark.sql import functions as F
 
@@ -17,6 +18,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.scratch_table import column_of, scratch_table
+from spark_jobs.runtime.driver.beside import beside
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.runtime.stages.stage import StageRun
 
@@ -24,7 +26,13 @@ _BIN = "bin"
 Line = Mapping[str, Any]
 
 
-def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: BatchId) -> list[Line]:
+def pack(
+    stage: StageRun,
+    lines: Sequence[Line],
+    target_size_bytes: int,
+    last: BatchId,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[Line]:
     """Lines for the same rows in fewer files of about a size; durable on return.
 
     Files that are large enough, or alone in their partition, are left as they are.
@@ -34,6 +42,7 @@ def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: B
         lines: ``{"add": …, "batch": …}`` for each staged file.
         target_size_bytes: How large a file should be.
         last: The batch that the packed files count as.
+        meanwhile: Called again and again until they are packed. What it raises is raised here, and ends Spark's job.
 
     Raises:
         SparkJobFailedError: Spark has not packed them. What it has written is named by nothing.
@@ -44,7 +53,7 @@ def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: B
     if not small:
         return list(lines)
     try:
-        adds = _written(stage, small, len(bins), last)
+        adds = _written_beside(stage, small, len(bins), last, meanwhile)
     except spark_failures() as error:
         raise SparkJobFailedError(
             f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
@@ -67,6 +76,23 @@ def pack(stage: StageRun, lines: Sequence[Line], target_size_bytes: int, last: B
     replaced = {line["add"]["path"] for line in small}
     kept = [line for line in lines if line["add"]["path"] not in replaced]
     return kept + [{"add": add, "batch": last} for add in adds]
+
+
+def _written_beside(
+    stage: StageRun, small: Sequence[Line], bins: int, last: BatchId, meanwhile: Callable[[], object]
+) -> list[dict[str, Any]]:
+    context = stage.frame.sparkSession.sparkContext
+    group = f"packing-{uuid4()}"
+
+    def write() -> list[dict[str, Any]]:
+        context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
+        return _written(stage, small, bins, last)
+
+    try:
+        return beside(write, meanwhile)
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
 
 
 def _written(stage: StageRun, small: Sequence[Line], bins: int, last: BatchId) -> list[dict[str, Any]]:

@@ -1,22 +1,31 @@
 """The driver's side of requests for a checkpoint, a savepoint or a stop: sees them, and answers them with what became of the try."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
-from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check_target, export
+from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check_target
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest, SinkCut
-from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    FencedError,
+    NotFoundError,
+    RejectedError,
+    Retry,
+    RunCancelledError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.evidence import version_with
+from spark_jobs.runtime.checkpoints.exports import Exports
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 
@@ -34,6 +43,8 @@ class RequestedCheckpoints:
         attempt: The live attempt.
         mask: Takes secrets out of what is written.
         tables: URLs of the sinks' tables, in which no savepoint may be.
+        check: Called again and again while a savepoint is made. What it raises leaves it as it is, for the next attempt.
+        timeout_s: How long it may take to make a savepoint of a checkpoint that is complete. A stop's takes as long as it takes.
         interval_s: Between two looks at the home.
         now_s: A clock.
     """
@@ -45,13 +56,15 @@ class RequestedCheckpoints:
         mask: Mask,
         *,
         tables: Sequence[str] = (),
+        check: Callable[[], object] = lambda: None,
+        timeout_s: float = math.inf,
         interval_s: float = _INTERVAL_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
         self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
         self._attempt, self._mask = attempt, mask
-        self._tables = tables
+        self._tables, self._exports = tables, Exports(home, check, timeout_s)
         self._interval_s, self._now_s = interval_s, now_s
         self._look_at_s = now_s()
 
@@ -133,9 +146,15 @@ class RequestedCheckpoints:
             check_target(self._home, target, self._tables, request.request)
 
     def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
-        """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated."""
+        """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated.
+
+        Raises:
+            RunCancelledError: The attempt was cancelled. What was begun stays.
+            DeadlineExceededError: It was not made in time, and no stop waits for it.
+            StreamPipelineError: It cannot be made.
+        """
         target = self._target(request)
-        export(self._home, manifest.checkpoint, target, request=request.request)
+        self._exports.make(request, manifest, target)
         return target.url
 
     def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
@@ -223,7 +242,7 @@ class RequestedCheckpoints:
             begun = self._begun_with(request)
             own, counted = (begun, _sinks(begun)) if begun else (manifest, sinks)
             standing = self._requests.answer(self._saved(request, own, counted))
-            if standing.error is not None and request.wanted is not Wanted.CHECKPOINT:
+            if standing.error is not None and request.wanted is not Wanted.CHECKPOINT and not self._exports.is_left(request):
                 with _logged(f"what was copied for {request.request} stays"):
                     abandon(own, self._target(request), request=request.request)
         self._requests.forget_old(datetime.now(UTC))
@@ -236,6 +255,8 @@ class RequestedCheckpoints:
         if request.wanted is not Wanted.CHECKPOINT:
             try:
                 savepoint = self.save(request, manifest)
+            except (FencedError, RunCancelledError):
+                raise
             except StreamPipelineError as error:
                 if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
                     raise  # the stop waits for it
@@ -276,7 +297,7 @@ class RequestedCheckpoints:
 def _logged(what: str) -> Iterator[None]:
     try:
         yield
-    except FencedError:
+    except (FencedError, RunCancelledError):
         raise
     except StreamPipelineError as error:
         _LOG.warning("%s: %s", what, error)

@@ -19,13 +19,15 @@ from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
     NotFoundError,
+    OutcomeUnknownError,
     RunCancelledError,
     StorageError,
     StorageFullError,
 )
-from spark_jobs.protocol.ids import BatchId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.steps import observed_by
+from spark_jobs.runtime.checkpoints import try_history
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
 from spark_jobs.runtime.checkpoints.due import Due
@@ -174,12 +176,20 @@ class HangingFiles(LocalFiles):
         super().sync(*paths)
 
     def create(self, path: str, data: bytes) -> None:
-        self._reach(f"create {path.rpartition('.')[2]}")
+        kind = next((kind for kind in ("history", "manifest") if kind in path), path.rpartition(".")[2])
+        self._reach(f"create {kind}")
         super().create(path, data)
 
     def _reach(self, operation: str) -> None:
         if operation == self._hangs:
             self.was_waited_for |= not self.may_go_on.wait(SOON_S)
+
+
+def land(home: HangingFiles) -> None:
+    """Lets what was left behind come to its end."""
+    home.may_go_on.set()
+    for left_behind in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
+        left_behind.join(SOON_S)
 
 
 @pytest.fixture
@@ -235,13 +245,39 @@ def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_
         a_try(home, at_the_first_batch, time.monotonic() + 0.1).take([hourly(site)])
     assert not home.was_waited_for
     manifest = a_try(site.home, at_the_first_batch).take([hourly(site)])
-    home.may_go_on.set()
-    for left_behind in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
-        left_behind.join(SOON_S)
+    land(home)
     assert (manifest.checkpoint, CheckpointStore(site.home).taken()) == (1, [1])
     kept = manifest.stages[HOURLY].files
     assert [file.path for file in kept] == [file.path for file in site.complete(0, checkpoint=2).stages[HOURLY].files]
     assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in kept)
+
+
+@pytest.mark.parametrize("lands_before_the_next_try", [True, False])
+def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(site: Site, lands_before_the_next_try: bool) -> None:
+    home = HangingFiles(site, "create manifest")
+    with pytest.raises(OutcomeUnknownError, match="expired while its manifest was created: .* Checkpoint 1 may be complete"):
+        a_try(home, at_the_first_batch, time.monotonic() + 0.3).take([hourly(site)])
+    assert not home.was_waited_for
+    assert CheckpointStore(site.home).taken() == []
+    if lands_before_the_next_try:
+        land(home)
+        late = CheckpointStore(site.home).manifest(CheckpointId(1))
+        with pytest.raises(FencedError, match="Checkpoint 1 was completed by somebody else"):
+            a_try(site.home, at_the_first_batch).take([hourly(site)])
+        assert CheckpointStore(site.home).manifest(CheckpointId(1)) == late
+    else:
+        manifest = a_try(site.home, at_the_first_batch).take([hourly(site)])
+        land(home)
+        assert CheckpointStore(site.home).manifest(CheckpointId(1)) == manifest
+    assert CheckpointStore(site.home).taken() == [1]
+
+
+def test_a_complete_checkpoint_does_not_wait_for_its_history(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(try_history, "_TIMEOUT_S", 0.1)
+    home = HangingFiles(site, "create history")
+    assert a_try(home, at_the_first_batch).take([hourly(site)]).checkpoint == 1
+    assert not home.was_waited_for
+    land(home)
 
 
 @pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])

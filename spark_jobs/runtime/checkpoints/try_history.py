@@ -1,0 +1,113 @@
+"""What the history tells of a try at a checkpoint: how long its steps took, its cut and its state, and what became of it."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind, SinkCut
+from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
+from spark_jobs.protocol.history import CheckpointHistory, StepTime
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
+from spark_jobs.protocol.masking import Mask, masked_error
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.runtime.checkpoints.cut import Cut
+from spark_jobs.runtime.driver.beside import beside
+from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.state.pinning import PinnedState
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S = 5.0
+
+
+@dataclass
+class TryHistory:
+    """What is seen of a try, until it is recorded.
+
+    Args:
+        store: Of the home.
+        checkpoint: Its number, if it becomes complete.
+        kind: Of the checkpoint.
+        attempt: Whose try it is.
+        began_at: When it began.
+        mask: Takes secrets out of a failure.
+    """
+
+    store: CheckpointStore
+    checkpoint: CheckpointId
+    kind: CheckpointKind
+    attempt: AttemptNumber
+    began_at: datetime
+    mask: Mask
+    _steps: list[StepTime] = field(default_factory=list)
+    _seen: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Remembers how long a step took, if it came to its end."""
+        began_s = time.monotonic()
+        yield
+        self._steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))
+
+    def see_cut(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
+        """Remembers where the stages are cut, and what is in flight there."""
+        behind = () if self.kind is CheckpointKind.FINAL else stages
+        left = [
+            Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
+            for stage in behind
+            if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
+        ]
+        self._seen = {
+            "aligned": cut.aligned,
+            "alignment_s": round(cut.alignment_s, 4),
+            "in_flight_rows": sum(staged.rows for staged in left),
+            "in_flight_bytes": sum(staged.size_bytes for staged in left),
+            "finished": finished,
+            "ended_inputs": {stage.stage.name: tuple(sorted(stage.ended)) for stage in stages if stage.ended},
+        }
+
+    def see_state(self, pinned: Mapping[StageName, PinnedState], files: Mapping[StageName, tuple[StateFile, ...]]) -> None:
+        """Remembers which state is new, and which is that of checkpoints before."""
+        reused = [file for state in pinned.values() for file in state.held]
+        everything = [file for stage in files.values() for file in stage]
+        self._seen |= {
+            "new_state_files": len(everything) - len(reused),
+            "new_state_bytes": sum(file.size_bytes for file in everything) - sum(file.size_bytes for file in reused),
+            "reused_state_files": len(reused),
+            "reused_state_bytes": sum(file.size_bytes for file in reused),
+        }
+
+    def record(self, sinks: Sequence[SinkCut], failure: StreamPipelineError | None) -> None:
+        """Keeps what became of the try. Nothing is decided by history: where it cannot be kept, or not soon, that is logged."""
+        history = CheckpointHistory(
+            checkpoint=self.checkpoint,
+            checkpoint_kind=self.kind,
+            attempt=self.attempt,
+            began_at=self.began_at,
+            steps=tuple(self._steps),
+            files=sum(cut.actions.files for cut in sinks),
+            size_bytes=sum(cut.actions.size_bytes for cut in sinks),
+            rows=sum(cut.actions.rows for cut in sinks),
+            **self._seen,
+            failure=report_error(masked_error(failure, self.mask)) if failure else None,
+        )
+        end_s = time.monotonic() + _TIMEOUT_S
+
+        def look() -> None:
+            if time.monotonic() >= end_s:
+                raise DeadlineExceededError(
+                    f"The home did not answer within {_TIMEOUT_S:.0f} s.",
+                    remedy="See whether its storage answers; nothing depends on it.",
+                )
+
+        try:
+            beside(partial(self.store.record, history), look)
+        except StreamPipelineError as error:
+            _LOG.warning("what became of a try at checkpoint %d is in no history: %s", self.checkpoint, error)
