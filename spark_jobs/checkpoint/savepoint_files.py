@@ -74,7 +74,9 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NeededFile]:
         found |= dict(_own_table(manifest, name, channels[name]))
     for sink, sink_cut in manifest.sinks.items():
         if sink_cut.upsert and sink_cut.upsert.tombstones:
-            found |= dict(_all_below(open_files(sink_cut.upsert.tombstones), f"{TOMBSTONES}/{sink}"))
+            graves = open_files(sink_cut.upsert.tombstones)
+            _check_table(graves)
+            found |= dict(_all_below(graves, f"{TOMBSTONES}/{sink}"))
     return found
 
 
@@ -189,7 +191,15 @@ def _named_by_manifest(home: Files, path: str) -> Iterator[None]:
 def _own_table(manifest: Manifest, stage: StageName, channel: ChannelCut) -> Iterator[tuple[str, NeededFile]]:
     """What the runtime's own table says where a stage's files are not in a public one: names of columns, constraints."""
     if all(cut.stage != stage or cut.upsert for cut in manifest.sinks.values()):
-        yield from _all_below(open_files(channel.staged_in).below(_LOG), f"{STAGED}/{stage}/{_LOG}")
+        table = open_files(channel.staged_in)
+        _check_table(table)
+        yield from _all_below(table.below(_LOG), f"{STAGED}/{stage}/{_LOG}")
+
+
+def _check_table(table: Files) -> None:
+    """Refuses a table whose log is gone: it would be copied as an empty one, and nobody would learn of it before the start."""
+    if not any(name.endswith(".json") for name in table.names(_LOG)):
+        raise altered(table.url, _LOG, "the log of a Delta table", None)
 
 
 def _all_below(source: Files, place: str) -> Iterator[tuple[str, NeededFile]]:

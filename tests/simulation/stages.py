@@ -376,6 +376,7 @@ def _outlet(site: Site, stage: Stage, round_site: RoundSite, frame: DataFrame) -
     metadata = {"id": f"id-of-{place}", "schemaString": SCHEMA_TEXT, "partitionColumns": [], "configuration": {}}
     table = StagingTable(path, StructType(), metadata, PROTOCOL)
     if stage.sink is None:
+        site.disk.put(f"{place}/_delta_log/00000000000000000000.json", b"{}")
         return Outlet(table, None, None, frame)
     site.tables.make(str(place))
     facts, publisher = check_publishable(table.uri, stage.sink.mode)

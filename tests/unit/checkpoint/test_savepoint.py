@@ -292,6 +292,20 @@ def test_a_staged_file_that_is_gone_or_torn_is_corrupt_by_path(site: SavepointSi
         taken(site, manifest)
 
 
+def test_a_table_of_the_runtime_whose_log_is_gone_is_corrupt_by_path_and_not_taken_for_an_empty_one(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    shutil.rmtree(site.channel / "_delta_log")
+    with pytest.raises(CorruptDocumentError, match="channels/first/copied/_delta_log is gone"):
+        taken(site, manifest)
+
+
+def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSite) -> None:
+    keys = (site.root / "home/tombstones/first/hourly").as_uri()
+    upsert = an_upsert(site, keys=("id",), sequence_by="id", apply_as_deletes="x", tombstones=keys)
+    with pytest.raises(CorruptDocumentError, match="tombstones/first/hourly/_delta_log is gone"):
+        taken(site, site.complete(cut={"upsert": upsert}))
+
+
 @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])
 def test_an_earlier_manifest_that_is_wrong_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
     site.complete([(1, "a")])
