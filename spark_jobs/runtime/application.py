@@ -13,7 +13,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import SPARK_LOG, Attempts, forget_old_logs, log_path, output_path
+from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt, pins_of_round
@@ -35,7 +35,6 @@ from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
     RejectedError,
-    Retry,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import (
@@ -49,19 +48,19 @@ from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import publish, published
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
+from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
 from spark_jobs.runtime.running_pipeline import run_until_stopped
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.decision import Answer, BeginIncarnation, Continue, Decision, HomeFacts, check_partitions, decide
+from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, check_partitions, decide
 from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import close_abandoned
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
@@ -111,7 +110,7 @@ class Application:
         with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
             try:
                 answer = _told(channel.respond(self._run(request)))
-                self._turn_down_late(answer)
+                self._open_requests().turn_down_late(answer)
                 return answer
             except FencedError:
                 raise
@@ -132,7 +131,7 @@ class Application:
 
     def _run(self, request: StartRequest) -> StartResponse:
         facts = read_facts(self.home)
-        unfinished = self._finish_stop(facts.head, request)
+        unfinished = self._open_requests().finish_stop(facts.head, request)
         given = self._given_before(request, facts)
         if given is not None:
             return given
@@ -145,7 +144,7 @@ class Application:
         check_partitions(request, decision, facts, self.graph)
         check_in_place(self.home, self.graph, decision, facts)
         if unfinished is not None:
-            self._abandon_stop(unfinished, decision)
+            self._open_requests().abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
@@ -189,6 +188,7 @@ class Application:
                 self._publish_head(attempt, publishers)
                 build_work_directory(self.home, attempt, facts, spark)
                 return _success(request, *run_until_stopped(run, first=not facts.attempts))
+            self._open_requests().turn_down_all(attempt.attempt)
             return _success(request, *run_to_its_end(run))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
@@ -215,48 +215,8 @@ class Application:
         _refuse_unpublishable(manifest, results)
         return _success(request, manifest, results)
 
-    def _finish_stop(self, head: Manifest | None, request: StartRequest) -> StreamPipelineError | None:
-        """Rolls a stop forward that an earlier attempt did not finish: its checkpoint becomes public, whoever has asked is answered.
-
-        Returns:
-            Why it can never become public, for a start that asks to abandon the checkpoint; any other is told so at once.
-        """
-        if head is None or head.checkpoint_kind is not CheckpointKind.STOP:
-            return None
-        requests = RequestedCheckpoints(self.home, head.attempt, masking(self.parameters.secrets))
-        still_open = requests.unanswered()
-        asked = [each for each in still_open if each.request == head.request]
-        if asked:
-            _LOG.info("%s did not finish: it is rolled forward", head.request)
-            try:
-                publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
-            except StreamPipelineError as error:
-                if error.retry is not Retry.NEVER or not (request.fresh or request.restore):
-                    raise
-                return error
-        is_newest = max(Attempts(self.home).numbers(), default=0) == head.attempt  # else what is open may be a later one's
-        if asked or (still_open and is_newest):
-            requests.stopped(asked, head)
-        return None
-
-    def _abandon_stop(self, unfinished: StreamPipelineError, decision: Decision) -> None:
-        """Answers a stop that can never be finished, once its checkpoint is left behind; else that is what the start comes to."""
-        if not isinstance(decision, BeginIncarnation):
-            raise unfinished
-        _LOG.warning("a stop is given up, because its checkpoint is abandoned: %s", unfinished)
-        attempt = max(Attempts(self.home).numbers())
-        RequestedCheckpoints(self.home, attempt, masking(self.parameters.secrets)).given_up(unfinished)
-
-    def _turn_down_late(self, answer: StartResponse) -> None:
-        """Tells whoever has asked since a stop was answered: a request that stayed open would stop the next attempt as it begins."""
-        try:
-            manifest = CheckpointStore(self.home).manifest(answer.checkpoint) if answer.checkpoint is not None else None
-            if manifest is None or manifest.checkpoint_kind is not CheckpointKind.STOP:
-                return
-            if manifest.attempt == answer.attempt:  # else it is an old run's answer, and what is open is a later attempt's
-                RequestedCheckpoints(self.home, answer.attempt, masking(self.parameters.secrets)).stopped([], manifest)
-        except StreamPipelineError as error:
-            _LOG.warning("requests that came after the stop are turned down by the next attempt: %s", error)
+    def _open_requests(self) -> OpenRequests:
+        return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
 
     def _forget_old_logs(self, live: AttemptNumber) -> None:
         try:

@@ -13,9 +13,9 @@ from spark_jobs.checkpoint import savepoint
 from spark_jobs.checkpoint.savepoint_files import PARTS
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.runtime import running_pipeline
-from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
+from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.storage.files import Files
 from tests.simulation.guards import Guard
@@ -44,7 +44,7 @@ def _no_mark(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_rolls_forward(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Application, "_finish_stop", lambda application, head, request: None)
+    patch.setattr(OpenRequests, "finish_stop", lambda requests, head, request: None)
 
 
 def _all_stops_win(site: Site, patch: pytest.MonkeyPatch) -> None:

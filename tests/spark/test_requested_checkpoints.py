@@ -1,12 +1,16 @@
 """Checkpoints of a running pipeline that somebody asks for."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.test_running_pipelines import Events, ids, three_stages
 from tests.support.command_line import document, spark_jobs
@@ -53,3 +57,20 @@ def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(si
     answer = requests.answer_of(request_id("first"))
     assert answer is not None
     assert (answer.checkpoint, answer.attempt, running.store.taken()) == (1, 2, [1])
+
+
+def test_a_pipeline_that_is_started_anew_with_inputs_that_end_turns_down_what_was_asked_of_it_before(
+    site: Site, events: Events
+) -> None:
+    with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
+    request = CheckpointRequest(request=request_id("too-late"), requested_at=datetime.now(UTC))
+    create_document(running.files, f"requests/{request.request}.json", request)  # as if it had died before it saw it
+    path, bounded = str(events.path), Pipeline("live")
+    bounded.source(bounded=True, name="events")(lambda spark: spark.readStream.format("delta").load(path))
+    bounded.stage(sink=DeltaSink(str(site.tables / "ended")), name="ended")(lambda events: events)
+    assert site.run(bounded, fresh=True).checkpoint is not None
+    answer = CheckpointRequests(running.files).answer_of(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert "all of its inputs end" in answer.error.failed
