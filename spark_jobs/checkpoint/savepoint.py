@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
@@ -28,6 +29,7 @@ from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedErr
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document, real_url
 from spark_jobs.storage.open import open_files
 
@@ -351,8 +353,7 @@ def _copy_all(target: Files, needed: Mapping[str, NeededFile], check: Callable[[
         return SavepointFile(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
 
     with step(Step.SAVEPOINT_FILES):
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            files = tuple(pool.map(place, sorted(needed)))
+        files = tuple(at_once([partial(place, path) for path in sorted(needed)], _AT_ONCE))
         end_copies(target, needed, _AT_ONCE)
     return files
 

@@ -178,8 +178,7 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
             if start:
                 start.close_origin(publishers)
-            begins = start.beginnings(self.graph) if start else {}
-            round_document = self._round(request, decision, attempt, adopted, begins)
+            round_document = self._round(request, decision, attempt, adopted, start.beginnings(self.graph) if start else {})
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
@@ -188,7 +187,7 @@ class Application:
                 self._publish_head(attempt, publishers)
                 build_work_directory(self.home, attempt, facts, spark)
                 return _success(request, *run_until_stopped(run, first=not facts.attempts))
-            self._open_requests().turn_down_all(attempt.attempt)
+            self._open_requests().turn_down_all(attempt.attempt, facts.head)
             return _success(request, *run_to_its_end(run))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:

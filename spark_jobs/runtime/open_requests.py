@@ -77,13 +77,17 @@ class OpenRequests:
         except StreamPipelineError as error:
             _LOG.warning("requests that came after the stop are turned down by the next attempt: %s", error)
 
-    def turn_down_all(self, attempt: AttemptNumber) -> None:
+    def turn_down_all(self, attempt: AttemptNumber, head: Manifest | None) -> None:
         """Answers what was asked for while an input had no end, where now all of them have one: such a pipeline looks at no request.
+
+        With the checkpoint, where that was taken or its savepoint begun; else with an error.
 
         Args:
             attempt: The live attempt.
+            head: The newest checkpoint before it.
         """
         requests = self._requests(attempt)
+        requests.resume(head)
         ends = RejectedError(
             "The pipeline was started anew, and all of its inputs end.",
             exists="It takes one checkpoint, at their end.",

@@ -11,13 +11,14 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 import os
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
 from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.storage.beside import at_once
 
 
 class Digest(NamedTuple):
@@ -185,15 +186,14 @@ def by_directory(paths: Iterable[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def end_copies(files: Files, paths: Iterable[str], at_once: int) -> None:
+def end_copies(files: Files, paths: Iterable[str], threads_max: int) -> None:
     """Makes copies that were made, or found to be right, durable; what earlier tries at them have left goes."""
 
     def end(group: list[str]) -> None:
         files.sync(*group)
         files.remove_unfinished(*group)
 
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(end, by_directory(paths)))
+    at_once([partial(end, group) for group in by_directory(paths)], threads_max)
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

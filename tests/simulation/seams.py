@@ -118,7 +118,10 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (restore, savepoint)),
-        *((module, "at_once", lambda jobs, threads_max: [job() for job in jobs]) for module in (checkpoint_try, pinning)),
+        *(
+            (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
+            for module in (checkpoint_try, pinning, savepoint)
+        ),
         *((module, "beside", lambda work, meanwhile: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),

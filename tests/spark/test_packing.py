@@ -134,7 +134,7 @@ def test_a_checkpoint_that_packs_for_too_long_expires_and_the_job_ends_with_it(
     table, tracker = site.tables / "packed", site.spark.sparkContext.statusTracker()
     monkeypatch.setattr("spark_jobs.runtime.checkpoints.packing.DeltaJvm", _Sleeps)
     monkeypatch.setattr(_Sleeps, "groups", [])
-    pipeline = Pipeline("packed", checkpoint=CheckpointSettings(interval="1 hour", timeout="5 seconds", tolerable_failures=1))
+    pipeline = Pipeline("packed", checkpoint=CheckpointSettings(interval="1 hour", timeout="15 seconds", tolerable_failures=1))
     events.source(pipeline)
     pipeline.stage(sink=DeltaSink(str(table), target_file_size="10mb"), name="packed")(lambda events: events)
     with Running(site.spark, pipeline, site.home) as running:

@@ -35,12 +35,12 @@ from spark_jobs.runtime.checkpoints.cut import Cut, expired
 from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
-from spark_jobs.runtime.driver.beside import at_once, beside
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.storage.beside import at_once, beside
 from spark_jobs.storage.files import Files, sync_below
 
 T = TypeVar("T")

@@ -1,20 +1,38 @@
 """Makes savepoints of checkpoints that are complete, beside whoever watches over them: none holds up a cancel, or the pipeline for ever."""
 
+import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
+from typing import TypeVar
 
-from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.checkpoint.savepoint import abandon, export
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.runtime.driver.beside import beside
+from spark_jobs.storage.beside import beside
 from spark_jobs.storage.files import Files
 
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 _PATIENCE_S = 10.0
 """So long one that was given up is waited for: it ends with the files that it has begun."""
+
+
+@dataclass(frozen=True)
+class _Export:
+    """One that is made, or was given up."""
+
+    request: CheckpointRequest
+    manifest: Manifest
+    target: Files
+    given_up: Event = field(default_factory=Event)
+    whole: Event = field(default_factory=Event)
+    ended: Event = field(default_factory=Event)
 
 
 class Exports:
@@ -23,12 +41,12 @@ class Exports:
     Args:
         home: The home.
         check: Called again and again while one is made. What it raises is raised to who has asked for it; what was begun stays.
-        timeout_s: How long one may take. That of a stop takes as long as it takes, because the stop waits for it.
+        timeout_s: How long one may take, or a look at its place. That of a stop takes as long as it takes: the stop waits for it.
     """
 
     def __init__(self, home: Files, check: Callable[[], object], timeout_s: float) -> None:
         self._home, self._check, self._timeout_s = home, check, timeout_s
-        self._left: set[RequestId] = set()
+        self._left: dict[RequestId, _Export] = {}
 
     def make(self, request: CheckpointRequest, manifest: Manifest, target: Files) -> None:
         """Makes the savepoint of a request; durable on return, may be repeated.
@@ -37,42 +55,78 @@ class Exports:
             DeadlineExceededError: It was not made in time. What was begun stays.
             StreamPipelineError: It cannot be made, or ``check`` has raised it.
         """
-        given_up, ended = Event(), Event()
-        end_s = math.inf if request.wanted is Wanted.STOP else time.monotonic() + self._timeout_s
+        made = _Export(request, manifest, target)
+        late = _too_late(made)
 
         def go_on() -> None:
-            if given_up.is_set():
-                raise _too_late(request, manifest)
+            if made.given_up.is_set():
+                raise late
 
         def make() -> None:
             try:
                 export(self._home, manifest.checkpoint, target, request=request.request, check=go_on)
+                made.whole.set()
             finally:
-                ended.set()
+                made.ended.set()
+
+        try:
+            self._in_time(make, late, math.inf if request.wanted is Wanted.STOP else self._timeout_s)
+        except BaseException as error:
+            made.given_up.set()
+            if not made.ended.wait(_PATIENCE_S):
+                self._left[request.request] = made
+            if error is not late or not made.whole.is_set():
+                raise
+
+    def look(self, request: CheckpointRequest, work: Callable[[], T]) -> T:
+        """Looks at the place of a savepoint, or deletes there; what ``work`` returns.
+
+        Raises:
+            DeadlineExceededError: Its storage has not answered in time.
+            StreamPipelineError: ``work`` or ``check`` has raised it.
+        """
+        return self._in_time(work, _unanswered(request), self._timeout_s)
+
+    def is_left(self, request: RequestId) -> bool:
+        """Whether its place may still be written to, because a storage does not answer: what is there is not to be deleted yet."""
+        left = self._left.get(request)
+        return left is not None and not left.ended.is_set()
+
+    def delete_left(self) -> None:
+        """Deletes what those have begun that were given up, answered with an error, and have ended since."""
+        for request, left in list(self._left.items()):
+            if left.ended.is_set():
+                del self._left[request]
+                try:
+                    self.look(left.request, partial(abandon, left.manifest, left.target, request=request))
+                except StreamPipelineError as error:
+                    _LOG.warning("what was copied for %s stays until its place is named again: %s", request, error)
+
+    def _in_time(self, work: Callable[[], T], late: DeadlineExceededError, timeout_s: float) -> T:
+        end_s = time.monotonic() + timeout_s
 
         def look() -> None:
             self._check()
             if time.monotonic() >= end_s:
-                raise _too_late(request, manifest)
+                raise late
 
-        try:
-            beside(make, look)
-        except BaseException:
-            given_up.set()
-            if not ended.wait(_PATIENCE_S):
-                self._left.add(request.request)
-            raise
-
-    def is_left(self, request: CheckpointRequest) -> bool:
-        """Whether its directory may still be written to, because a storage does not answer: what is there is not to be deleted yet."""
-        return request.request in self._left
+        return beside(work, look)
 
 
-def _too_late(request: CheckpointRequest, manifest: Manifest) -> DeadlineExceededError:
+def _too_late(export: _Export) -> DeadlineExceededError:
+    number = export.manifest.checkpoint
     return DeadlineExceededError(
-        f"The savepoint for {request.request} was not made in time.",
-        exists=f"Checkpoint {manifest.checkpoint}, which it was to be of, is complete, and the pipeline runs on.",
-        safe="Nobody was told that there is a savepoint.",
-        remedy="See whether its storage answers, or give checkpoints a longer timeout; then ask again with a new id.",
-        checkpoint=manifest.checkpoint,
+        f"The savepoint for {export.request.request} was not made in time.",
+        exists=f"Checkpoint {number}, which it was to be of, is complete, and the pipeline runs on.",
+        safe="Nobody was told that there is a savepoint. What was copied is deleted once its storage answers.",
+        remedy="Give checkpoints a longer timeout, or another target; then ask again with a new id. If files stay: spark-jobs dispose.",
+        checkpoint=number,
+    )
+
+
+def _unanswered(request: CheckpointRequest) -> DeadlineExceededError:
+    return DeadlineExceededError(
+        f"The place for the savepoint of {request.request} does not answer.",
+        safe="Nothing was changed there.",
+        remedy="See whether its storage answers, or ask with a new id and another target.",
     )

@@ -18,9 +18,9 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.scratch_table import column_of, scratch_table
-from spark_jobs.runtime.driver.beside import beside
-from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.beside import beside
 
 _BIN = "bin"
 Line = Mapping[str, Any]
@@ -91,7 +91,7 @@ def _written_beside(
     try:
         return beside(write, meanwhile)
     except BaseException:
-        context.cancelJobGroup(group)
+        cancel_for_good(context, group)
         raise
 
 

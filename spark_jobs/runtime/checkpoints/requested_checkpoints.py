@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 
 from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check_target
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -82,6 +83,8 @@ class RequestedCheckpoints:
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
+        with _logged("what was copied in vain stays"):
+            self._exports.delete_left()
         return [request for request in self._open() if self._is_possible(request)]
 
     def unanswered(self) -> Sequence[CheckpointRequest]:
@@ -135,15 +138,20 @@ class RequestedCheckpoints:
 
         Raises:
             RejectedError: Its directory has other things, or is inside the home or a table.
+            DeadlineExceededError: Its storage has not answered in time.
             StorageError: It cannot be looked at.
         """
         target = self._target(request)
-        try:
-            check_target(self._home, target, self._tables, request.request)
-        except RejectedError:
-            if not self._has_abandoned(target):
-                raise
-            check_target(self._home, target, self._tables, request.request)
+
+        def check() -> None:
+            try:
+                check_target(self._home, target, self._tables, request.request)
+            except RejectedError:
+                if not self._has_abandoned(target):
+                    raise
+                check_target(self._home, target, self._tables, request.request)
+
+        self._exports.look(request, check)
 
     def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
         """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated.
@@ -217,14 +225,14 @@ class RequestedCheckpoints:
         found = None
         if request.wanted is Wanted.SAVEPOINT:
             with _logged(f"what there is of {request.request} cannot be looked at"):
-                found = begun_with(self._home, self._target(request), request.request)
+                found = self._exports.look(request, partial(begun_with, self._home, self._target(request), request.request))
         return found
 
     def _has_abandoned(self, target: Files) -> bool:
         """Deletes what was begun for a request that was answered with an error, and could not be deleted then; whether there was any."""
         before = begun_by(target)
         answer = self._requests.answer_of(before) if before else None
-        if before is None or answer is None or answer.error is None:
+        if before is None or answer is None or answer.error is None or self._exports.is_left(before):
             return False
         manifest = begun_with(self._home, target, before)
         if manifest is None:
@@ -242,9 +250,13 @@ class RequestedCheckpoints:
             begun = self._begun_with(request)
             own, counted = (begun, _sinks(begun)) if begun else (manifest, sinks)
             standing = self._requests.answer(self._saved(request, own, counted))
-            if standing.error is not None and request.wanted is not Wanted.CHECKPOINT and not self._exports.is_left(request):
+            if (
+                standing.error is not None
+                and request.wanted is not Wanted.CHECKPOINT
+                and not self._exports.is_left(request.request)
+            ):
                 with _logged(f"what was copied for {request.request} stays"):
-                    abandon(own, self._target(request), request=request.request)
+                    self._exports.look(request, partial(abandon, own, self._target(request), request=request.request))
         self._requests.forget_old(datetime.now(UTC))
 
     def _saved(

@@ -18,10 +18,10 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.driver.beside import beside
 from spark_jobs.runtime.staged.consumption import Consumption
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
+from spark_jobs.storage.beside import beside
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0

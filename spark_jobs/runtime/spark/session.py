@@ -237,6 +237,12 @@ def jvm_has_ended(error: BaseException) -> bool:
     return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
+def cancel_for_good(context: SparkContext, group: str) -> None:
+    """Cancels the jobs of a group, also those that it has not begun yet; the group's name must not be used again."""
+    java_context: Any = context._jsc
+    java_context.sc().cancelJobGroupAndFutureJobs(group)
+
+
 def application_has_ended(spark: SparkSession) -> bool:
     """Whether Spark's application, or its JVM, is not there any more."""
     from py4j.protocol import Py4JError

@@ -19,9 +19,9 @@ from spark_jobs.protocol.errors import ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.driver.beside import at_once
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.state.state_files import needed_files, never_reused
+from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, by_directory, local_path
 
 STATE = "state"

@@ -15,12 +15,14 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
-from spark_jobs.protocol.documents import PipelineDocument, StageState
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, PipelineDocument, StageState
 from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, InterruptedRunError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.protocol.restarts import Restarts
+from spark_jobs.runtime.checkpoints.cut import Cut
+from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
@@ -29,7 +31,7 @@ from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import NOW, PIPELINE
-from tests.support.systems import FaultSystem, every_fault, quick
+from tests.support.systems import FaultSystem, QuickSystem, every_fault, quick
 from tests.unit.control.test_channel import attempt
 from tests.unit.runtime.checkpoints.test_checkpoint_try import ROUND
 
@@ -164,6 +166,9 @@ class Failing:
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))
         self._running = RunningPipeline(run, Restarts(NoRestart(), time.time, random.Random()), CHECKPOINTING)
 
+    def complete(self, due: Due) -> Manifest:
+        return self._running._complete(due)
+
     def checkpoint(self) -> int | StreamPipelineError:
         """The number of a new checkpoint, or what it has failed with."""
         try:
@@ -193,3 +198,29 @@ def test_whatever_of_a_try_fails_the_same_attempt_takes_the_number_after_what_ha
         assert pipeline.checkpoint() == len(taken) + 1, where
         landed += bool(taken and system.injected)
     assert landed
+
+
+@pytest.mark.parametrize("overtaken", [False, True], ids=["still live", "a later attempt is live"])
+def test_a_manifest_of_an_earlier_try_that_comes_late_is_taken_up_by_its_own_attempt_while_that_is_live(
+    tmp_path: Path, overtaken: bool
+) -> None:
+    home = quick(tmp_path)
+    Attempts(home).create(attempt(1))
+    earlier, pipeline = (Failing(tmp_path, cast(FaultSystem, QuickSystem())) for _ in range(2))
+    comes = [earlier.checkpoint]
+
+    def find_cut() -> Cut:
+        if comes:
+            assert comes.pop()() == 1
+            if overtaken:
+                Attempts(home).create(attempt(2))
+        return Cut({}, aligned=True, alignment_s=0.0)
+
+    due = Due(CheckpointKind.PERIODIC, find_cut)
+    if overtaken:
+        with pytest.raises(FencedError):
+            pipeline.complete(due)
+    else:
+        manifest = pipeline.complete(due)
+        assert (manifest.checkpoint, manifest.parent, manifest.checkpoint_kind) == (2, 1, CheckpointKind.PERIODIC)
+    assert CheckpointStore(home).taken() == ([1] if overtaken else [1, 2])

@@ -27,7 +27,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.steps import observed_by
-from spark_jobs.runtime.checkpoints import try_history
+from spark_jobs.runtime.checkpoints import checkpoint_try, try_history
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
 from spark_jobs.runtime.checkpoints.due import Due
@@ -39,6 +39,7 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
+from tests.support.clocks import HOUR_S, ALongTimeOnce
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import NOW, PIPELINE, Overtaking
@@ -160,7 +161,7 @@ class HangingFiles(LocalFiles):
     def __init__(self, site: Site, hangs: str) -> None:
         super().__init__(site.root / "home", QuickSystem())
         self._hangs = hangs
-        self.may_go_on = threading.Event()
+        self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         self.was_waited_for = False
 
     def adopt(self, source: Path, path: str) -> None:
@@ -182,6 +183,7 @@ class HangingFiles(LocalFiles):
 
     def _reach(self, operation: str) -> None:
         if operation == self._hangs:
+            self.is_reached.set()
             self.was_waited_for |= not self.may_go_on.wait(SOON_S)
 
 
@@ -253,10 +255,14 @@ def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_
 
 
 @pytest.mark.parametrize("lands_before_the_next_try", [True, False])
-def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(site: Site, lands_before_the_next_try: bool) -> None:
+def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, lands_before_the_next_try: bool
+) -> None:
     home = HangingFiles(site, "create manifest")
-    with pytest.raises(OutcomeUnknownError, match="expired while its manifest was created: .* Checkpoint 1 may be complete"):
-        a_try(home, at_the_first_batch, time.monotonic() + 0.3).take([hourly(site)])
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_try, "time", ALongTimeOnce(home.is_reached))
+        with pytest.raises(OutcomeUnknownError, match="expired while its manifest was created: .* Checkpoint 1 may be complete"):
+            a_try(home, at_the_first_batch, time.monotonic() + HOUR_S).take([hourly(site)])
     assert not home.was_waited_for
     assert CheckpointStore(site.home).taken() == []
     if lands_before_the_next_try:

@@ -1,7 +1,10 @@
 """Savepoints whose storage is slow or does not answer, and who waits for them."""
 
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.errors import DeadlineExceededError, RejectedError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.runtime.checkpoints import exports, requested_checkpoints
@@ -18,6 +21,7 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.storage.files import Digest, Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
+from tests.support.clocks import HOUR_S, ALongTimeOnce
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import NOW
 
@@ -25,16 +29,27 @@ SOON_S = 10.0
 
 
 class SlowFiles(LocalFiles):
-    """A directory that takes a file only once it may."""
+    """A directory in which one operation comes to its end only once it may."""
 
-    may_go_on: threading.Event
+    place: "Place"
     """Shared by all who open the directory."""
-    begun: threading.Semaphore
+
+    def names(self, directory: str) -> list[str]:
+        self._reach("names")
+        return super().names(directory)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
-        self.begun.release()
-        assert self.may_go_on.wait(SOON_S)
+        self._reach("copy")
         return super().copy(source, named, path)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._reach(path)
+        super().create(path, data)
+
+    def _reach(self, operation: str) -> None:
+        if operation == self.place.slow:
+            self.place.is_reached.set()
+            assert self.place.may_go_on.wait(SOON_S)
 
 
 class Place:
@@ -43,11 +58,11 @@ class Place:
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.home = SavepointSite(root)
         self.manifest: Manifest = self.home.complete([(1, "a")], ["x.parquet"])
-        self.directory = root / "savepoint"
-        self.may_go_on, self.begun = threading.Event(), threading.Semaphore(0)
-        patch.setattr(SlowFiles, "may_go_on", self.may_go_on, raising=False)
-        patch.setattr(SlowFiles, "begun", self.begun, raising=False)
+        self.directory, self.slow = root / "savepoint", "copy"
+        self.may_go_on, self.is_reached = threading.Event(), threading.Event()
+        patch.setattr(SlowFiles, "place", self, raising=False)
         patch.setattr(requested_checkpoints, "open_place", lambda url: SlowFiles(self.directory))
+        patch.setattr(exports, "time", ALongTimeOnce(self.is_reached))
 
     def asks(self, name: str, wanted: Wanted = Wanted.SAVEPOINT) -> CheckpointRequest:
         target = str(self.directory)
@@ -55,14 +70,29 @@ class Place:
         create_document(self.home.home, f"requests/{request.request}.json", request)
         return request
 
+    def driver(self, check: Callable[[], object] = lambda: None) -> RequestedCheckpoints:
+        return RequestedCheckpoints(self.home.home, AttemptNumber(1), unmasked, check=check, timeout_s=HOUR_S, interval_s=0.0)
+
     def answer(self, request: CheckpointRequest) -> CheckpointResponse | None:
         return CheckpointRequests(self.home.home).answer_of(request.request)
 
+    def goes_on_soon(self) -> None:
+        """Lets what is slow go on a while after it was reached."""
+
+        def go_on() -> None:
+            self.is_reached.wait(SOON_S)
+            time.sleep(0.3)
+            self.may_go_on.set()
+
+        threading.Thread(target=go_on, daemon=True).start()
+
     def lets_go(self) -> None:
-        """Lets what was left behind come to its end."""
+        """Lets what was left behind come to its end, after which nothing is slow."""
         self.may_go_on.set()
         for thread in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
             thread.join(SOON_S)
+        self.slow = ""
+        self.is_reached.clear()
 
 
 @pytest.fixture
@@ -70,8 +100,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
-def driver(place: Place, **settings: float) -> RequestedCheckpoints:
-    return RequestedCheckpoints(place.home.home, AttemptNumber(1), unmasked, **settings)  # type: ignore[arg-type]
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "_PATIENCE_S", 0.1)
 
 
 def is_too_late(answer: CheckpointResponse | None) -> bool:
@@ -79,53 +110,121 @@ def is_too_late(answer: CheckpointResponse | None) -> bool:
     return answer.error is not None and answer.error.error == "DeadlineExceededError"
 
 
-def test_one_whose_storage_hangs_is_answered_in_time_and_its_place_may_be_named_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("slow", ["copy", "savepoint.json"])
+def test_one_whose_storage_hangs_is_answered_in_time_and_nobody_has_its_place_while_files_may_still_come(
+    place: Place, slow: str
 ) -> None:
-    monkeypatch.setattr(exports, "_PATIENCE_S", 0.1)
-    first, again = place.asks("first"), place.asks("again")
-    driver(place, timeout_s=0.1).completed([first], place.manifest)
+    place.slow = slow
+    first, again, driver = place.asks("first"), place.asks("again"), place.driver()
+    driver.completed([first], place.manifest)
     assert is_too_late(place.answer(first))
-    assert (place.directory / "exporting.json").exists(), "files may still come"
+    assert (place.directory / "exporting.json").exists()
+    place.slow = ""
+    with pytest.raises(RejectedError, match="was begun there for savepoint-first"):
+        driver.check(again)
+    assert (place.directory / "exporting.json").exists()
     place.lets_go()
-    assert not (place.directory / "savepoint.json").exists()
-    next_one = driver(place, timeout_s=SOON_S)
-    next_one.check(again)
-    next_one.completed([again], place.manifest)
-    assert verify(open_files(str(place.directory))).request == again.request
+    if slow == "copy":
+        driver.check(again)
+        driver.completed([again], place.manifest)
+        assert verify(open_files(str(place.directory))).request == again.request
+    else:  # it was the last step
+        assert verify(open_files(str(place.directory))).request == first.request
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_copied_in_vain_is_deleted_once_its_storage_answers(place: Place) -> None:
+    driver = place.driver()
+    driver.completed([place.asks("first")], place.manifest)
+    driver.open()
+    assert place.directory.exists()
+    place.lets_go()
+    driver.open()
+    assert not place.directory.exists()
 
 
 def test_of_one_that_is_too_slow_nothing_stays(place: Place) -> None:
     request = place.asks("slow")
-    threading.Timer(0.5, place.may_go_on.set).start()
-    driver(place, timeout_s=0.1).completed([request], place.manifest)
+    place.goes_on_soon()
+    place.driver().completed([request], place.manifest)
     assert is_too_late(place.answer(request))
     assert not place.directory.exists()
 
 
-def test_a_cancel_does_not_wait_for_one_and_the_next_attempt_ends_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "_PATIENCE_S", 0.1)
+def test_one_that_becomes_whole_while_it_is_given_up_is_the_answer(place: Place) -> None:
+    place.slow = "savepoint.json"
+    request = place.asks("slow")
+    place.goes_on_soon()
+    place.driver().completed([request], place.manifest)
+    answer = place.answer(request)
+    assert answer is not None
+    assert (answer.error, answer.savepoint) == (None, place.directory.as_uri())
+    assert verify(open_files(str(place.directory))).request == request.request
+
+
+def test_a_place_that_does_not_answer_holds_nobody_up(place: Place) -> None:
+    request, driver = place.asks("first"), place.driver()
+    place.slow = "names"
+    with pytest.raises(DeadlineExceededError, match="The place for the savepoint of savepoint-first does not answer"):
+        driver.check(request)
+    place.is_reached.clear()
+    assert list(driver.open()) == [request], "it is looked at again when its checkpoint is complete"
+    place.lets_go()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cancel_does_not_wait_for_one_and_the_next_attempt_ends_it(place: Place) -> None:
     request = place.asks("cancelled")
 
     def cancelled() -> None:
-        if place.begun.acquire(blocking=False):
+        if place.is_reached.is_set():
             raise RunCancelledError("Attempt 1 was cancelled.")
 
     with pytest.raises(RunCancelledError):
-        RequestedCheckpoints(place.home.home, AttemptNumber(1), unmasked, check=cancelled).completed([request], place.manifest)
+        place.driver(cancelled).completed([request], place.manifest)
     assert place.answer(request) is None
     place.lets_go()
-    driver(place).resume(place.manifest)
+    place.driver().resume(place.manifest)
     answer = place.answer(request)
     assert answer is not None
     assert (answer.error, answer.checkpoint) == (None, place.manifest.checkpoint)
     assert verify(open_files(str(place.directory))).request == request.request
 
 
+HANGS = """
+import sys
+from pathlib import Path
+from threading import Event
+import pytest
+from spark_jobs.protocol.errors import DeadlineExceededError, RejectedError, RunCancelledError
+from spark_jobs.runtime.checkpoints import exports
+from tests.unit.runtime.checkpoints.test_exports import Place
+
+with pytest.MonkeyPatch.context() as patch:
+    exports._PATIENCE_S = 0.1
+    place = Place(Path(sys.argv[1]), patch)
+    place.may_go_on = Event()
+    place.may_go_on.wait = lambda timeout: Event().wait()
+
+    def cancelled():
+        if place.is_reached.is_set():
+            raise RunCancelledError("Attempt 1 was cancelled.")
+
+    try:
+        place.driver(cancelled).completed([place.asks("hangs")], place.manifest)
+    except RunCancelledError:
+        print("cancelled")
+"""
+
+
+def test_one_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "cancelled\n", ended.stderr
+
+
 def test_a_stop_waits_for_its_own_as_long_as_it_takes(place: Place) -> None:
     request = place.asks("mine", Wanted.STOP)
-    threading.Timer(0.5, place.may_go_on.set).start()
-    began_s = time.monotonic()
-    assert driver(place, timeout_s=0.1).save(request, place.manifest) == place.directory.as_uri()
-    assert time.monotonic() - began_s > 0.1
+    place.goes_on_soon()
+    assert place.driver().save(request, place.manifest) == place.directory.as_uri()
     assert verify(open_files(str(place.directory))).request == request.request

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
         meanwhile: Called again and again until it is. What it raises is raised here, and leaves ``work`` behind: it may go on for as
             long as the process lives, and nobody learns what becomes of it.
     """
-    done = _started([work], 1)
+    done, _ = _started([work], 1)
     while not wait(done, _LOOK_S).done:
         meanwhile()
     found: T = done[0].result()
@@ -25,26 +25,37 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
 
 
 def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:
-    """Does several things in as many threads; what they return, in their order.
+    """Does several things in as many threads; what they return, in their order. What was begun has ended by then.
 
     Raises:
-        Exception: What the first of them that has failed raises. Others may go on.
+        Exception: What the first of them that has failed raises. None is begun after it.
     """
-    return [each.result() for each in _started(jobs, threads_max)]
+    futures, threads = _started(jobs, threads_max)
+    for thread in threads:
+        thread.join()
+    for each in futures:
+        if each.done():
+            each.result()
+    return [each.result() for each in futures]
 
 
-def _started(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Future[Any]]:
+def _started(jobs: Sequence[Callable[[], Any]], threads_max: int) -> tuple[list[Future[Any]], list[Thread]]:
     """Threads that do not keep the process, as those of an executor would: it waits for them when Python ends."""
     futures: list[Future[Any]] = [Future() for _ in jobs]
     left = iter(list(zip(jobs, futures, strict=True)))  # every thread takes from it what no other has taken
+    failed = Event()
 
     def work() -> None:
         for job, future in left:
             try:
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+                failed.set()
                 future.set_exception(error)
+            if failed.is_set():
+                return
 
-    for number in range(min(threads_max, len(jobs))):
-        Thread(target=work, name=f"beside-{number}", daemon=True).start()
-    return futures
+    threads = [Thread(target=work, name=f"beside-{number}", daemon=True) for number in range(min(threads_max, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    return futures, threads

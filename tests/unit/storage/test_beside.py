@@ -7,12 +7,12 @@ from threading import Barrier, Event
 
 import pytest
 
-from spark_jobs.runtime.driver.beside import at_once, beside
+from spark_jobs.storage.beside import at_once, beside
 
 SOON_S = 5.0
 HANGS = """
 from threading import Event
-from spark_jobs.runtime.driver.beside import at_once, beside
+from spark_jobs.storage.beside import at_once, beside
 
 def give_up():
     raise KeyError("given up")
