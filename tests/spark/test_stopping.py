@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, Rej
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.checkpoints import requested_checkpoints
+from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -271,7 +271,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
     with Running(site.spark, pipeline, site.home, run="first") as running:
         running.until(has_staged(running, "copied", events.rows))
         with monkeypatch.context() as patch:
-            patch.setattr(requested_checkpoints, "export", fails)
+            patch.setattr(exports, "export", fails)
             CheckpointRequests(running.files).ask(request, drain=drain)
             error = running.ends()
         assert isinstance(error, IncompleteError)
