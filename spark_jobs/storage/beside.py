@@ -1,5 +1,6 @@
 """Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process."""
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from threading import Event, Thread
@@ -22,6 +23,26 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
         meanwhile()
     found: T = done[0].result()
     return found
+
+
+def in_time(
+    work: Callable[[], T], deadline_s: float, late: Callable[[], Exception], meanwhile: Callable[[], object] = lambda: None
+) -> T:
+    """As :func:`beside`, for as long as there is time.
+
+    Args:
+        work: What is to be done.
+        deadline_s: Until when, by ``time.monotonic``.
+        late: Says what is raised then.
+        meanwhile: As there.
+    """
+
+    def look() -> None:
+        meanwhile()
+        if time.monotonic() >= deadline_s:
+            raise late()
+
+    return beside(work, look)
 
 
 def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:

@@ -122,7 +122,8 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
             (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
             for module in (checkpoint_try, pinning, savepoint)
         ),
-        *((module, "beside", lambda work, meanwhile: work()) for module in (checkpoint_try, exports, try_history)),
+        (checkpoint_try, "beside", lambda work, meanwhile: work()),
+        *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),

@@ -40,7 +40,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
-from spark_jobs.storage.beside import at_once, beside
+from spark_jobs.storage.beside import at_once, beside, in_time
 from spark_jobs.storage.files import Files, sync_below
 
 T = TypeVar("T")
@@ -186,11 +186,7 @@ class CheckpointTry:
             if max(store.taken()) > manifest.checkpoint:
                 raise self._fenced(manifest.checkpoint)
 
-        def look() -> None:
-            if self._is_too_late():
-                raise self._unanswered(manifest.checkpoint)
-
-        beside(create, look)
+        in_time(create, self.due.deadline_s, lambda: self._unanswered(manifest.checkpoint))
 
     def _unanswered(self, number: CheckpointId) -> OutcomeUnknownError:
         return OutcomeUnknownError(
@@ -336,8 +332,5 @@ class CheckpointTry:
         self.due.pause()
 
     def _check_in_time(self) -> None:
-        if self._is_too_late():
+        if time.monotonic() >= self.due.deadline_s:
             raise expired("what it holds was not made durable in time")
-
-    def _is_too_late(self) -> bool:
-        return time.monotonic() >= self.due.deadline_s

@@ -14,7 +14,7 @@ from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.beside import beside
+from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -103,14 +103,7 @@ class Exports:
                     _LOG.warning("what was copied for %s stays until its place is named again: %s", request, error)
 
     def _in_time(self, work: Callable[[], T], late: DeadlineExceededError, timeout_s: float) -> T:
-        end_s = time.monotonic() + timeout_s
-
-        def look() -> None:
-            self._check()
-            if time.monotonic() >= end_s:
-                raise late
-
-        return beside(work, look)
+        return in_time(work, time.monotonic() + timeout_s, lambda: late, self._check)
 
 
 def _too_late(export: _Export) -> DeadlineExceededError:

@@ -31,7 +31,7 @@ def pack(
     lines: Sequence[Line],
     target_size_bytes: int,
     last: BatchId,
-    meanwhile: Callable[[], object] = lambda: None,
+    meanwhile: Callable[[], object],
 ) -> list[Line]:
     """Lines for the same rows in fewer files of about a size; durable on return.
 

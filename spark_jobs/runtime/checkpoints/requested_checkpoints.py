@@ -119,6 +119,8 @@ class RequestedCheckpoints:
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
         """
+        if not requests:
+            return
         with _logged("a request could not be answered"):
             self.turn_down(requests, error)
 

@@ -21,7 +21,7 @@ from spark_jobs.runtime.checkpoints.cut import Cut
 from spark_jobs.runtime.staged.consumption import Consumption
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
-from spark_jobs.storage.beside import beside
+from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
@@ -98,16 +98,14 @@ class TryHistory:
             **self._seen,
             failure=report_error(masked_error(failure, self.mask)) if failure else None,
         )
-        end_s = time.monotonic() + _TIMEOUT_S
-
-        def look() -> None:
-            if time.monotonic() >= end_s:
-                raise DeadlineExceededError(
-                    f"The home did not answer within {_TIMEOUT_S:.0f} s.",
-                    remedy="See whether its storage answers; nothing depends on it.",
-                )
-
         try:
-            beside(partial(self.store.record, history), look)
+            in_time(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, _unanswered)
         except StreamPipelineError as error:
             _LOG.warning("what became of a try at checkpoint %d is in no history: %s", self.checkpoint, error)
+
+
+def _unanswered() -> DeadlineExceededError:
+    return DeadlineExceededError(
+        f"The home did not answer within {_TIMEOUT_S:.0f} s.",
+        remedy="See whether its storage answers; nothing depends on it.",
+    )

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+import time
 from functools import partial
 from threading import Barrier, Event
 
 import pytest
 
-from spark_jobs.storage.beside import at_once, beside
+from spark_jobs.storage.beside import at_once, beside, in_time
 
 SOON_S = 5.0
 HANGS = """
@@ -50,6 +51,16 @@ def test_work_that_hangs_is_left_behind_once_the_look_says_so() -> None:
     with pytest.raises(ValueError, match="it fails"):
         beside(ended.wait, fail)
     ended.set()
+
+
+def test_work_has_as_much_time_as_it_is_given() -> None:
+    ended = Event()
+    with pytest.raises(KeyError, match="late"):
+        in_time(ended.wait, time.monotonic() + 0.1, lambda: KeyError("late"))
+    with pytest.raises(ValueError, match="it fails"):
+        in_time(ended.wait, time.monotonic() + SOON_S, lambda: KeyError("late"), fail)
+    ended.set()
+    assert in_time(lambda: 7, time.monotonic() + SOON_S, lambda: KeyError("late")) == 7
 
 
 def test_work_that_was_left_behind_does_not_keep_the_process() -> None:

@@ -27,7 +27,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.steps import observed_by
-from spark_jobs.runtime.checkpoints import checkpoint_try, try_history
+from spark_jobs.runtime.checkpoints import try_history
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
 from spark_jobs.runtime.checkpoints.due import Due
@@ -37,6 +37,7 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.clocks import HOUR_S, ALongTimeOnce
@@ -260,7 +261,7 @@ def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(
 ) -> None:
     home = HangingFiles(site, "create manifest")
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_try, "time", ALongTimeOnce(home.is_reached))
+        patch.setattr(beside, "time", ALongTimeOnce(home.is_reached))
         with pytest.raises(OutcomeUnknownError, match="expired while its manifest was created: .* Checkpoint 1 may be complete"):
             a_try(home, at_the_first_batch, time.monotonic() + HOUR_S).take([hourly(site)])
     assert not home.was_waited_for

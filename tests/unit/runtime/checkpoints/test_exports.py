@@ -18,6 +18,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.runtime.checkpoints import exports, requested_checkpoints
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
@@ -62,7 +63,7 @@ class Place:
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         patch.setattr(SlowFiles, "place", self, raising=False)
         patch.setattr(requested_checkpoints, "open_place", lambda url: SlowFiles(self.directory))
-        patch.setattr(exports, "time", ALongTimeOnce(self.is_reached))
+        patch.setattr(beside, "time", ALongTimeOnce(self.is_reached))
 
     def asks(self, name: str, wanted: Wanted = Wanted.SAVEPOINT) -> CheckpointRequest:
         target = str(self.directory)
