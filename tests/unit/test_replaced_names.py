@@ -1,0 +1,52 @@
+"""What a test replaces is there: a name that has moved would be found out only by a test that waits for Spark, or for the night."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from symtable import symtable
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def modules_of(tests: ast.Module) -> dict[str, Path]:
+    """The product's modules that a file of tests imports, by the names that it has for them."""
+    found = {}
+    for node in ast.walk(tests):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                path = ROOT.joinpath(*(node.module or "").split("."), f"{alias.name}.py")
+                if path.is_file():
+                    found[alias.asname or alias.name] = path
+    return found
+
+
+def replaced(tests: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Line, owner and name of each ``setattr(owner, "name", …)``."""
+    for node in ast.walk(tests):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            match node.args:
+                case [ast.Name(owner), ast.Constant(str(name)), _]:
+                    yield node.lineno, owner, name
+
+
+def missing(tests: ast.Module) -> list[str]:
+    """What is replaced in modules that do not have it."""
+    modules = modules_of(tests)
+    return [
+        f"line {line}: {modules[owner].relative_to(ROOT)} has no {name}"
+        for line, owner, name in replaced(tests)
+        if owner in modules and name not in symtable(modules[owner].read_text(), owner, "exec").get_identifiers()
+    ]
+
+
+def test_every_name_that_a_test_replaces_is_there() -> None:
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.joinpath("tests").rglob("*.py"))}
+    assert {name: found for name, path in files.items() if (found := missing(ast.parse(path.read_text())))} == {}
+
+
+@pytest.mark.parametrize(("name", "there"), [("open_files", True), ("was_renamed", False)])
+def test_a_name_that_has_moved_is_found(name: str, there: bool) -> None:
+    code = f"from spark_jobs.storage import open as open_storage\npatch.setattr(open_storage, '{name}', None)"
+    assert (missing(ast.parse(code)) == []) is there
