@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -32,6 +32,10 @@ SETTINGS: Mapping[str, str] = {
 """The same for both ways: the plain one runs in a session that differs in nothing else."""
 COLD_SETTINGS: Mapping[str, str] = {key: value for key, value in SETTINGS.items() if not key.endswith("ProgressUpdates")}
 """Those of a process of its own."""
+
+
+Work = Callable[[DataFrame], DataFrame]
+"""What a stage does."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,10 @@ class Site:
         frame.write.format("delta").save(str(path))
         return Input(path, files, rows)
 
-    def ours(self, source: Input, stages: int = 1) -> Outcome:
+    def ours(self, source: Input, stages: int = 1, does: Work | None = None) -> Outcome:
         """A pipeline of ``stages`` stages in a row, from nothing to its published tables."""
         directory = self.new()
-        outcome = self.run(chain(source, directory, stages), directory)
+        outcome = self.run(chain(source, directory, stages, does=does or work), directory)
         self._check(directory, source, stages)
         return outcome
 
@@ -104,14 +108,14 @@ class Site:
         history = CheckpointStore(files).history()[-1]
         return outcome(run_s, batches, sum(step.duration_s for step in history.steps))
 
-    def plain(self, source: Input, stages: int = 1) -> Outcome:
+    def plain(self, source: Input, stages: int = 1, does: Work | None = None) -> Outcome:
         """As many queries, one after the other, each with Delta's own streaming sink."""
         directory = self.new()
         session, read, batches = self.spark.newSession(), str(source.path), []
         began_s = time.monotonic()
         for number in range(stages):
             table = str(directory / f"stage_{number}")
-            query = plain_query(session, read, table, f"{directory}/checkpoint_{number}")
+            query = plain_query(session, read, table, f"{directory}/checkpoint_{number}", does or work)
             query.awaitTermination()
             batches += [json.loads(progress.json) for progress in query.recentProgress]
             read = table
@@ -135,7 +139,7 @@ class Site:
             rows = self.rows(directory / f"stage_{number}")
             if rows != source.rows:
                 raise AssertionError(f"stage {number} in {directory} has {rows} rows instead of {source.rows}")
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # Spark keeps a state in order for a while after its query has ended
 
 
 def outcome(run_s: float, batches: Sequence[Mapping[str, Any]], checkpoint_s: float = 0.0) -> Outcome:
@@ -151,8 +155,20 @@ def outcome(run_s: float, batches: Sequence[Mapping[str, Any]], checkpoint_s: fl
     )
 
 
-def chain(source: Input, directory: Path, stages: int, conf: Mapping[str, str] = MappingProxyType({})) -> Pipeline:
-    """A pipeline whose stages each do what :func:`work` does with the rows of the one before."""
+def work(frame: DataFrame) -> DataFrame:
+    """Little, so that what is measured is the sink."""
+    return frame.where("value >= 0").withColumn("value", F.col("value") * 2)
+
+
+def keyed_work(frame: DataFrame) -> DataFrame:
+    """The same, and state: a key for each row."""
+    return work(frame).dropDuplicates(["id"])
+
+
+def chain(
+    source: Input, directory: Path, stages: int, conf: Mapping[str, str] = MappingProxyType({}), does: Work = work
+) -> Pipeline:
+    """A pipeline whose stages each do the same with the rows of the one before."""
     pipeline = Pipeline("benchmark", conf=conf)
 
     @pipeline.source(bounded=True)
@@ -163,19 +179,14 @@ def chain(source: Input, directory: Path, stages: int, conf: Mapping[str, str] =
     for number in range(stages):
         name = f"stage_{number}"
         sink = DeltaSink(str(directory / name))
-        pipeline.stage(sink=sink, inputs={"frame": before}, name=name, max_files_per_trigger=1 if number else None)(work)
+        pipeline.stage(sink=sink, inputs={"frame": before}, name=name, max_files_per_trigger=1 if number else None)(does)
         before = name
     return pipeline
 
 
-def work(frame: DataFrame) -> DataFrame:
-    """Little, so that what is measured is the sink."""
-    return frame.where("value >= 0").withColumn("value", F.col("value") * 2)
-
-
-def plain_query(session: SparkSession, read: str, table: str, checkpoint: str) -> StreamingQuery:
+def plain_query(session: SparkSession, read: str, table: str, checkpoint: str, does: Work = work) -> StreamingQuery:
     """What a stage is compared with: the same work, written by Delta's own streaming sink."""
     stream = session.readStream.format("delta").option("maxFilesPerTrigger", 1).load(read)
     return (
-        work(stream).writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True).start(table)
+        does(stream).writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True).start(table)
     )

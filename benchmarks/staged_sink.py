@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.figures import Better, Figure, Kind, Tell, in_turn, measured_in_turn
-from benchmarks.site import Input, Outcome, Site
+from benchmarks.site import Input, Outcome, Site, keyed_work
 
 SINK = Kind("staged sink", "rows a second in a batch", Better.MORE, "staged", "Delta's sink")
 WHOLE = Kind("whole runs", "seconds a run, warm", Better.LESS, "ours", "writeStream")
@@ -24,6 +24,15 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
         f"many small batches: {files} of {rows:,} rows",
         ours=lambda: site.ours(small).rows_per_s,
         plain=lambda: site.plain(small).rows_per_s,
+        turns=turns,
+        tell=tell,
+        goal=1.2,
+    )
+    yield measured_in_turn(
+        SINK,
+        f"small batches with state: {files} of {rows:,} rows",
+        ours=lambda: site.ours(small, does=keyed_work).rows_per_s,
+        plain=lambda: site.plain(small, does=keyed_work).rows_per_s,
         turns=turns,
         tell=tell,
         goal=1.2,

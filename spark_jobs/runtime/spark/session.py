@@ -37,6 +37,10 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.databricks.delta.stats.collect": "true",
 }
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+"""How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
+is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody."""
+_IN_DIRECTORIES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -201,6 +205,8 @@ def end_jvm(timeout_s: float) -> None:
 def session_for_run(spark: SparkSession) -> SparkSession:
     """A session of the same application with the settings that the guarantees need; the given one stays as it is.
 
+    Its queries write their checkpoints as :data:`CHECKPOINT_FILES` says, unless somebody has set that.
+
     Raises:
         RejectedError: It is a Spark Connect session, or has no Delta.
     """
@@ -220,6 +226,8 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     for key, value in REQUIRED_SETTINGS.items():
         own.conf.set(key, value)
+    if own.conf.get(CHECKPOINT_FILES, None) is None:
+        own.conf.set(CHECKPOINT_FILES, _IN_DIRECTORIES)
     return own
 
 
