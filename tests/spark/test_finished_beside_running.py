@@ -126,7 +126,7 @@ def beside_timers(site: Site, history: Events, live: Events) -> Pipeline:
     return pipeline
 
 
-def that_waits(site: Site, history: Events, live: Events, held: Path) -> Pipeline:
+def that_waits(site: Site, history: Events, live: Events, held: Path, interval: str = "1 second") -> Pipeline:
     """The same, whose second batch of the history does not come to its end while the file ``held`` is there."""
 
     def waits(number: int) -> int:
@@ -134,7 +134,7 @@ def that_waits(site: Site, history: Events, live: Events, held: Path) -> Pipelin
             time.sleep(0.02)
         return number
 
-    pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
+    pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval=interval))
     sources(pipeline, history, live)
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "cleaned")))
@@ -151,7 +151,9 @@ def that_waits(site: Site, history: Events, live: Events, held: Path) -> Pipelin
 def stop_in_the_middle(site: Site, history: Events, live: Events, held: Path, *, drain: bool) -> tuple[Running, range]:
     """Stops the pipeline while the history's second batch is on its way; what of the history was read by then."""
     held.touch()
-    with Running(site.spark, that_waits(site, history, live, held), site.home) as running:
+    # no periodic checkpoint: it would wait for that batch, and the stop for it
+    pipeline = that_waits(site, history, live, held, interval="1 hour")
+    with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].rows_in >= LIVE_FROM // 4)
         request = request_id("now", Wanted.STOP)
         CheckpointRequests(running.files).ask(request, drain=drain)

@@ -14,6 +14,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.spark.checksums import checksum_name
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.tables.tombstones import TOMBSTONES
@@ -77,7 +78,7 @@ def sweep(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_from
         with step(Step.SWEEP):
             for path in deleted:
                 path.unlink(missing_ok=True)
-                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+                path.with_name(checksum_name(path.name)).unlink(missing_ok=True)
     return deleted
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
+from spark_jobs.runtime.spark import checksums
 from spark_jobs.storage.files import Files
 
 NO_OFFSET = "-"
@@ -179,10 +180,7 @@ class FileSourceLog:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
         repeated = [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
         lines = [json.dumps(entry) for entry in repeated + entries]
-        path = f"{self._directory}/{_file_name(log_id)}"
-        self._files.delete(f"{self._directory}/.{_file_name(log_id)}.crc")
-        self._files.replace(path, "\n".join(["v1", *lines]).encode())
-        self._files.sync(path)
+        checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
 
     def _read(self, log_id: int) -> list[dict[str, Any]]:
         """What entry ``log_id`` holds; where Spark has deleted it, what the next compact entry repeats of it and those before."""

@@ -39,7 +39,8 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
-is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody."""
+is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
+refuses a file that does not fit the checksum beside it: see :mod:`~spark_jobs.runtime.spark.checksums`."""
 _IN_DIRECTORIES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -9,6 +9,7 @@ Invariants:
 1. ``offsets/N+1`` is written only if batch N is committed: Spark skips an uncommitted batch below the latest entry without an error.
 2. An entry is only replaced while its batch is not committed.
 3. Keys that this version does not know are kept.
+4. What this module writes has no checksum of Hadoop's: one would be that of what was there before.
 """
 
 import json
@@ -19,6 +20,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime.spark import checksums
 from spark_jobs.storage.files import Files
 
 NO_BATCH = BatchId(-1)
@@ -139,7 +141,7 @@ class SparkLog:
         if self.pending() or batch != self.last_commit() + 1:
             raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be planned")
         with step(Step.PLAN_BATCH):
-            self.files.create(f"{self.directory}/offsets/{batch}", entry.to_bytes())
+            self._create(f"offsets/{batch}", entry.to_bytes())
 
     def last_batch(self) -> BatchId:
         """The newest batch, where every planned one is committed.
@@ -164,34 +166,34 @@ class SparkLog:
 
     def rewrite(self, batch: BatchId, entry: OffsetEntry) -> None:
         """Replaces an entry, durably."""
-        path = f"{self.directory}/offsets/{batch}"
         with step(Step.PLAN_BATCH):
-            self.files.replace(path, entry.to_bytes())
-            self.files.sync(path)
+            checksums.rewrite(self.files, f"{self.directory}/offsets/{batch}", entry.to_bytes())
 
     def begin(self, query_id: str) -> None:
         """Gives a query that never ran its id; idempotent."""
-        self.files.create(f"{self.directory}/metadata", json.dumps({"id": query_id}).encode())
+        self._create("metadata", json.dumps({"id": query_id}).encode())
 
     def rename(self, query_id: str) -> None:
         """Gives a query another id, durably: it is another one's from here on."""
         path = f"{self.directory}/metadata"
-        self.files.replace(path, json.dumps(json.loads(self.files.read(path)) | {"id": query_id}).encode())
-        self.files.sync(path)
+        checksums.rewrite(self.files, path, json.dumps(json.loads(self.files.read(path)) | {"id": query_id}).encode())
 
     def leave_watermark(self, batch: BatchId, watermark_ms: int) -> None:
         """Lets the next batch after a committed one begin with a watermark, durably."""
         path = f"{self.directory}/commits/{batch}"
         version, _, body = self.files.read(path).decode().partition("\n")
         entry = json.loads(body) | {"nextBatchWatermarkMs": watermark_ms}
-        self.files.replace(path, f"{version}\n{json.dumps(entry)}".encode())
-        self.files.sync(path)
+        checksums.rewrite(self.files, path, f"{version}\n{json.dumps(entry)}".encode())
 
     def commit(self, batch: BatchId) -> None:
         """Commits a planned batch that Spark is not to run, without state and at the beginning of time; idempotent."""
         commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})
         with step(Step.COMMIT_BATCH):
-            self.files.create(f"{self.directory}/commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
+            self._create(f"commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
+
+    def _create(self, name: str, data: bytes) -> None:
+        checksums.forget_checksum(self.files, f"{self.directory}/{name}")
+        self.files.create(f"{self.directory}/{name}", data)
 
     def _last(self, log: str) -> BatchId:
         return BatchId(

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.spark.checksums import forget_checksum
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import channel_position, first_version
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
@@ -97,7 +98,5 @@ def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, 
 
 
 def _delete_file(files: Files, path: str) -> None:
-    """A staged file, and the checksum that Hadoop keeps beside it."""
-    above, slash, name = path.rpartition("/")
     files.delete(path)
-    files.delete(f"{above}{slash}.{name}.crc")
+    forget_checksum(files, path)

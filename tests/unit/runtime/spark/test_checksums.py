@@ -1,0 +1,70 @@
+"""Spark refuses a file whose checksum is that of other bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.inputs.bounds import FileSourceLog
+from spark_jobs.runtime.spark.checksums import checksum_name, forget_checksum, rewrite
+from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
+from spark_jobs.storage.local import LocalFiles
+
+ENTRY = OffsetEntry("v1", {"batchWatermarkMs": 0}, ("{}",))
+WRITES: dict[str, Callable[[SparkLog], None]] = {
+    "offsets/1": lambda log: log.plan(BatchId(1), ENTRY),
+    "offsets/0": lambda log: log.rewrite(BatchId(0), ENTRY),
+    "commits/1": lambda log: log.commit(BatchId(1)),
+    "commits/0": lambda log: log.leave_watermark(BatchId(0), 5),
+    "metadata": lambda log: log.rename("other"),
+    "sources/0/0": lambda log: FileSourceLog(log.files, f"{log.directory}/sources/0").rewrite(0, [{"batchId": 0}]),
+}
+
+
+def put(root: Path, path: str, text: str) -> None:
+    """As Spark does."""
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    target.with_name(checksum_name(target.name)).write_text("of these bytes")
+
+
+def checksums(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob(".*.crc"))
+
+
+@pytest.mark.parametrize("written", WRITES)
+def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_was_there(tmp_path: Path, written: str) -> None:
+    for path in ("offsets/0", "offsets/2"):
+        put(tmp_path, f"q/{path}", ENTRY.to_bytes().decode())
+    for path in ("commits/0", "sources/0/0", "sources/0/1"):
+        put(tmp_path, f"q/{path}", "v1\n{}")
+    put(tmp_path, "q/metadata", '{"id": "one"}')
+    (tmp_path / "q/offsets/2").unlink()
+    for gone in ("offsets/1", "commits/1"):
+        (tmp_path / f"q/{gone}").with_name(".1.crc").write_text("of what a crash has taken")
+    before = checksums(tmp_path / "q")
+    WRITES[written](SparkLog(LocalFiles(tmp_path), "q"))
+    above, slash, name = written.rpartition("/")
+    assert set(before) - set(checksums(tmp_path / "q")) == {f"{above}{slash}{checksum_name(name)}"}
+
+
+def test_a_crash_on_the_way_leaves_bytes_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "log/0", "old")
+    files = LocalFiles(tmp_path)
+
+    def dies(path: str, data: bytes) -> None:
+        raise OSError("as told")
+
+    monkeypatch.setattr(files, "replace", dies)
+    with pytest.raises(OSError, match="as told"):
+        rewrite(files, "log/0", b"new")
+    assert ((tmp_path / "log/0").read_text(), checksums(tmp_path)) == ("old", [])
+
+
+def test_a_file_without_a_checksum_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("bytes")
+    for path in ("0", "none/0"):
+        forget_checksum(LocalFiles(tmp_path), path)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
