@@ -22,6 +22,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
+from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.checkpoints.coordinator import Coordinator
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.due import Due
@@ -272,7 +273,7 @@ class RunningPipeline:
     def _is_idle(self) -> bool:
         """Whether nothing has happened since the last checkpoint: another one would say the same."""
         last = self._parent.stages if self._parent and self._published is not None else {}
-        return all(stage.name in last and stage.committed() == last[stage.name].batch for stage in self._stages)
+        return all(stage.name in last and _says(last[stage.name], stage) for stage in self._stages)
 
     def _check_live(self) -> None:
         try:
@@ -296,6 +297,11 @@ class RunningPipeline:
 
     def _rebuild(self, built: StageRun) -> Callable[[StageRun, Set[str]], StageRun]:
         return lambda earlier, ended: build_stage(built.stage, self._run.site, self._run.outputs, earlier, ended)
+
+
+def _says(cut: StageCut, stage: RunningStage | EndingStage) -> bool:
+    """Whether a checkpoint has the stage as it is. The end of a stage is known a moment after its last batch."""
+    return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())
 
 
 def run_until_stopped(run: RoundRun, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:

@@ -210,7 +210,7 @@ GUARDS = [
     Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=15),
     Guard("in place only on the host that has not gone down", _any_host),
     Guard(
-        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=376
+        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=237
     ),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=11),
     Guard("what is complete is public before anything runs", _head_stays_private),

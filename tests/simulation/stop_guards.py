@@ -125,7 +125,11 @@ STOP_GUARDS = [
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=10),
     Guard(
-        "a stop whose checkpoint is there has not failed", _what_fails_is_told, _STOPS, lambda: replace(_NONE, faults=30), hint=5
+        "a stop whose checkpoint is there has not failed",
+        _what_fails_is_told,
+        _STOPS,
+        lambda: replace(_NONE, faults=30),
+        hint=261,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",

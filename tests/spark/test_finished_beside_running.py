@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,9 @@ from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.inputs.kafka import partition_offsets
 from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -36,6 +39,8 @@ pytestmark = pytest.mark.spark
 Build = Callable[[Site, Events, Events], Pipeline]
 LIVE_FROM = 1_000
 """The first number of the live rows; history has those before it."""
+KEPT = StageName("kept")
+PATIENCE_S = 120
 TOPIC = "ends-one-by-one"
 PARTITIONS = [range(600), range(600, 603), range(603, LIVE_FROM)]
 """What each partition of the topic has."""
@@ -271,6 +276,33 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     assert set(started) == {"seam.minutes"}, "a finished stage has no query"
     batches = {name: (before.stages[name].batch, after.stages[name].batch) for name in rows_in}
     assert all(old == new for old, new in batches.values()), f"a finished stage goes on: {batches}"
+
+
+def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_next_one(
+    site: Site, history: Events, live: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads the stage: after its last batch nothing happens but that it has ended."""
+    pipeline = in_one_stage(site, history, live)
+    pipeline.stage(name="kept", sink=DeltaSink(str(site.tables / "kept")))(lambda past: past)
+    is_seen, to_its_end = Event(), RoundRun.to_its_end
+
+    def late(run: RoundRun, stage: StageRun) -> None:
+        ended = stage.output.ended
+
+        def once_seen() -> None:
+            is_seen.wait(PATIENCE_S)
+            Event.set(ended)
+
+        monkeypatch.setattr(ended, "set", once_seen)
+        to_its_end(run, stage)
+
+    monkeypatch.setattr(RoundRun, "to_its_end", late)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.status and running.status.stages[KEPT].state is StageState.ENDED)
+        running.until(running.is_quiet)
+        assert not running.head().stages[KEPT].finished
+        is_seen.set()
+        running.until(lambda: running.head().stages[KEPT].finished)
 
 
 class DiesOnceTheInputHasEnded:
