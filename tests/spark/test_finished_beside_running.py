@@ -283,7 +283,7 @@ def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_ne
 ) -> None:
     """Nobody reads the stage: after its last batch nothing happens but that it has ended."""
     pipeline = in_one_stage(site, history, live)
-    pipeline.stage(name="kept", sink=DeltaSink(str(site.tables / "kept")))(lambda past: past)
+    pipeline.stage(name=KEPT, sink=DeltaSink(str(site.tables / KEPT)))(lambda past: past)
     is_seen, to_its_end = Event(), RoundRun.to_its_end
 
     def late(run: RoundRun, stage: StageRun) -> None:

@@ -25,7 +25,6 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Reje
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.spark import checksums
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
 from spark_jobs.storage.files import Files, by_directory, local_path
@@ -239,4 +238,4 @@ def _repoint(work: Files, directory: str, path: str) -> None:
                     found=named,
                 )
             store["stateSchemaFilePaths"][number] = here + found[0]
-    checksums.rewrite(work, f"{directory}/{path}", f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode())
+    work.replace(f"{directory}/{path}", f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode())

@@ -12,14 +12,15 @@ from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
 from spark_jobs.storage.local import LocalFiles
 
 ENTRY = OffsetEntry("v1", {"batchWatermarkMs": 0}, ("{}",))
-WRITES: dict[str, Callable[[SparkLog], None]] = {
-    "offsets/1": lambda log: log.plan(BatchId(1), ENTRY),
-    "offsets/0": lambda log: log.rewrite(BatchId(0), ENTRY),
-    "commits/1": lambda log: log.commit(BatchId(1)),
-    "commits/0": lambda log: log.leave_watermark(BatchId(0), 5),
-    "metadata": lambda log: log.rename("other"),
-    "sources/0/0": lambda log: FileSourceLog(log.files, f"{log.directory}/sources/0").rewrite(0, [{"batchId": 0}]),
-}
+WRITES: list[tuple[str, Callable[[SparkLog], None]]] = [
+    ("offsets/1", lambda log: log.plan(BatchId(1), ENTRY)),
+    ("offsets/0", lambda log: log.rewrite(BatchId(0), ENTRY)),
+    ("commits/1", lambda log: log.commit(BatchId(1))),
+    ("commits/0", lambda log: log.leave_watermark(BatchId(0), 5)),
+    ("metadata", lambda log: log.begin("one")),
+    ("metadata", lambda log: log.rename("other")),
+    ("sources/0/0", lambda log: FileSourceLog(log.files, f"{log.directory}/sources/0").rewrite(0, [{"batchId": 0}])),
+]
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -34,8 +35,10 @@ def checksums(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob(".*.crc"))
 
 
-@pytest.mark.parametrize("written", WRITES)
-def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_was_there(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize(("written", "write"), WRITES)
+def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_was_there(
+    tmp_path: Path, written: str, write: Callable[[SparkLog], None]
+) -> None:
     for path in ("offsets/0", "offsets/2"):
         put(tmp_path, f"q/{path}", ENTRY.to_bytes().decode())
     for path in ("commits/0", "sources/0/0", "sources/0/1"):
@@ -45,7 +48,7 @@ def test_what_the_runtime_writes_into_a_log_of_sparks_has_no_checksum_of_what_wa
     for gone in ("offsets/1", "commits/1"):
         (tmp_path / f"q/{gone}").with_name(".1.crc").write_text("of what a crash has taken")
     before = checksums(tmp_path / "q")
-    WRITES[written](SparkLog(LocalFiles(tmp_path), "q"))
+    write(SparkLog(LocalFiles(tmp_path), "q"))
     above, slash, name = written.rpartition("/")
     assert set(before) - set(checksums(tmp_path / "q")) == {f"{above}{slash}{checksum_name(name)}"}
 
