@@ -40,6 +40,7 @@ def watched(airflow: RunningAirflow, roots: Path, tmp_path_factory: pytest.TempP
     pipeline = StagedPipeline(open_files(str(roots / "watched")), tmp_path_factory.mktemp("tables"))
     pipeline.make_table(HOURLY)
     airflow.unpause("watching")
+    airflow.read_again("watching")  # Airflow looks for what a DAG watches when it reads the file of one that is not paused
     make_public(pipeline)
     return pipeline
 
