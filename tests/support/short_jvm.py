@@ -2,8 +2,11 @@
 
 import os
 
-SHORT_RUN = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m"}
+_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
 """With the first compiler alone a JVM has room for 48 MB of code, which Spark fills: it would go on sweeping and compiling anew."""
+_COLLECTOR = "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g -Xmn400m"
+"""A JVM begins with little room, and collects all its garbage each time that its classes, or what lives on, have outgrown it."""
+SHORT_RUN = {"spark.driver.extraJavaOptions": f"{_COMPILER} {_COLLECTOR}"}
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
 """Whether these are the night's tests."""
