@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
-#   scripts/setup.sh warm        also what the tests need: a Kafka broker, and Spark's classes as Java keeps them (dozens of starts take less time)
+#   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, and Spark's classes as Java keeps them (dozens of starts take less time)
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
@@ -121,7 +121,7 @@ install_packages() {
     local index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
     watched "installer" "$python" -m pip install -c constraints.txt pip setuptools || explain "The installer"
-    local project='.[spark,airflow,s3,demo]'
+    local project='.[spark,airflow,s3,hdfs,demo]'
     if watched "uv" "$python" -m pip install --only-binary :all: -c constraints.txt uv; then
         watched "packages" "$python" -m uv pip install --python "$python" --build-constraints constraints.txt -c constraints.txt \
             -e "$project" --group dev || explain "The packages"
@@ -143,10 +143,11 @@ fetch_jars() {
     watched "Delta's jars" "$python" scripts/fetch_jars.py "$venv/.jars" || explain "Delta's jars"
 }
 
-fetch_kafka_jars() {
-    local broker=$venv/.kafka-broker.jars connector=$venv/.kafka-connector.jars
-    if jars_are_there "$broker" && jars_are_there "$connector" && [ "$connector" -nt scripts/fetch_kafka_jars.py ]; then return; fi
-    watched "Kafka's jars" "$python" scripts/fetch_kafka_jars.py "$broker" "$connector" || explain "Kafka's jars"
+fetch_service_jars() {
+    local broker=$venv/.kafka-broker.jars connector=$venv/.kafka-connector.jars hdfs=$venv/.hdfs.jars
+    if jars_are_there "$broker" && jars_are_there "$connector" && jars_are_there "$hdfs" &&
+        [ "$hdfs" -nt scripts/fetch_service_jars.py ]; then return; fi
+    watched "Kafka's and HDFS's jars" "$python" scripts/fetch_service_jars.py "$broker" "$connector" "$hdfs" || explain "Kafka's and HDFS's jars"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower
@@ -165,7 +166,7 @@ warm)
     check_java
     install_packages
     fetch_jars
-    fetch_kafka_jars
+    fetch_service_jars
     keep_classes
     ;;
 *) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything | warm]" ;;

@@ -7,6 +7,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from threading import Barrier as ThreadBarrier
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,8 +18,10 @@ from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError, StorageError
 from spark_jobs.protocol.ids import PipelineName, PipelineUuid
 from spark_jobs.storage.files import Files, create_document, paths_below, read_document
+from spark_jobs.storage.hdfs import HdfsFiles
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
+from tests.support.hdfs_cluster import default_file_system, hdfs_cluster
 from tests.support.memory_files import MemoryFiles
 from tests.support.object_store import BUCKET, object_store
 from tests.support.systems import CrashSystem, FaultSystem
@@ -58,9 +61,21 @@ def in_object_store(root: Path) -> Files:
     return open_place(f"s3://{BUCKET}{root.as_posix()}")
 
 
-DIRECTORIES: list[Open] = [local, opened, over_crash_system, over_fault_system]
-IMPLEMENTATIONS: list[Open] = [*DIRECTORIES, in_object_store]
-only_directories = pytest.mark.parametrize("open_home", DIRECTORIES, indirect=True, ids=lambda open_: open_.__name__)
+def in_hdfs(root: Path) -> Files:
+    return HdfsFiles("", root.as_posix())
+
+
+HDFS = pytest.param(in_hdfs, marks=pytest.mark.hdfs, id="in_hdfs")
+HDFS_AT_NIGHT = pytest.param(in_hdfs, marks=[pytest.mark.hdfs, pytest.mark.nightly], id="in_hdfs")
+LOCAL: list[Open] = [local, opened, over_crash_system, over_fault_system]
+
+
+def only(*opens: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("open_home", opens, indirect=True, ids=lambda open_: open_.__name__)
+
+
+only_local = only(*LOCAL)
+only_directories = only(*LOCAL, HDFS)
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +84,20 @@ def store() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda open_: open_.__name__)
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with hdfs_cluster(tmp_path_factory.mktemp("hdfs")) as cluster, default_file_system(cluster):
+        yield
+
+
+@pytest.fixture(params=[*LOCAL, in_object_store, HDFS], ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
     """Opens a directory; each call as another process would."""
     found: Open = request.param
     if found is in_object_store:
         request.getfixturevalue("store")
+    if found is in_hdfs:
+        request.getfixturevalue("hdfs")
     return found
 
 
@@ -168,7 +191,7 @@ def test_sync_misses_what_nobody_wrote(home: Files) -> None:
         home.sync("part=1/0.parquet", "part=1/1.parquet")
 
 
-@only_directories
+@only_local
 def test_sync_takes_what_somebody_else_wrote_and_misses_what_nobody_did(home: Files, tmp_path: Path) -> None:
     (tmp_path / "home" / "part=1").mkdir(parents=True)
     (tmp_path / "home" / "part=1" / "0.parquet").write_bytes(b"rows")
@@ -235,7 +258,7 @@ def test_a_copy_comes_from_wherever_its_source_is(home: Files, open_home: Open, 
     assert [home.read("from/other"), home.read("from/here")] == [b"state", b"state"]
 
 
-@pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}", "a\\b", "c:d"])
+@pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}", "a\\b"])
 def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name: str) -> None:
     home.create(f"staged/{name}/{name}.parquet", b"rows")
     assert home.names("staged") == [name]
@@ -243,6 +266,20 @@ def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name
     assert list(paths_below(home)) == [f"staged/{name}/{name}.parquet"]
     home.delete(f"staged/{name}")
     assert home.names("staged") == []
+
+
+@only(*LOCAL, in_object_store)
+def test_a_name_may_have_a_colon(home: Files) -> None:
+    home.create("a/c:d", b"rows")
+    assert home.names("a") == ["c:d"]
+    assert home.read("a/c:d") == b"rows"
+
+
+@only(HDFS)
+def test_hdfs_takes_no_colon_in_a_name(home: Files) -> None:
+    for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b"rows")):
+        with pytest.raises(InvalidParameterError, match="':'"):
+            call("a/c:d")
 
 
 def test_nothing_is_copied_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
@@ -309,6 +346,7 @@ def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
         home.below("..")
 
 
+@only(*LOCAL, in_object_store)
 def test_the_url_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
     assert home.url.startswith(("file:///", "s3://"))
@@ -329,6 +367,7 @@ def test_documents_go_in_and_come_out(home: Files) -> None:
         create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
 
 
+@only(*LOCAL, in_object_store, HDFS_AT_NIGHT)  # hundreds of creates of half a second
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_read_as_they_were_written(home: Files, contents: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Puts the jars of a Kafka broker, and of Spark's connector to it, into Ivy's cache, and lists them in the files that are named.
+"""Puts the jars of a Kafka broker, of Spark's connector to it, and of HDFS into Ivy's cache, and lists them in the files that are named.
 
 For the tests only. Who runs pipelines names the connector to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
 """
@@ -21,8 +21,14 @@ CONNECTOR = (
 )
 """All that Spark does not bring itself, by name, because a mirror may lack one of the versions that the connector asks for."""
 
+HDFS = (
+    "org.apache.hadoop:hadoop-client-minicluster:3.5.0",
+    "ch.qos.reload4j:reload4j:1.2.25",  # its classes ask for it, and do not bring it
+    "org.slf4j:slf4j-simple:1.7.36",
+)
 
-def main(broker: Path, connector: Path) -> None:
+
+def main(broker: Path, connector: Path, hdfs: Path) -> None:
     """Writes each list last and whole: a set-up that is interrupted leaves none."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway
@@ -33,6 +39,7 @@ def main(broker: Path, connector: Path) -> None:
         ]  # Spark never fetches it
         _list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
         _list(connector, _resolved(gateway.jvm, CONNECTOR, transitive=False))
+        _list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()

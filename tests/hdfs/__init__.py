@@ -1,0 +1,1 @@
+"""What HDFS does when its nodes or the lines to them fail."""

@@ -1,0 +1,230 @@
+"""HDFS of the tests' own: a name node and a data node, processes on loopback with free ports; and a line to them that loses answers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+from xml.sax.saxutils import escape
+
+import pytest
+
+from spark_jobs.storage.hdfs import HdfsFiles
+
+DEADLINE_S = 60.0
+_JARS = ".hdfs.jars"
+_JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+_SETTINGS = {
+    "dfs.replication": 1,
+    "dfs.blocksize": 4 << 20,  # so that the tests' files have several
+    "dfs.namenode.safemode.extension": 0,
+    "dfs.heartbeat.interval": 1,
+    "dfs.namenode.http-address": "127.0.0.1:0",
+    "dfs.datanode.address": "127.0.0.1:0",
+    "dfs.datanode.http.address": "127.0.0.1:0",
+    "dfs.datanode.ipc.address": "127.0.0.1:0",
+}
+Process = subprocess.Popen[bytes]
+
+
+@dataclass
+class HdfsCluster:
+    """A name node and a data node that run, until somebody kills them."""
+
+    directory: Path
+    authority: str
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Path:
+        """What ``HADOOP_CONF_DIR`` has to name."""
+        return self.directory / "conf"
+
+    def start_name_node(self) -> None:
+        self._start(_NAME_NODE)
+
+    def start_data_node(self) -> None:
+        self._start(_DATA_NODE)
+
+    def kill_name_node(self) -> None:
+        self._kill(_NAME_NODE)
+
+    def kill_data_node(self) -> None:
+        self._kill(_DATA_NODE)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """A time in which the name node takes what it is sent, and answers nothing."""
+        process = self.processes[_NAME_NODE].pid
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def wait_until_it_writes(self) -> None:
+        probe = HdfsFiles(self.authority, "/ready", DEADLINE_S)
+        probe.create(f"{uuid4()}", b"x")
+
+    def admin(self, *arguments: str) -> None:
+        """What ``hdfs dfsadmin`` does."""
+        self._run("org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments)
+
+    def format(self) -> None:
+        self._run(_NAME_NODE, "-format", "-nonInteractive")
+
+    def _run(self, *command: str) -> None:
+        with (self.directory / "tools.log").open("ab") as log:
+            subprocess.run(self._java(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=DEADLINE_S)
+
+    def _start(self, main: str) -> None:
+        with (self.directory / f"{main.rpartition('.')[2]}.log").open("ab") as log:
+            self.processes[main] = subprocess.Popen(
+                self._java(main), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True
+            )
+
+    def _kill(self, main: str) -> None:
+        process = self.processes.pop(main)
+        process.kill()
+        process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        for main in list(self.processes):
+            self._kill(main)
+
+    def _java(self, *command: str) -> list[str]:
+        stamp, home = Path(sys.prefix) / _JARS, os.environ.get("JAVA_HOME")
+        assert stamp.exists(), f"{stamp} is missing: run `make warm`"
+        java = str(Path(home) / "bin/java") if home else "java"
+        return [java, *_JAVA, "-cp", os.pathsep.join([str(self.settings), *stamp.read_text().split("\n")[:-1]]), *command]
+
+
+@contextmanager
+def hdfs_cluster(directory: Path) -> Iterator[HdfsCluster]:
+    """HDFS with its data in ``directory``, until the context closes; takes files on entry."""
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        authority = f"127.0.0.1:{taken.getsockname()[1]}"
+    own = {"dfs.namenode.name.dir": f"file://{directory}/names", "dfs.datanode.data.dir": f"file://{directory}/data"}
+    write_settings(directory / "conf", {"fs.defaultFS": f"hdfs://{authority}"}, _SETTINGS | own)
+    cluster = HdfsCluster(directory, authority)
+    cluster.format()
+    try:
+        cluster.start_name_node()
+        cluster.start_data_node()
+        cluster.wait_until_it_writes()
+        yield cluster
+    finally:
+        cluster.kill()  # what it has is thrown away
+
+
+@contextmanager
+def default_file_system(cluster: HdfsCluster) -> Iterator[None]:
+    """A time in which this process, and those that it starts, find the cluster by their environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield
+
+
+def write_settings(directory: Path, core: Mapping[str, object], hdfs: Mapping[str, object]) -> None:
+    """A directory of Hadoop's settings."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, settings in (("core-site.xml", core), ("hdfs-site.xml", hdfs)):
+        properties = "".join(
+            f"<property><name>{escape(key)}</name><value>{escape(str(value))}</value></property>\n"
+            for key, value in settings.items()
+        )
+        (directory / name).write_text(f"<configuration>\n{properties}</configuration>\n")
+
+
+def threads_beside() -> list[threading.Thread]:
+    """Calls that were left behind. One that comes back while Python ends would end the process in its stead, as failed."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("beside-")]
+
+
+class LossyLine:
+    """A way to a name node on which the answer to one call, or the call itself, is lost once together with the connection."""
+
+    def __init__(self, authority: str) -> None:
+        host, _, port = authority.partition(":")
+        self._to = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.authority = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._methods: list[bytes] = []
+        self._answer_only = True
+        self._silent_after = False
+        self.silent = threading.Event()
+        """Set: whatever is sent from now on is lost, and nothing is hung up."""
+        self.lost: list[str] = []
+        self._ends: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def lose(self, *methods: str, answer_only: bool = True, silent_after: bool = False) -> None:
+        """Loses the next call of this name, then the next of the one after it.
+
+        Args:
+            methods: As ``ClientNamenodeProtocol`` calls them.
+            answer_only: Whether the call arrives.
+            silent_after: Whether nothing is hung up then, and nothing arrives any more.
+        """
+        self._answer_only, self._silent_after = answer_only, silent_after
+        self._methods = [b"\n" + bytes([len(each)]) + each.encode() + b"\x12" for each in methods]
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # or one more would be accepted
+        self._listening.close()
+        self._accepting.join()
+        self._hang_up(*self._ends, always=True)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(self._to)
+                self._ends += [client, server]
+                loses = threading.Event()
+                for pump in (self._ask, self._answer):
+                    threading.Thread(target=pump, args=(client, server, loses), daemon=True).start()
+
+    def _ask(self, client: socket.socket, server: socket.socket, loses: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                if self._methods and self._methods[0] in data:
+                    self.lost.append(self._methods.pop(0)[2:-1].decode())
+                    if self._silent_after:
+                        self.silent.set()
+                    loses.set()
+                    if not self._answer_only:
+                        self._hang_up(client, server)
+                        continue
+                elif self.silent.is_set():
+                    continue
+                server.sendall(data)
+        self._hang_up(client, server, always=True)
+
+    def _answer(self, client: socket.socket, server: socket.socket, loses: threading.Event) -> None:
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                if self.silent.is_set():
+                    continue
+                if loses.is_set():
+                    break
+                client.sendall(data)
+        self._hang_up(client, server)
+
+    def _hang_up(self, *ends: socket.socket, always: bool = False) -> None:
+        if always or not self.silent.is_set():
+            for end in ends:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
