@@ -8,7 +8,12 @@ _TEXTS: dict[str, Any] = {"type": ["string", "null"]}
 _FIELDS: dict[str, Any] = {
     "home_root": {
         "label": "Home roots",
-        "description": "Directories that may hold homes, with commas between them. No request leaves them.",
+        "description": "Directories, or s3://bucket/prefix, that may hold homes, with commas between them. No request leaves them.",
+        "schema": _TEXTS,
+    },
+    "workspace_root": {
+        "label": "Workspace root",
+        "description": "The directory in which homes that are in a store have their workspaces, on the hosts of drivers and executors.",
         "schema": _TEXTS,
     },
     "savepoint_root": {

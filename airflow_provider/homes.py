@@ -6,19 +6,21 @@ resolved place, not what was asked for.
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
-def open_home(home: str, roots: Sequence[str]) -> Files:
+def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None) -> Files:
     """Opens a home inside one of ``roots``. Reads and writes nothing.
 
     Args:
         home: A path or URL; a relative path starts at the first root.
-        roots: Directories that may hold homes.
+        roots: Directories, or prefixes in stores, that may hold homes.
+        workspace_root: The directory in which each home in a store has its workspace at the first start, under the home's name.
 
     Raises:
         AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
@@ -35,7 +37,12 @@ def open_home(home: str, roots: Sequence[str]) -> Files:
         raise InvalidParameterError(
             "The home is empty.", safe="Nothing was read or written.", remedy="Give the task a home.", home=home
         )
-    return open_files(_inside(open_files, home, roots, "home"))
+    place = _inside(home, roots, "home")
+    files = open_place(place)
+    if is_here(files):
+        return files
+    name = min((place.removeprefix(root) for root in map(_resolved_root, roots) if _is_inside(place, root)), key=len)
+    return DividedHome(files, open_files(f"{workspace_root}/{name}") if workspace_root else None)
 
 
 def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
@@ -51,13 +58,13 @@ def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
     """
     if not roots or not savepoint.strip():
         return open_home(savepoint, roots)  # which is refused
-    return open_place(_inside(open_place, savepoint, roots, "savepoint"))
+    return open_place(_inside(savepoint, roots, "savepoint"))
 
 
-def _inside(open_: Callable[[str], Files], asked: str, roots: Sequence[str], what: str) -> str:
+def _inside(asked: str, roots: Sequence[str], what: str) -> str:
     """Where a place really is."""
-    place = _resolved(open_(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
-    if not any(_is_inside(place, _resolved(open_(root))) for root in roots):
+    place = _resolved(open_place(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
+    if not any(_is_inside(place, _resolved_root(root)) for root in roots):
         raise AccessDeniedError(
             f"The {what} {asked!r} is not allowed: it is {place}, which is inside none of the connection's {what} roots.",
             safe="Nothing was read or written.",
@@ -94,9 +101,13 @@ def open_root(root: str) -> Files:
     """Opens a root itself, resolved as for :func:`open_home`.
 
     Raises:
-        StorageError: This host does not have it.
+        StorageError: This host does not have it, or the store does not answer.
     """
-    place = _resolved(open_files(root))
+    files = open_place(root)
+    if not is_here(files):
+        files.names("")
+        return files
+    place = _resolved(files)
     if not os.path.isdir(place):
         raise _not_there(place)
     return open_files(place)
@@ -109,19 +120,26 @@ def check_place(home: Files, roots: Sequence[str]) -> None:
         StorageError: This host does not have its root: a file system that is not mounted looks like one without homes.
         InvalidParameterError: It is inside another pipeline's home, whose documents it would be taken for.
     """
-    place = local_path(home)
-    around = [found for root in roots if _is_inside(str(place), found := _resolved(open_files(root)))]
-    if not any(map(os.path.isdir, around)):
+    place = _resolved(home)
+    around = [found for root in roots if _is_inside(place, found := _resolved_root(root))]
+    if is_here(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
-    for above in place.parents:
-        if _is_inside(str(above), max(around, key=len)) and (above / "pipeline.json").exists():
+    above = place.rpartition("/")[0]
+    while _is_inside(above, max(around, key=len)):
+        if "pipeline.json" in open_place(above).names(""):
             raise InvalidParameterError(
                 f"The home {home.url} is inside the home {above}.",
                 safe="Nothing was written.",
                 remedy="Put homes beside each other.",
                 home=home.url,
-                found=str(above),
+                found=above,
             )
+        above = above.rpartition("/")[0]
+
+
+def home_options(home: str, workspace: str | None) -> list[str]:
+    """How a driver is told its home on a command line."""
+    return ["--home", home, *(["--workspace", workspace] if workspace else [])]
 
 
 def _not_there(root: str, what: str = "home") -> StorageError:
@@ -140,6 +158,10 @@ def _is_relative(home: str) -> bool:
 def _resolved(place: Files) -> str:
     """What the storage would touch: the real path, without links and relative parts, or the URL in an object store."""
     return os.path.realpath(local_path(place)) if is_here(place) else place.url
+
+
+def _resolved_root(root: str) -> str:
+    return _resolved(open_place(root))
 
 
 def _is_inside(place: str, root: str) -> bool:

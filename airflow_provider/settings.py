@@ -12,7 +12,17 @@ from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
-EXTRAS = ("home_root", "savepoint_root", "python", "master", "conf", "checkpoint", "spark_conn_id", "spark_main")
+EXTRAS = (
+    "home_root",
+    "workspace_root",
+    "savepoint_root",
+    "python",
+    "master",
+    "conf",
+    "checkpoint",
+    "spark_conn_id",
+    "spark_main",
+)
 """What a connection may say: the fields of its form."""
 _SECRET = re.compile(
     r"secret|pass(word|wd|phrase)|token|(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)|[.]sas[.](?!expiry|key[.]mode)|[.]credential$",
@@ -38,6 +48,7 @@ class Settings:
     """Where homes and savepoints may be, and how a driver is started."""
 
     roots: tuple[str, ...] = ()
+    """``home_root``: where homes may be; required."""
     savepoint_roots: tuple[str, ...] = ()
     """Where savepoints may be, beside the homes."""
     python: str = sys.executable
@@ -49,6 +60,8 @@ class Settings:
     """The Spark connection whose master drivers are submitted to; None: a driver is a process of ``python`` on this host."""
     spark_main: str | None = None
     """Where a cluster finds ``spark_jobs/main.py``."""
+    workspace_root: str | None = None
+    """In which homes in stores have their workspaces."""
 
     def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
         """The Spark settings of one driver: the connection's, and over them a task's ``own``.
@@ -107,7 +120,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
             connection=conn_id,
             extras=unknown,
         )
-    for name in ("python", "master", "spark_conn_id", "spark_main"):
+    for name in ("workspace_root", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
     conf = given.get("conf", {})
@@ -127,6 +140,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
         )
     return Settings(
         roots=_roots(conn_id, "home_root", given),
+        workspace_root=given.get("workspace_root"),
         savepoint_roots=_roots(conn_id, "savepoint_root", given),
         python=given.get("python", sys.executable),
         master=given.get("master"),

@@ -128,7 +128,7 @@ def with_spark(directory: Path, batches: int) -> Iterator[Thousand]:
         return first
 
     pipeline.run(spark=site.spark, home=directory / "home")
-    lines = (directory / "home" / "attempts" / "1.log").read_text().splitlines()
+    lines = (directory / "home" / "logs" / "1.log").read_text().splitlines()
     for name in ("first", "second"):
         progress = [
             entry["progress"] for line in lines if (entry := json.loads(line)).get("stage") == name and "progress" in entry

@@ -102,7 +102,7 @@ class Site:
         began_s = time.monotonic()
         pipeline.run(spark=self.spark, home=directory / "home", publish=publish)
         run_s = time.monotonic() - began_s
-        log = (directory / "home" / "attempts" / "1.log").read_text().splitlines()
+        log = (directory / "home" / "logs" / "1.log").read_text().splitlines()
         batches = [entry["progress"] for line in log if "progress" in (entry := json.loads(line))]
         files = open_files(str(directory / "home"))
         history = CheckpointStore(files).history()[-1]

@@ -18,8 +18,6 @@ TASKS = 20
 """Of one DAG run: the triggerer reads the whole DAG again and again."""
 RUN, TASK = "run-", "wait-"
 _START_S = 300.0
-_SETTLED_S = 20.0
-"""From the last trigger's start until all is at rest: they send nothing before 10 s, and look less and less often."""
 _COUNTER = """
 import os, sys, threading, time
 HOMES, COUNTS = os.environ["COUNTED_BELOW"], os.environ["COUNTS"]
@@ -94,7 +92,11 @@ class Triggerer:
 
 @contextmanager
 def waiting(
-    directory: Path, homes: Path, triggers: Sequence[tuple[str, Mapping[str, Any]]], tell: Callable[[str], None]
+    directory: Path,
+    homes: Path,
+    triggers: Sequence[tuple[str, Mapping[str, Any]]],
+    tell: Callable[[str], None],
+    settled_s: float,
 ) -> Iterator[Triggerer]:
     """A triggerer that has all of ``triggers``, and is at rest; ends with the context.
 
@@ -103,6 +105,7 @@ def waiting(
         homes: Where reads are counted.
         triggers: Class and arguments of each; each is what one deferred task waits for.
         tell: Told what is going on.
+        settled_s: From the last trigger's start until all is at rest: they send nothing before 10 s, and look less and less often.
     """
     environment = _environment(directory, homes)
     tell("putting deferred tasks into Airflow's database")
@@ -130,7 +133,7 @@ def waiting(
     try:
         tell("starting a triggerer")
         _wait(lambda: found.taken() == len(triggers), process)
-        time.sleep(_SETTLED_S)
+        time.sleep(settled_s)
         yield found
     finally:
         tree = found.tree()

@@ -1,15 +1,97 @@
-"""What a driver has said last, for whoever looks for the reason of its end."""
+"""What a process of ``spark-jobs`` has said last, for whoever looks for the reason of its end."""
 
 import json
 import os
+import re
 import socket
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
+from pydantic import BaseModel
+
 from airflow_provider.drivers.plain_files import open_plain
+from spark_jobs.control.attempts import log_path, output_path
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber
+from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import Files, is_here
 
 _LINE_BYTES = 4096
+_SHOWN_MAX_BYTES = 4 << 20
+
+
+class _Failure(BaseModel):
+    """What a command of ``spark-jobs`` answers when it did not do what was asked."""
+
+    error: ErrorReport
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """What a driver says in a home.
+
+    Args:
+        name: Its path in the home.
+        path: Where this host would have it; None where it has not.
+        shown: The home whose own storage shows its end to hosts that do not have the file.
+    """
+
+    name: str
+    path: Path | None
+    shown: Files | None = None
+
+    def __str__(self) -> str:
+        return f"{self.shown.url}/{self.name}" if self.shown and not (self.path and self.path.exists()) else str(self.path)
+
+    def last_lines(self, count: int) -> list[str]:
+        """As the function of this name."""
+        here = last_lines(self.path, count) if self.path else []
+        return here or self._shown_lines(count)
+
+    def _shown_lines(self, count: int) -> list[str]:
+        try:
+            text = self.shown.read(self.name)[-_SHOWN_MAX_BYTES:] if self.shown else b""
+        except StreamPipelineError:
+            return []
+        return [_readable(line) for line in text.decode(errors="replace").splitlines()[-count:]]
+
+
 _TOLD_LINES = 50
+
+
+def driver_log(files: Files, attempt: AttemptNumber) -> LogFile:
+    """The own log of an attempt's driver, JSON lines."""
+    return _log_file(files, log_path(attempt), files.local(log_path(attempt)))
+
+
+def driver_output(files: Files, attempt: AttemptNumber) -> LogFile:
+    """What an attempt's driver, or ``spark-submit``, has printed."""
+    return _log_file(files, output_path(attempt), output_place(files, attempt))
+
+
+def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool = False) -> Path:
+    """Where this host keeps what a process prints that it starts for an attempt.
+
+    In the home, or in its workspace where this host has that; else in a directory of its own.
+
+    Args:
+        files: The home.
+        attempt: The attempt.
+        driver_is_here: The process is the driver: this host has the workspace, or makes it.
+    """
+    place = files.local(output_path(attempt))
+    if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):
+        return place
+    return Path(gettempdir()) / f"spark-jobs-{os.getuid()}" / sha256(files.url.encode())[:12] / output_path(attempt)
+
+
+def _log_file(files: Files, name: str, path: Path | None) -> LogFile:
+    return LogFile(name, path, None if is_here(files) else files)
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -27,13 +109,22 @@ def last_lines(path: Path, count: int) -> list[str]:
     return [_readable(line) for line in lines[-count:]]
 
 
-def log_last_lines(log: Any, *paths: Path) -> None:
-    """Tells in a task's log what a process has said last in its files on this host, or that there is nothing."""
-    found = {path: lines for path in paths if (lines := last_lines(path, _TOLD_LINES))}
-    for path, lines in found.items():
-        log.error("The last %d lines of %s:\n%s", len(lines), path, "\n".join(lines))
+def log_last_lines(log: Any, *logs: LogFile) -> None:
+    """Tells in a task's log what a process has said last, as far as this host can see, or that there is nothing."""
+    found = {each: lines for each in logs if (lines := each.last_lines(_TOLD_LINES))}
+    for each, lines in found.items():
+        log.error("The last %d lines of %s:\n%s", len(lines), each, "\n".join(lines))
     if not found:
-        log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), paths[0])
+        log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), logs[0])
+
+
+def answered_error(output: str) -> StreamPipelineError | None:
+    """The error that a command has answered with, where its answer is in what it has printed."""
+    for start in reversed([found.start() for found in re.finditer(r"^\{$", output, re.MULTILINE)]):
+        with suppress(ValueError):  # as a validation's is
+            answer, _ = json.JSONDecoder().raw_decode(output, start)
+            return reported_error(_Failure.model_validate(answer).error)
+    return None
 
 
 def _readable(line: str) -> str:

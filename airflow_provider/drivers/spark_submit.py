@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 import spark_jobs
 from airflow_provider.drivers.keytabs import keytab_file
+from airflow_provider.homes import home_options
 from airflow_provider.settings import Settings
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
@@ -138,7 +139,7 @@ class Submission:
         """Whether the driver belongs to the process tree of ``spark-submit``."""
         return self.deploy_mode is DeployMode.CLIENT
 
-    def command(self, *, entry: str, home: str, request: RequestId) -> list[str]:
+    def command(self, *, entry: str, home: str, request: RequestId, workspace: str | None = None) -> list[str]:
         """The arguments that start the driver for a request; without secrets."""
         builder = _CommandBuilder(
             self.connection,
@@ -146,7 +147,7 @@ class Submission:
             name=self.conf.get("spark.app.name", f"{Path(home).name} {request}"),
             deploy_mode=self.deploy_mode.value,
             keytab=self.keytab,
-            application_args=[entry, "--home", home, "--request", request],
+            application_args=[entry, *home_options(home, workspace), "--request", request],
         )
         return builder.command(self.kind, self.program, self.application)
 

@@ -1,6 +1,5 @@
 """The hook: a pipeline's home, and drivers for it on this host."""
 
-import json
 import re
 import socket
 from collections.abc import Mapping
@@ -11,25 +10,24 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from pydantic import BaseModel
 
-from airflow_provider.drivers.driver_log import last_lines
+from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
-from airflow_provider.homes import check_place, check_roots, open_home, open_savepoint
+from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.waits.looking import first_look, look_for_answer
 from airflow_provider.waits.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import workspace_of
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.control.supervision import goes_on
 from spark_jobs.protocol.checkpointing import over
-from spark_jobs.protocol.documents import ErrorReport, Manifest, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
@@ -38,7 +36,6 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
-from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.files import Files, local_path
 
@@ -50,12 +47,6 @@ _LAST_LINES = 500
 """Of an output, where the answer of a command is looked for."""
 
 
-class _Failure(BaseModel):
-    """What a command of ``spark-jobs`` answers when it did not do what was asked."""
-
-    error: ErrorReport
-
-
 class StreamPipelineHook(BaseHook):
     """Asks for runs of a pipeline, starts drivers on this host, and reads what a home says.
 
@@ -63,10 +54,7 @@ class StreamPipelineHook(BaseHook):
     :mod:`spark_jobs.protocol.errors`.
 
     Args:
-        conn_id: A connection of type ``stream_pipeline``. Its extras: ``home_root``, the directories that may hold homes
-            (required); ``savepoint_root``, those that may hold savepoints, too; ``python``, the driver's interpreter; ``master`` and
-            ``conf``, Spark's; ``checkpoint``, checkpoint settings over the pipelines'; ``spark_conn_id``, the Spark connection to
-            submit drivers to, and ``spark_main``, where its cluster finds ``spark_jobs/main.py``.
+        conn_id: A connection of type ``stream_pipeline``; for its extras see :class:`~airflow_provider.settings.Settings`.
     """
 
     conn_name_attr = "conn_id"
@@ -99,7 +87,7 @@ class StreamPipelineHook(BaseHook):
 
     def files(self, home: str) -> Files:
         """The home's files, at their resolved place."""
-        return open_home(home, self.settings.roots)
+        return open_home(home, self.settings.roots, self.settings.workspace_root)
 
     def savepoint_files(self, savepoint: str) -> Files:
         """The files of a savepoint, at their resolved place: inside a savepoint root or a home root."""
@@ -176,6 +164,7 @@ class StreamPipelineHook(BaseHook):
         """
         files = self.files(home)
         check_place(files, self.settings.roots)
+        workspace = workspace_of(files)
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
         if submission is None:
@@ -201,13 +190,14 @@ class StreamPipelineHook(BaseHook):
         )
         try:
             if submission is None:
-                command = self._command("run", order.entry, "--home", files.url, "--request", request.request, conf=conf)
+                words = (*home_options(files.url, workspace), "--request", request.request)
+                command = self._command("run", order.entry, *words, conf=conf)
             else:
-                command = submission.command(entry=order.entry, home=files.url, request=request.request)
+                command = submission.command(entry=order.entry, home=files.url, request=request.request, workspace=workspace)
                 environment |= submission.environment()
             driver = start_local_driver(
                 command,
-                output=self.driver_output(home, request.attempt),
+                output=output_place(files, request.attempt, driver_is_here=submission is None or submission.driver_is_here),
                 environment=environment,
                 submits=submission is not None and not submission.driver_is_here,
             )
@@ -245,10 +235,14 @@ class StreamPipelineHook(BaseHook):
         """Where a process of :meth:`start_publication` says what it does, on this host."""
         return local_path(self.files(home), f"work/publish-{checkpoint}.out")
 
+    def publication_log(self, home: str, checkpoint: CheckpointId) -> LogFile:
+        """:meth:`publication_output`, where this host has it."""
+        return LogFile(name := f"work/publish-{checkpoint}.out", self.files(home).local(name))
+
     def publication_error(self, home: str, checkpoint: CheckpointId) -> StreamPipelineError:
         """Why the last process of :meth:`start_publication` has not done it."""
         output = self.publication_output(home, checkpoint)
-        return _reported("\n".join(last_lines(output, _LAST_LINES))) or InterruptedRunError(
+        return answered_error("\n".join(last_lines(output, _LAST_LINES))) or InterruptedRunError(
             f"The process that published checkpoint {checkpoint} of {home} has ended, and said nothing.",
             safe="Each row is public once, or not yet.",
             remedy=f"See {output}; a retry does the rest.",
@@ -306,13 +300,13 @@ class StreamPipelineHook(BaseHook):
         assert answer.checkpoint is not None
         return CheckpointStore(self.files(home)).kept(answer.checkpoint)
 
-    def driver_output(self, home: str, attempt: AttemptNumber) -> Path:
-        """Where the standard output of this attempt's driver goes, on this host."""
-        return local_path(self.files(home), output_path(attempt))
+    def driver_output(self, home: str, attempt: AttemptNumber) -> LogFile:
+        """The standard output of this attempt's driver, or of ``spark-submit``."""
+        return driver_output(self.files(home), attempt)
 
-    def driver_log(self, home: str, attempt: AttemptNumber) -> Path:
-        """The driver's own log, JSON lines, on this host."""
-        return local_path(self.files(home), log_path(attempt))
+    def driver_log(self, home: str, attempt: AttemptNumber) -> LogFile:
+        """The driver's own log, JSON lines."""
+        return driver_log(self.files(home), attempt)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether homes can be kept in each root and a driver can be started, seen from this host. Leaves nothing behind."""
@@ -379,15 +373,6 @@ class StreamPipelineHook(BaseHook):
                 remedy=f"Create it with the secret as its password: airflow connections add {conn_id} --conn-type generic",
                 connection=conn_id,
             ) from error
-
-
-def _reported(output: str) -> StreamPipelineError | None:
-    """The error that a command has answered with, where its answer is in what it has printed."""
-    for start in reversed([found.start() for found in re.finditer(r"^\{$", output, re.MULTILINE)]):
-        with suppress(ValueError):  # as a validation's is
-            answer, _ = json.JSONDecoder().raw_decode(output, start)
-            return reported_error(_Failure.model_validate(answer).error)
-    return None
 
 
 def _given_up(request: StartRequest, why: str) -> InterruptedRunError:

@@ -44,7 +44,7 @@ class CancelPipelineOperator(BaseOperator):
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
         timeout_s: How long to wait, from the try's start; None: as long as it takes.
         poll_interval_s: Between two looks at the home, while something changes.
-        max_poll_interval_s: The same, once nothing has changed for a while.
+        max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         conn_id: The connection, of type ``stream_pipeline``.
         retries: As for every operator, but for the default.
         kwargs: As for every operator.
@@ -65,7 +65,7 @@ class CancelPipelineOperator(BaseOperator):
         deferrable: bool = True,
         timeout_s: float | None = None,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
         retries: int | None = RETRIES,
         **kwargs: Any,

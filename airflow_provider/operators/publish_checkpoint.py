@@ -173,7 +173,7 @@ class PublishCheckpointOperator(BaseOperator):
         """Raises why the process that this task has started has not done it."""
         output = self.hook.publication_output(home, checkpoint)
         if not is_at_work(output) and self.hook.plan_publication(home, checkpoint).by_spark:
-            log_last_lines(self.log, output)
+            log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
             raise self.hook.publication_error(home, checkpoint)
 
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:

@@ -53,7 +53,7 @@ class TriggerSavepointOperator(BaseOperator):
         timeout_s: How long to wait; None: as long as it takes.
         restart_timeout_s: How long no driver may be at work meanwhile: a pipeline that starts again answers then.
         poll_interval_s: Between two looks at the home, while something changes.
-        max_poll_interval_s: The same, once nothing has changed for a while.
+        max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         conn_id: The connection, of type ``stream_pipeline``.
         retries: As for every operator, but for the default.
         kwargs: As for every operator.
@@ -78,7 +78,7 @@ class TriggerSavepointOperator(BaseOperator):
         timeout_s: float | None = None,
         restart_timeout_s: float = 300.0,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
         retries: int | None = RETRIES,
         **kwargs: Any,

@@ -35,6 +35,7 @@ from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import is_here
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,9 +58,8 @@ class StreamPipelineOperator(BaseOperator):
     the connection names a Spark connection. The driver outlives the task's process. Two DAG runs are two runs of the pipeline; all
     tries of one task, also after it was cleared, are one.
 
-    A pipeline with unbounded inputs is started again by its restart strategy, at the cost of no retry.
-
-    Returns as XCom what :func:`airflow_provider.facts.run_facts` says.
+    A pipeline with unbounded inputs is started again by its restart strategy, at the cost of no retry. Returns as XCom what
+    :func:`airflow_provider.facts.run_facts` says.
 
     Args:
         entry: ``FILE.py[:NAME]`` or ``package.module[:NAME]``. Not templated: it is code.
@@ -81,10 +81,9 @@ class StreamPipelineOperator(BaseOperator):
         wait_for: What ends the task: ``"final_checkpoint"``; ``"running"``, once the pipeline is at work, or ``"submitted"``, once its
             driver was started: these leave it at work, and nobody starts it again when it fails.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
-        conf: Spark settings, over the connection's. Templated; but a setting that does not stand in the DAG file as it is may only say
-            how big the run is (:data:`airflow_provider.spark_conf.RUN_MAY_SET`).
+        conf: Spark settings, over the connection's. Templated; what the DAG file does not have as it is may be of ``RUN_MAY_SET`` only.
         poll_interval_s: Between two looks at the home, while something changes there.
-        max_poll_interval_s: Between two looks by the triggerer, once nothing has changed for a while.
+        max_poll_interval_s: The same for the triggerer, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         timeout_s: How long to wait at most, from the try's start; then the task fails, the driver goes on, and a retry waits for it
             again. Airflow's own ``execution_timeout`` ends the driver, too, deferred or not, unless ``cancel_on_kill`` is off.
         cancel_on_kill: A task that is killed, cleared or marked ends its driver, unless another try has taken charge of it.
@@ -126,7 +125,7 @@ class StreamPipelineOperator(BaseOperator):
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
         timeout_s: float | None = None,
         cancel_on_kill: bool = True,
         start_timeout_s: float = 600.0,
@@ -305,17 +304,18 @@ class StreamPipelineOperator(BaseOperator):
         )
 
     def _start_by(self, attempt: AttemptNumber) -> float | None:
-        """Until when the driver may be on its way; None where it is a process that starts at once."""
-        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s if self.hook.submits else None
+        """Until when the driver may be on its way; None where its lock is seen as soon as it starts."""
+        if not self.hook.submits and is_here(self.hook.files(self.home)):
+            return None
+        return self.hook.asked_at(self.home, start_request_id(attempt)) + self.start_timeout_s
 
     @property
     def _until_seen_s(self) -> float | None:
         """How long this worker waits for the first sign of a driver; None: until it has answered."""
         driver = self._in_charge.driver
-        driver_is_here = driver is not None and not driver.submits
-        if not self.deferrable or (driver_is_here and container_of_one_task() is not None):
-            return None
-        return _UNTIL_SEEN_S if driver is None else self.start_timeout_s
+        ends_with_it = driver is not None and not driver.submits and container_of_one_task() is not None
+        until_seen_s = _UNTIL_SEEN_S if driver is None else self.start_timeout_s
+        return until_seen_s if self.deferrable and not ends_with_it else None
 
     def _begin(self, order: StartOrder, token: str) -> StartResponse | AttemptNumber:
         """The answer that is there, or the attempt that will give it, with this task in charge."""

@@ -21,7 +21,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_provider.drivers.driver_log import last_lines
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
 
@@ -143,10 +142,10 @@ def tables(task: Task, looks: Looks, session: SessionDep) -> HTMLResponse:
 
 def _logs(look: Look) -> Iterator[tuple[str, str]]:
     """By path the last lines; nothing where there is no such file."""
-    for path in look.logs:
-        lines = [line[:LINE_MAX_CHARACTERS] for line in last_lines(path, LOG_LINES)]
+    for log in look.logs:
+        lines = [line[:LINE_MAX_CHARACTERS] for line in log.last_lines(LOG_LINES)]
         if lines:
-            yield str(path), "\n".join(lines)
+            yield str(log), "\n".join(lines)
 
 
 def _published(value: Any) -> dict[str, _Published]:

@@ -8,20 +8,19 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_provider.drivers.driver_log import LogFile, driver_log, driver_output
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.pages.read_only import read_only
 from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import log_path, output_path
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import AccessDeniedError, MissingRequirementError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files, is_here, local_path
 
 HOMES_MAX = 100
 
@@ -51,7 +50,7 @@ class Look:
 
     home: str
     attempt: AttemptNumber | None = None
-    logs: tuple[Path, ...] = ()
+    logs: tuple[LogFile, ...] = ()
     """Where its driver, or who publishes with Spark, may have written."""
     manifest: Manifest | None = None
     answer: StartResponse | None = None
@@ -98,7 +97,7 @@ def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool])
         except StreamPipelineError as error:
             found = Look(home, problem=error.failed, remedy=error.remedy)
         if checkpoint is not None and not found.problem:
-            found = replace(found, logs=(*found.logs, hook.publication_output(home, CheckpointId(checkpoint))))
+            found = replace(found, logs=(*found.logs, hook.publication_log(home, CheckpointId(checkpoint))))
         yield found
 
 
@@ -122,7 +121,7 @@ def _allowed(hook: StreamPipelineHook, home: str) -> Files | None:
 
 
 def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable[[str], bool]) -> Look:
-    if not os.path.isdir(local_path(files)):  # says no, too, where this user may not look
+    if is_here(files) and not os.path.isdir(local_path(files)):  # says no, too, where this user may not look
         return Look(
             files.url,
             problem=f"It is not on {socket.gethostname()}, where Airflow's API server runs.",
@@ -136,7 +135,7 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
         return Look(
             files.url,
             problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
-            remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {local_path(files)}",
+            remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {_typed(files)}",
         )
     return Look(files.url, manifest.attempt, _logs(files, manifest.attempt), manifest)
 
@@ -159,5 +158,10 @@ def _own_run(files: Files, run: RunId) -> Look:
     return Look(files.url, request.attempt, _logs(files, request.attempt), manifest, answer)
 
 
-def _logs(files: Files, attempt: AttemptNumber) -> tuple[Path, ...]:
-    return local_path(files, log_path(attempt)), local_path(files, output_path(attempt))
+def _logs(files: Files, attempt: AttemptNumber) -> tuple[LogFile, ...]:
+    return driver_log(files, attempt), driver_output(files, attempt)
+
+
+def _typed(files: Files) -> str:
+    """A home as people write it."""
+    return str(files.local() or files.url)

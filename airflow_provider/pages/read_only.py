@@ -2,10 +2,16 @@
 
 import errno
 import os
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
 from typing import NoReturn
 
 from airflow_provider.drivers.plain_files import open_plain
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.control.home import DividedHome
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import AccessDeniedError, StorageError
+from spark_jobs.storage.files import Digest, Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 
@@ -14,7 +20,76 @@ DOCUMENT_MAX_BYTES = 16 << 20
 
 def read_only(files: Files) -> Files:
     """The same home, for reading. Its methods raise the storage's errors where something is no plain, small file."""
+    if isinstance(files, DividedHome):
+        return _ReadOnlyStore(files.documents)
     return LocalFiles(local_path(files), _ReadOnly())
+
+
+class _ReadOnlyStore:
+    """The documents of a home in a store: no file of this host is looked at."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @property
+    def url(self) -> str:
+        return self._files.url
+
+    def below(self, directory: str) -> Files:
+        return _ReadOnlyStore(self._files.below(directory))
+
+    def local(self, path: str = "") -> None:
+        return None
+
+    def read(self, path: str) -> bytes:
+        return b"".join(self.chunks(path))
+
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        size_bytes = 0
+        with closing(self._files.chunks(path)) as chunks:
+            for chunk in chunks:
+                size_bytes += len(chunk)
+                if size_bytes > DOCUMENT_MAX_BYTES:
+                    raise StorageError(
+                        f"{self.url}/{path} is larger than a document gets.",
+                        safe="Nothing was changed.",
+                        remedy="Look at it where it is.",
+                        path=f"{self.url}/{path}",
+                    )
+                yield chunk
+
+    def digest(self, path: str) -> Digest:
+        read = self.read(path)
+        return Digest(len(read), sha256(read))
+
+    def names(self, directory: str) -> list[str]:
+        return self._files.names(directory)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def adopt(self, source: Path, path: str) -> None:
+        self._refuse(path)
+
+    def copy(self, source: Files, named: str, path: str) -> Digest:
+        self._refuse(path)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+
+    def sync(self, *paths: str) -> None:
+        self._refuse(*paths)
+
+    def remove_unfinished(self, *paths: str) -> None:
+        self._refuse(*paths)
+
+    def _refuse(self, *paths: str) -> NoReturn:
+        raise AccessDeniedError(
+            f"{', '.join(paths)}: these pages only read.", safe="Nothing was changed.", remedy="Use the commands, or an operator."
+        )
 
 
 class _ReadOnly(RealSystem):

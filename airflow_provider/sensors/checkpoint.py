@@ -35,7 +35,7 @@ class CheckpointSensor(BaseSensorOperator):
         newer_than: Only one with a higher number counts: the ``checkpoint`` of an earlier XCom. Templated; empty: any.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile; ``poke_interval`` and ``mode`` then do not matter.
         poll_interval_s: Between two looks of the triggerer, while something changes.
-        max_poll_interval_s: The same, once nothing has changed for a while.
+        max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         conn_id: The connection, of type ``stream_pipeline``.
         kwargs: As for every sensor.
 
@@ -58,7 +58,7 @@ class CheckpointSensor(BaseSensorOperator):
         newer_than: int | str | None = None,
         deferrable: bool = True,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

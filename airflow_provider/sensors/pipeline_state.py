@@ -34,7 +34,7 @@ class PipelineStateSensor(BaseSensorOperator):
         states: The states, each of which ends the wait.
         deferrable: Wait in the triggerer, and hold no worker's slot meanwhile; ``poke_interval`` and ``mode`` then do not matter.
         poll_interval_s: Between two looks of the triggerer, while something changes.
-        max_poll_interval_s: The same, once nothing has changed for a while.
+        max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         conn_id: The connection, of type ``stream_pipeline``.
         kwargs: As for every sensor.
 
@@ -54,7 +54,7 @@ class PipelineStateSensor(BaseSensorOperator):
         states: Sequence[str] = ("running",),
         deferrable: bool = True,
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
         conn_id: str = StreamPipelineHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

@@ -12,6 +12,7 @@ from airflow_provider.waits.patient_look import patient_look
 from airflow_provider.waits.waiting import Look, Patience, ProgressLog, Wait, Waited
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.storage.files import is_here
 
 _PROGRESS_INTERVAL_S = 10.0
 
@@ -51,6 +52,7 @@ class WorkerWait:
             StreamPipelineError: See :meth:`airflow_provider.waits.waiting.Wait.see`.
         """
         began_s, progress, driver = time.monotonic(), ProgressLog(_PROGRESS_INTERVAL_S), self.driver
+        lock_is_seen = is_here(self.hook.files(self.home))  # by the triggerer, which may not have a workspace
         while True:
             look = self._look(wait, patience)
             now_s = time.monotonic()
@@ -63,7 +65,8 @@ class WorkerWait:
             started = look.at_work or submitted or look.ours_runs
             if goal.is_reached(look.status, now_s, started=started):
                 return Waited.FAR_ENOUGH
-            if until_seen_s is not None and (look.at_work or submitted or now_s - began_s >= until_seen_s):
+            seen = submitted or look.status is not None or (look.at_work and lock_is_seen)
+            if until_seen_s is not None and (seen or now_s - began_s >= until_seen_s):
                 return Waited.SEEN
             self.pause()
 

@@ -10,10 +10,10 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
-from spark_jobs.storage.open import open_files
 
 
 class CheckpointTrigger(WaitingTrigger):
@@ -42,7 +42,7 @@ class CheckpointTrigger(WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event."""
-        files = open_files(self.home)
+        files = open_home(self.home)
         search = CheckpointSearch(files, self.wanted)
         found: Manifest | None = None
         searched: Listing | None = None

@@ -10,8 +10,8 @@ from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled,
 from airflow_provider.waits.looking import EndLook, look_for_end
 from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.control.cancelling import Cancelled, too_late
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
-from spark_jobs.storage.open import open_files
 
 
 class EndTrigger(WaitingTrigger):
@@ -38,7 +38,7 @@ class EndTrigger(WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, logs what the pipeline is doing, and sends one event."""
-        files, changes = open_files(self.home), ChangeLog(self.log)
+        files, changes = open_home(self.home), ChangeLog(self.log)
 
         async def see(look: EndLook, left_s: float | None) -> bool:
             changes.see(look.doing)

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.shared_looks import Pace, looks
+from airflow_provider.waits.shared_looks import Pace, looks, pace_at
 from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
@@ -40,8 +40,8 @@ class Waiting(TypedDict):
     """The wait that ``deadline_at`` ends, for its error."""
     poll_interval_s: float
     """Between two looks at the home, while it changes."""
-    max_poll_interval_s: float
-    """The same, once it has not changed for a while."""
+    max_poll_interval_s: float | None
+    """The same, once it has not changed for a while; None: what suits the home's storage."""
     settle_s: NotRequired[float]
     """No event is sent before; :data:`SETTLE_S` unless given."""
 
@@ -60,7 +60,7 @@ class WaitingTrigger(BaseTrigger):
         self._arguments: dict[str, Any] = {**own, **waiting, "settle_s": self.settle_s}
         self.home = waiting["home"]
         self.deadline_at, self.timeout_s = waiting["deadline_at"], waiting["timeout_s"]
-        self.pace = Pace(waiting["poll_interval_s"], waiting["max_poll_interval_s"])
+        self.pace = pace_at(self.home, waiting["poll_interval_s"], waiting["max_poll_interval_s"])
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything the trigger knows."""

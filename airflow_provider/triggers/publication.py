@@ -16,7 +16,7 @@ from airflow_provider.homes import open_home
 from airflow_provider.settings import read_settings
 from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
-from airflow_provider.waits.shared_looks import Pace, looks
+from airflow_provider.waits.shared_looks import looks, pace_at
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.storage.files import Files
@@ -41,7 +41,7 @@ class PublicationTrigger(BaseEventTrigger):
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
         conn_id: The connection, of type ``stream_pipeline``.
         poll_interval_s: Between two looks at the home, while it changes.
-        max_poll_interval_s: The same, once it has not changed for a while.
+        max_poll_interval_s: The same, once it has not changed for a while; None: 3 s, and 30 s in an object store.
 
     Raises:
         ValueError: ``poll_interval_s`` is not above 0.
@@ -53,7 +53,7 @@ class PublicationTrigger(BaseEventTrigger):
         home: str,
         conn_id: str = "stream_pipeline_default",
         poll_interval_s: float = 2.0,
-        max_poll_interval_s: float = 3.0,
+        max_poll_interval_s: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if poll_interval_s <= 0:
@@ -65,7 +65,7 @@ class PublicationTrigger(BaseEventTrigger):
             "max_poll_interval_s": max_poll_interval_s,
         }
         self.home, self.conn_id = home, conn_id
-        self.pace = Pace(poll_interval_s, max_poll_interval_s)
+        self.pace = pace_at(home, poll_interval_s, max_poll_interval_s)
         self._sent: list[tuple[PublicCheckpoint, float]] = []
         """What was sent and not kept yet, and when; oldest first."""
 

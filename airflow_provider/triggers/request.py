@@ -10,8 +10,8 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
 from airflow_provider.waits.waiting import ChangeLog
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.open import open_files
 
 
 class RequestTrigger(WaitingTrigger):
@@ -46,7 +46,7 @@ class RequestTrigger(WaitingTrigger):
             changes.see(look.doing)
             return waits.is_over(look, time.monotonic(), left_s)
 
-        look = LookForAnswer(open_files(self.home), self.request)
+        look = LookForAnswer(open_home(self.home), self.request)
         key, back = ("request", self.home, self.request), waits.began_anew
         waiting = wait_for(key, look, self.pace, eq, see, self.deadline_at, self.log, back)
         event = await settled(waiting, self.settle_s)

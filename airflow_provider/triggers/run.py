@@ -15,11 +15,11 @@ from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import look_for_answer, same_run, start_limit
 from airflow_provider.waits.waiting import Look, ProgressLog, Wait
+from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
-from spark_jobs.storage.open import open_files
 
 _PROGRESS_INTERVAL_S = 10.0
 
@@ -81,7 +81,7 @@ class RunTrigger(WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, logs the progress, and sends one event."""
-        files, began_s = open_files(self.home), time.monotonic()
+        files, began_s = open_home(self.home), time.monotonic()
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
@@ -128,7 +128,7 @@ class RunTrigger(WaitingTrigger):
     def _followed(self, error: StreamPipelineError) -> tuple[StreamPipelineError, float]:
         """What to tell of an attempt that has ended with ``error``, and when: a restart that follows has its time."""
         supervised = self.wait_for is WaitFor.FINAL_CHECKPOINT
-        following = after_end(open_files(self.home), self.attempt, self.owner, error) if supervised else None
+        following = after_end(open_home(self.home), self.attempt, self.owner, error) if supervised else None
         if not isinstance(following, Restart):
             return error, 0.0
         self.log.warning(
@@ -164,7 +164,7 @@ class RunTrigger(WaitingTrigger):
         return waits
 
     def _cancel(self) -> None:
-        owners = Owners(open_files(self.home), self.attempt)
+        owners = Owners(open_home(self.home), self.attempt)
         newest = owners.newest()
         if self.cancel_on_kill and newest is not None and self.token in (None, newest.token):
             owners.cancel(self.owner, "its task was cleared, or marked, while it was deferred")

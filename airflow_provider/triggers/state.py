@@ -8,9 +8,9 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError
-from spark_jobs.storage.open import open_files
 
 
 class PipelineStateTrigger(WaitingTrigger):
@@ -35,7 +35,7 @@ class PipelineStateTrigger(WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event."""
-        files = open_files(self.home)
+        files = open_home(self.home)
         found: dict[str, Any] = {}
 
         async def see(look: StateLook, left_s: float | None) -> bool:

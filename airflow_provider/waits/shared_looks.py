@@ -9,6 +9,9 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 _BACKOFF = 1.5
+_LONGEST_S = 3.0
+_LONGEST_IN_OBJECT_STORES_S = 30.0
+"""Each look is paid for there."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,18 @@ class Pace:
     def after(self, pause_s: float, *, changed: bool) -> float:
         """The pause that follows one of ``pause_s``."""
         return self.shortest_s if changed else min(pause_s * _BACKOFF, max(self.longest_s, self.shortest_s))
+
+
+def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
+    """The pace of looks at a home.
+
+    Args:
+        home: Its URL.
+        shortest_s: Between two looks while it changes.
+        longest_s: Between two looks, once it has not changed for a while; None: what suits its storage.
+    """
+    suits_s = _LONGEST_IN_OBJECT_STORES_S if home.startswith("s3:") else _LONGEST_S
+    return Pace(shortest_s, suits_s if longest_s is None else longest_s)
 
 
 class _Poll(Generic[T]):

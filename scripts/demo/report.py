@@ -55,7 +55,7 @@ def print_next_steps(console: Console, output: Path, home: Path, manifest: Manif
         ("manifest", home / "checkpoints" / str(manifest.checkpoint) / "manifest.json"),
         ("tables", f"{shown(table.parent)}/{{{','.join(Path(name).name for name in tables)}}}"),
         ("Airflow's log", output / "airflow.log"),
-        ("the driver's log", home / "attempts" / f"{manifest.attempt}.log"),
+        ("the driver's log", home / "logs" / f"{manifest.attempt}.log"),
     ):
         console.print(f"  {what:17}{where if isinstance(where, str) else shown(where)}", soft_wrap=True, highlight=False)
     console.print("[bold]What to type next[/bold]")

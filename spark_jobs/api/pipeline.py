@@ -292,6 +292,7 @@ class Pipeline:
         allow_dropped: bool = False,
         take_pending: bool = False,
         state_partitions: int | None = None,
+        workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
 
@@ -307,13 +308,14 @@ class Pipeline:
             publish: Instead of every sink's policy, for that round.
             fresh: Begin anew instead of going on.
             on_rewind: What becomes of rows that are public when a run begins anew.
-            adopt_offsets: By source the checkpoint directory of a plain Spark query; the source goes on after that query's last
-                batch. Only where the home is empty, or with ``fresh``.
+            adopt_offsets: By source the checkpoint directory of a plain Spark query, after whose last batch it goes on; only
+                where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
             allow_dropped: Whether stages of it may be left behind that are not there any more.
             take_pending: Whether rows that it holds staged for tables which stay are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
+            workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
@@ -329,6 +331,7 @@ class Pipeline:
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
             restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
             state_partitions=checked_partitions(state_partitions),
+            workspace=None if workspace is None else os.fspath(workspace),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
         return response

@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home as open_home_files
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut, Status
@@ -16,7 +17,6 @@ from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
 
 
 def open_home(url: str) -> tuple[Files, PipelineDocument]:
@@ -26,7 +26,7 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
         InvalidParameterError: The URL names no directory that can be opened.
         RejectedError: No pipeline has run there.
     """
-    files = open_files(url)
+    files = open_home_files(url)
     pipeline = Channel(files).pipeline()
     if pipeline is None:
         raise RejectedError(

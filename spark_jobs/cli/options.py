@@ -13,7 +13,15 @@ from spark_jobs.protocol.errors import InvalidParameterError
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
 Home = Annotated[
-    str, typer.Option("--home", metavar="URL", help="The pipeline's home: a path or a file: URL.", show_default=False)
+    str, typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or an s3: or hdfs: URL.", show_default=False)
+]
+Workspace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY",
+        help="For the first start with a home in s3: or hdfs:, a directory that driver and executors have mounted.",
+        show_default=False,
+    ),
 ]
 Params = Annotated[
     list[str] | None,

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +41,7 @@ from spark_jobs.cli.options import (
     TakePending,
     TolerableFailures,
     Unaligned,
+    Workspace,
     checkpoint_overrides,
     pairs,
     parameters,
@@ -49,9 +50,11 @@ from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import SparkOptions, SparkStart, quiet_logging, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
-from spark_jobs.control.attempts import SPARK_LOG, Attempts
+from spark_jobs.control.attempts import LOGS, SPARK_LOG, Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home, workspace_of
 from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
@@ -64,7 +67,6 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
 from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.launch import RunOptions
@@ -87,6 +89,7 @@ def run(
     context: typer.Context,
     entry: Entry,
     home: Home,
+    workspace: Workspace = None,
     param: Params = None,
     params_file: ParamsFile = None,
     run_id: RunIdOption = None,
@@ -124,7 +127,7 @@ def run(
         if request is not None:
             _check_request(request, _asked(context))
         checkpoint = checkpoint_overrides(context.params)
-        files = open_files(home)
+        workspace_of(files := open_home(home, workspace))  # one that is missing is said before anything else is done
         with Channel(files).refusals_answered(RequestId(request)) if request else nullcontext():
             pipeline, given = load_pipeline(entry), parameters(param, params_file)
             spark = SparkStart(
@@ -133,11 +136,7 @@ def run(
                 local_path(files, SPARK_LOG),
                 submitted=context.obj == SUBMITTED,
             )
-            chosen = {"on_end": on_end, "publish": publish, "fresh": fresh, "on_rewind": on_rewind, "checkpoint": checkpoint}
-            savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
-            adopted = pairs("--adopt-offsets", adopt_offsets)
-            begins = {"adopt_offsets": adopted, "restore": savepoint, "state_partitions": state_partitions}
-            options = _options(name := RunId(run_id) if run_id else new_run_id(), **begins, **chosen)
+            options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
             terminal.if_interrupted = _interrupted(context, name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             response = order.carry_out()
@@ -179,7 +178,9 @@ class _Order:
         try:
             with progress.shown(), quiet_logging():
                 if self.request is not None:
-                    response = launch_requested(self.pipeline, self.home, self.request, start, progress.watch)
+                    response = launch_requested(
+                        self.pipeline, self.home, self.request, start, progress.watch, self.options.workspace
+                    )
                 else:
                     response = launch(self.pipeline, self.home, self.parameters, self.options, start, progress.watch)
                 progress.doing(f"{self.pipeline.name}: stopping Spark")
@@ -195,7 +196,7 @@ class _Order:
             return None
         except StreamPipelineError as error:
             if self.spark.session is not None:
-                logs = [local_path(self.home, "attempts"), *([] if self.spark.submitted else [self.spark.log])]
+                logs = [local_path(self.home, LOGS), *([] if self.spark.submitted else [self.spark.log])]
                 error.evidence.setdefault("logs", [str(path) for path in logs])
             raise
         return response
@@ -286,7 +287,11 @@ def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
     return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
 
 
-def _options(run: RunId, **chosen: Any) -> "RunOptions":
+_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "state_partitions", "workspace")
+
+
+def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
+    """What a run chooses for itself, from the command's parameters."""
     try:
         from spark_jobs.runtime.launch import RunOptions
     except ModuleNotFoundError as error:
@@ -296,7 +301,13 @@ def _options(run: RunId, **chosen: Any) -> "RunOptions":
             remedy="Install it: pip install 'airflow-provider-spark-jobs[spark]'.",
             package=error.name,
         ) from error
-    return RunOptions(run=run, **chosen)
+    return RunOptions(
+        run=run,
+        checkpoint=checkpoint,
+        restore=restore_from(*(given[name] for name in ("restore", "allow_drained", "allow_dropped", "take_pending"))),
+        adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
+        **{name: given[name] for name in _AS_GIVEN},
+    )
 
 
 def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:

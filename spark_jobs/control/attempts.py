@@ -16,6 +16,8 @@ from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RunId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
+LOGS = "logs"
+"""The directory in a home of what drivers say."""
 SPARK_LOG = "work/spark.log"
 """In a home: what the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
 LOGS_KEPT = 20
@@ -26,20 +28,20 @@ _LOG_NAME = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
 
 def log_path(number: AttemptNumber) -> str:
     """Where in a home the driver of an attempt logs, as JSON lines."""
-    return f"attempts/{number}.log"
+    return f"{LOGS}/{number}.log"
 
 
 def output_path(number: AttemptNumber) -> str:
     """Where in a home whoever starts a driver keeps what it prints."""
-    return f"attempts/driver-{number}.out"
+    return f"{LOGS}/driver-{number}.out"
 
 
 def forget_old_logs(files: Files, live: AttemptNumber) -> None:
     """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent."""
-    for name in files.names("attempts"):
+    for name in files.names(LOGS):
         found = _LOG_NAME.fullmatch(name)
         if found and int(found[1]) <= live - LOGS_KEPT:
-            files.delete(f"attempts/{name}")
+            files.delete(f"{LOGS}/{name}")
 
 
 class Attempts:

@@ -49,8 +49,12 @@ class Channel:
         except NotFoundError:
             return None
 
-    def claim(self, name: PipelineName) -> PipelineDocument:
+    def claim(self, name: PipelineName, workspace: str | None = None) -> PipelineDocument:
         """Makes this the home of pipeline ``name``, once; idempotent.
+
+        Args:
+            name: The pipeline.
+            workspace: Of :func:`~spark_jobs.control.home.claim_workspace`.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
@@ -58,8 +62,9 @@ class Channel:
         found = self.pipeline()
         if found is None:
             try:
+                made = PipelineDocument(name=name, uuid=new_pipeline_uuid(), workspace=workspace)
                 with step(Step.PIPELINE_CREATE):
-                    create_document(self.files, "pipeline.json", PipelineDocument(name=name, uuid=new_pipeline_uuid()))
+                    create_document(self.files, "pipeline.json", made)
             except AlreadyExistsError:
                 pass  # somebody claimed it at the same time: what is there decides
             found = read_document(self.files, "pipeline.json", PipelineDocument)

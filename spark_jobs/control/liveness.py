@@ -15,7 +15,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.os_errors import translated
 
 DRIVER_LOCK = "work/driver.lock"
@@ -116,8 +116,8 @@ def _take(path: Path, note: str) -> int | None:
 
 def claimed_request(files: Files) -> RequestId | None:
     """The request that a driver on this host is at work on; None where there is none, or it has only just begun."""
-    lock = local_path(files, DRIVER_LOCK)
-    return RequestId(noted(lock)) or None if locked(lock) else None
+    lock = files.local(DRIVER_LOCK)
+    return RequestId(noted(lock)) or None if lock and locked(lock) else None
 
 
 def claimed_by_another(files: Files, request: RequestId) -> bool:
@@ -127,7 +127,7 @@ def claimed_by_another(files: Files, request: RequestId) -> bool:
 
 def driver_at_work(files: Files) -> bool:
     """Whether a driver holds this home, as far as this host can tell."""
-    if locked(local_path(files, DRIVER_LOCK)) or locked(local_path(files, JVM_LOCK)):
+    if any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK))):
         return True
     attempt = Attempts(files).latest()
     return attempt is not None and works_elsewhere(files, attempt)

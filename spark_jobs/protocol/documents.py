@@ -82,11 +82,12 @@ class OnRewind(StrEnum):
 
 
 class PipelineDocument(Document):
-    """``pipeline.json``: whose home this is."""
+    """``pipeline.json``: whose home this is, and the URL of its workspace where it is no directory."""
 
     kind = "pipeline"
     name: PipelineName
     uuid: PipelineUuid
+    workspace: str | None = None
 
 
 class RestoreFrom(Part):

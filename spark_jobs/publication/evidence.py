@@ -6,13 +6,13 @@ from functools import cache
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.pending import CLOSED, chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
 
 
 def published_checkpoints(manifest: Manifest) -> dict[SinkName, CheckpointId | None]:
@@ -106,7 +106,7 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
         CorruptDocumentError: The checkpoint's manifest cannot be used.
         NotFoundError: A table is not there.
     """
-    files = open_files(home) if isinstance(home, str) else home
+    files = open_home(home) if isinstance(home, str) else home
     store = CheckpointStore(files)
     if checkpoint is None:
         candidates = store.ids()[::-1]

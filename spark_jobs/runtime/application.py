@@ -53,6 +53,7 @@ from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
+from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
 from spark_jobs.runtime.running_pipeline import run_until_stopped
@@ -163,10 +164,7 @@ class Application:
                 return standing
             attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts)
             mask = masking(self.parameters.secrets)
-            stack.enter_context(driver_log(local_path(self.home, log_path(attempt.attempt)), mask))
-            outputs = (SPARK_LOG, output_path(attempt.attempt))
-            stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
-            self._forget_old_logs(attempt.attempt)
+            self._log(stack, attempt.attempt, mask)
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
             stack.enter_context(heartbeat)
@@ -217,7 +215,12 @@ class Application:
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
 
-    def _forget_old_logs(self, live: AttemptNumber) -> None:
+    def _log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
+        """What the driver says is in its log, and kept in bounds, until ``stack`` closes."""
+        log, outputs = log_path(live), (SPARK_LOG, output_path(live))
+        stack.enter_context(shown(self.home, log, output_path(live)))
+        stack.enter_context(driver_log(local_path(self.home, log), mask))
+        stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
         try:
             forget_old_logs(self.home, live)
         except StreamPipelineError as error:

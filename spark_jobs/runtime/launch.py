@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import claim_workspace, open_home
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
 from spark_jobs.protocol.errors import RejectedError
@@ -38,6 +39,7 @@ class RunOptions:
         checkpoint: Instead of some of the pipeline's checkpoint settings.
         restore: The savepoint to begin with.
         state_partitions: In how many partitions the state is from then on.
+        workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
     run: RunId | None = None
@@ -49,6 +51,7 @@ class RunOptions:
     checkpoint: CheckpointOverrides | None = None
     restore: RestoreFrom | None = None
     state_partitions: int | None = None
+    workspace: str | None = None
 
 
 def launch(
@@ -70,14 +73,14 @@ def launch(
     bound = pipeline.bind(parameters)
     for table in graph.tables(bound).values():
         check_address(table)
-    files = open_files(home) if isinstance(home, str) else home
+    files = open_home(home, options.workspace) if isinstance(home, str) else home
     channel = Channel(files)
     adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
     if not channel.attempts.numbers():  # else the home decides whether anything is adopted
         old_offsets(graph, adopt)
     if channel.pipeline() is None:
         check_create_if_absent(files)
-    document = channel.claim(graph.pipeline)
+    document = channel.claim(graph.pipeline, claim_workspace(files, options.workspace))
     request = channel.request_start(
         options.run or new_run_id(),
         parameters=bound.public(),
@@ -133,9 +136,10 @@ def launch_requested(
     request_id: RequestId,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
+    workspace: str | None = None,
 ) -> StartResponse:
     """Does a run that somebody else has asked for, in this process; errors as :func:`launch`."""
-    files = open_files(home) if isinstance(home, str) else home
+    files = open_home(home, workspace) if isinstance(home, str) else home
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id):
@@ -143,5 +147,5 @@ def launch_requested(
         bound = pipeline.bind(request.parameters)
         for table in graph.tables(bound).values():
             check_address(table)
-        document = channel.claim(graph.pipeline)
+        document = channel.claim(graph.pipeline, claim_workspace(files, workspace))
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
-from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
 from spark_jobs.storage.beside import at_once
 
 
@@ -62,6 +62,10 @@ class Files(Protocol):
 
     def below(self, directory: str) -> "Files":
         """The directory of this name as a root of its own, in the same storage."""
+        ...
+
+    def local(self, path: str = "") -> Path | None:
+        """Where hosts that have the storage mounted find ``path``; None where it is in none that can be mounted."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
@@ -145,13 +149,37 @@ class Files(Protocol):
 
 
 def local_path(files: Files, path: str = "") -> Path:
-    """Where something in a storage of this host is."""
-    return Path(files.url.removeprefix("file://")) / path
+    """Where something is for Spark, and for what else needs a file of the host.
+
+    Raises:
+        InvalidParameterError: It is in a storage that no host can mount.
+    """
+    found = files.local(path)
+    if found is None:
+        raise InvalidParameterError(
+            f"{files.url}/{path} would have to be in a directory of this host, and is not.",
+            safe="Nothing was changed.",
+            remedy="Use a directory that this host has mounted.",
+            path=f"{files.url}/{path}",
+        )
+    return found
 
 
 def is_here(files: Files) -> bool:
-    """Whether this host has it as a directory."""
-    return files.url.startswith("file://")
+    """Whether it is a directory of this host."""
+    return files.local() is not None
+
+
+def take(source: Files, named: str, target: Files, path: str) -> None:
+    """Gives ``target`` a file of ``source`` that nobody changes any more: under a second name where it can have one, else a copy.
+
+    Not durable before :meth:`Files.sync`; errors as of :meth:`Files.adopt` and :meth:`Files.copy`.
+    """
+    here = source.local(named)
+    if here is None:
+        target.copy(source, named, path)
+    else:
+        target.adopt(here, path)
 
 
 def real_url(files: Files) -> str:
@@ -164,8 +192,8 @@ def real_url(files: Files) -> str:
 
 def sync_below(files: Files, directory: str = "") -> None:
     """Makes durable what somebody else wrote below a directory in a storage of this host; checksum files that Hadoop adds are not."""
-    root = local_path(files)
-    files.sync(*(str(path.relative_to(root)) for path in (root / directory).rglob("[!.]*") if path.is_file()))
+    root = local_path(files, directory)
+    files.sync(*(f"{directory}/{path.relative_to(root)}".lstrip("/") for path in root.rglob("[!.]*") if path.is_file()))
 
 
 def paths_below(files: Files, directory: str = "") -> Iterator[str]:

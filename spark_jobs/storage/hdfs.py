@@ -95,6 +95,9 @@ class HdfsFiles:
         inner._root = self._target(directory)
         return inner
 
+    def local(self, path: str = "") -> None:
+        return None
+
     def create(self, path: str, data: bytes) -> None:
         target = self._target(path)
 

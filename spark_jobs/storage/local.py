@@ -58,6 +58,9 @@ class LocalFiles:
     def below(self, directory: str) -> "LocalFiles":
         return LocalFiles(self._target(directory), self._system)
 
+    def local(self, path: str = "") -> Path:
+        return Path(self._target(path) if path else self._root)
+
     def create(self, path: str, data: bytes) -> None:
         target = self._target(path)
         with translated(target):

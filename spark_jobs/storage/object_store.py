@@ -59,7 +59,7 @@ class ObjectStoreFiles:
         self._url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket, self._prefix = bucket, prefix
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
-        self._store = open_client(bucket, prefix, self._retry_timeout)
+        self._store = open_client(bucket, self._retry_timeout)
         self._keeps_creates = False
 
     @property
@@ -68,8 +68,10 @@ class ObjectStoreFiles:
         return self._url
 
     def below(self, directory: str) -> "ObjectStoreFiles":
-        inner = f"{self._prefix}/{self._key(directory)}".strip("/")
-        return ObjectStoreFiles(self._bucket, inner, self._retry_timeout.total_seconds())
+        return ObjectStoreFiles(self._bucket, self._key(directory), self._retry_timeout.total_seconds())
+
+    def local(self, path: str = "") -> None:
+        return None
 
     def create(self, path: str, data: bytes) -> None:
         key = self._key(path)
@@ -127,8 +129,8 @@ class ObjectStoreFiles:
             return self._copy(chunks, key)
 
     def names(self, directory: str) -> list[str]:
-        key = self._key(directory) if directory else None
-        with translated_store(self._place(directory)):
+        key = self._key(directory) if directory else self._prefix or None
+        with translated_store(self._place(key or "")):
             listed = obstore.list_with_delimiter(self._store, key)
         # Consoles make a folder as an empty object of its name and a slash, which is no file in it.
         files = (path for found in listed["objects"] if (path := found["path"]) != (key or ""))
@@ -152,9 +154,10 @@ class ObjectStoreFiles:
         pass
 
     def _place(self, key: str) -> str:
-        return f"{self._url}/{key}"
+        return f"s3://{self._bucket}/{key}"
 
     def _key(self, path: str) -> str:
+        """The object's, below the prefix."""
         if found := _UNNAMEABLE.search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
@@ -162,7 +165,10 @@ class ObjectStoreFiles:
                 remedy="Keep it in a directory.",
                 path=path,
             )
-        return "/".join(parts_below(path, self._url))
+        return self._below_prefix("/".join(parts_below(path, self._url)))
+
+    def _below_prefix(self, name: str) -> str:
+        return f"{self._prefix}/{name}".lstrip("/")
 
     def _copy(self, chunks: Iterator[bytes], key: str) -> Digest:
         copied = Digesting(chunks)
@@ -194,7 +200,7 @@ class ObjectStoreFiles:
                     raise
                 if pause_s is None:
                     raise StorageError(
-                        f"{self._url}/{key}: the store turns down every try to create it, and it is not there.",
+                        f"{self._place(key)}: the store turns down every try to create it, and it is not there.",
                         safe="No object is half-written, and the call may be repeated.",
                         remedy="Repeat.",
                         path=self._place(key),
@@ -220,7 +226,7 @@ class ObjectStoreFiles:
         """Refuses a store that takes a second object of a name; what is tried is not seen, and goes."""
         if self._keeps_creates:
             return
-        probe = f".{uuid4().hex}.tmp"
+        probe = self._below_prefix(f".{uuid4().hex}.tmp")
         try:
             obstore.put(self._store, probe, b"first", mode="create", use_multipart=False)
             try:

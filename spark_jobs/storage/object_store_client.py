@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,19 +39,26 @@ _NO_CREDENTIALS = (
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
-def open_client(bucket: str, prefix: str, retry_timeout: timedelta) -> S3Store:
-    """A client with what the environment says: credentials, region, endpoint. Reads and writes nothing.
+def open_client(bucket: str, retry_timeout: timedelta) -> S3Store:
+    """The client of a bucket with what the environment says: credentials, region, endpoint. Reads and writes nothing.
+
+    All who open the same bucket share it, and its connections: a triggerer looks at a thousand homes.
 
     Raises:
         InvalidParameterError: It says what cannot be used: an endpoint that is no URL, half a credential.
     """
     _check_endpoints()
+    said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    return _client(bucket, retry_timeout, said)
+
+
+@lru_cache(maxsize=16)
+def _client(bucket: str, retry_timeout: timedelta, said: tuple[tuple[str, str], ...]) -> S3Store:
     # Among client_options these would stand instead of all that the environment says of the client.
     config: Any = {"timeout": os.environ.get("AWS_TIMEOUT", _CALL_TIMEOUT), "allow_http": True}  # where the endpoint says so
     try:
         return S3Store(
             bucket,
-            prefix=prefix or None,
             config=config,
             retry_config={"retry_timeout": retry_timeout, "max_retries": _TRIES},
         )

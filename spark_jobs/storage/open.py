@@ -13,6 +13,7 @@ from spark_jobs.storage.paths import check_root
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OBJECT_STORES = frozenset({"s3", "s3a"})
 _OBJECT_URL = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]*[a-z0-9])(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?", re.IGNORECASE)
+_HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """A secret key may have slashes."""
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
@@ -38,8 +39,8 @@ def open_files(url: str) -> Files:
     else:
         raise _refused(
             url,
-            f"{found[1]}: is not supported: in this version homes and tables are directories that this machine has mounted, on a local "
-            "or a shared POSIX file system; savepoints may be in s3:, too. There is no gs:, abfss:, wasbs:, hdfs:, dbfs: or http: yet.",
+            f"{found[1]}: is not supported: tables and workspaces are directories that this machine has mounted, on a local or a shared "
+            "POSIX file system; homes and savepoints may be in s3: and hdfs:, too. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():
         raise _refused(url, "It names no directory.")
@@ -47,18 +48,24 @@ def open_files(url: str) -> Files:
 
 
 def open_place(url: str) -> Files:
-    """Opens a place that no Spark looks into, such as a savepoint's: a directory as :func:`open_files` takes it, or one in an object store.
+    """Opens a place that no Spark looks into, such as a savepoint's: a directory as :func:`open_files` takes it, or one in a store.
 
     Args:
-        url: A path, a ``file:`` URL, or ``s3://bucket/prefix``; ``s3a:`` is the same. Credentials come from the environment.
+        url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same; or ``hdfs://name-node:port/directory``,
+            a name service, or neither for the default of Hadoop. Credentials and settings come from the environment.
 
     Raises:
         InvalidParameterError: It is none of these.
-        MissingRequirementError: What speaks to an object store is not installed.
+        MissingRequirementError: What speaks to the store is not installed.
     """
     found = _SCHEME.match(url)
-    if found is None or found[1].lower() not in _OBJECT_STORES:
-        return open_files(url)
+    scheme = "" if found is None else found[1].lower()
+    if scheme in _OBJECT_STORES:
+        return _open_object_store(url)
+    return _open_hdfs(url) if scheme == "hdfs" else open_files(url)
+
+
+def _open_object_store(url: str) -> Files:
     place = _OBJECT_URL.fullmatch(url)
     prefix = "" if place is None else place["prefix"] or ""
     if place is None or {".", ".."} & set(prefix.split("/")):
@@ -67,13 +74,28 @@ def open_place(url: str) -> Files:
     try:
         from spark_jobs.storage.object_store import ObjectStoreFiles
     except ImportError as error:
-        raise MissingRequirementError(
-            f"{url} is in an object store, and the package obstore is not installed here.",
-            safe="Nothing was written.",
-            remedy="Install the extra: pip install 'airflow-provider-spark-jobs[s3]'.",
-            url=url,
-        ) from error
+        raise _not_installed(url, "obstore", "s3") from error
     return ObjectStoreFiles(place["bucket"], prefix)
+
+
+def _open_hdfs(url: str) -> Files:
+    place = _HDFS_URL.fullmatch(url)
+    if place is None:
+        raise _refused(url, "A place in HDFS has the form hdfs://name-node:port/directory.")
+    try:
+        from spark_jobs.storage.hdfs import HdfsFiles
+    except ImportError as error:
+        raise _not_installed(url, "hdfs-native", "hdfs") from error
+    return HdfsFiles(place["authority"], place["root"])
+
+
+def _not_installed(url: str, package: str, extra: str) -> MissingRequirementError:
+    return MissingRequirementError(
+        f"{url} needs the package {package}, which is not installed here.",
+        safe="Nothing was written.",
+        remedy=f"Install the extra: pip install 'airflow-provider-spark-jobs[{extra}]'.",
+        url=url,
+    )
 
 
 def check_create_if_absent(files: Files) -> None:

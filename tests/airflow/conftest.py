@@ -66,11 +66,13 @@ def fake_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Homes]:
-    """A connection that allows homes in one directory, with the fake driver."""
+def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Homes]:
+    """A connection that allows homes in one directory, with the fake driver; its parameter is a store that they are in instead."""
     root = tmp_path / "homes"
     root.mkdir()
-    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(root), python=str(fake_python)))
+    store = getattr(request, "param", None)
+    places = {"home_root": f"{store}/homes", "workspace_root": str(root)} if store else {"home_root": str(root)}
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**places, python=str(fake_python)))
     started: list[LocalDriver] = []
 
     def start(*command: Any, **arguments: Any) -> LocalDriver:

@@ -11,11 +11,13 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import DRIVER_LOCK, holding, noted
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
@@ -60,8 +62,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
-from spark_jobs.storage.files import local_path
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files, local_path
 from tests.support.staged_pipeline import a_manifest
 
 ERRORS = {
@@ -134,6 +135,11 @@ def respond(
     )
 
 
+def beside(files: Files, name: str) -> Path:
+    """A file that a test and its driver tell each other something by: in the home, or in the workspace of one in a store."""
+    return local_path(files, "work").with_name(name)
+
+
 def record_start(channel: Channel) -> None:
     """What a test wants to know of how this process was started, beside the home."""
     facts = {
@@ -143,7 +149,7 @@ def record_start(channel: Channel) -> None:
         "session": os.getsid(0),
         "stdin": os.readlink("/proc/self/fd/0"),
     }
-    path = local_path(channel.files, f"started-{os.getpid()}.json")
+    path = beside(channel.files, f"started-{os.getpid()}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     half_written = path.with_suffix(".tmp")
     half_written.write_text(json.dumps(facts))
@@ -161,7 +167,7 @@ def stop_in_two_attempts(channel: Channel, request: StartRequest) -> int:
     requests, store = CheckpointRequests(channel.files), CheckpointStore(channel.files)
     head = store.head()
     if head is None:
-        while not requests.open() and not local_path(channel.files, "go").exists():
+        while not requests.open() and not beside(channel.files, "go").exists():
             time.sleep(0.02)
         asked = requests.open()[0].request
         store.complete(a_manifest(run=request.run, attempt=request.attempt, round=RoundNumber(7), request=asked))
@@ -192,14 +198,14 @@ class WithoutJvm(Publishers):
 
 def publish(arguments: list[str]) -> int:
     """As the command does it: progress for people, and one document for programs; once a test says so, if it says so at all."""
-    channel = Channel(open_files(arguments[arguments.index("--home") + 1]))
+    channel = Channel(open_home(arguments[arguments.index("--home") + 1]))
     print("publishing checkpoint 1", file=sys.stderr, flush=True)
-    if not local_path(channel.files, "publishes").exists():
+    if not beside(channel.files, "publishes").exists():
         error = report_error(RejectedError("There is starting no Spark in these tests.", remedy="Use the real one."))
         print(json.dumps({"error": error.model_dump(mode="json")}, indent=2), flush=True)
         return 2
     record_start(channel)
-    while not local_path(channel.files, "go").exists():
+    while not beside(channel.files, "go").exists():
         time.sleep(0.02)
     make_public(channel.files, CheckpointId(int(arguments[arguments.index("--checkpoint") + 1])), publishers=WithoutJvm())
     return 0
@@ -211,8 +217,8 @@ def main() -> int:
         return publish(arguments)
     assert arguments[:3] == ["-m", "spark_jobs", "run"]
     behaviour = Path(arguments[3]).stem
-    home = arguments[arguments.index("--home") + 1]
-    channel = Channel(open_files(home))
+    given = {name: value for name, value in pairwise(arguments) if name in ("--home", "--workspace")}
+    channel = Channel(open_home(given["--home"], given.get("--workspace")))
     request = channel.request(RequestId(arguments[arguments.index("--request") + 1]))
     record_start(channel)
     print("the driver says hello", flush=True)
@@ -223,7 +229,7 @@ def main() -> int:
     try:
         if behaviour.removeprefix(LIVE) == "slow":
             with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
-                wait_for_file(local_path(channel.files, "begin"), cancellation)
+                wait_for_file(beside(channel.files, "begin"), cancellation)
         with holding(lock, request.request):
             return work(behaviour, channel, request)
     except RunCancelledError:
@@ -238,7 +244,9 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
         claim(channel, request, STRATEGY if behaviour.startswith(LIVE) else None)
     except FencedError:
         return 0
-    local_path(channel.files, "attempts/1.log").write_text('{"time": "noon", "level": "error", "message": "out of disk"}\n')
+    log = local_path(channel.files, "logs/1.log")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text('{"time": "noon", "level": "error", "message": "out of disk"}\n')
     if behaviour == f"{LIVE}failed_at_once":
         respond(channel, request, ERRORS["failed"])
         return 3
@@ -264,9 +272,9 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour == "hangs":
         with Cancellation(Owners(channel.files, request.attempt), interval_s=0.1, patience_s=3.0) as cancellation:
             with suppress(RunCancelledError):
-                wait_for_file(local_path(channel.files, "go"), cancellation)
-            local_path(channel.files, "hangs").touch()
-            while not local_path(channel.files, "go").exists():
+                wait_for_file(beside(channel.files, "go"), cancellation)
+            beside(channel.files, "hangs").touch()
+            while not beside(channel.files, "go").exists():
                 time.sleep(0.02)
     if behaviour == "incomplete":
         return stop_in_two_attempts(channel, request)
@@ -276,17 +284,17 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 0
     if behaviour == "stubborn":  # it hears neither a signal nor a cancel
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while not local_path(channel.files, "go").exists():
+        while not beside(channel.files, "go").exists():
             time.sleep(0.02)
     if behaviour in ("waits", "slow", "beaten"):
         try:
             with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
-                wait_for_file(local_path(channel.files, "go"), cancellation)
+                wait_for_file(beside(channel.files, "go"), cancellation)
         except RunCancelledError as error:
             respond(channel, request, error)
             return 3
     respond(channel, request, ERRORS.get(behaviour))
-    while behaviour == "lingers" and not local_path(channel.files, "go").exists():
+    while behaviour == "lingers" and not beside(channel.files, "go").exists():
         time.sleep(0.02)
     return 0 if behaviour not in ERRORS else 3
 

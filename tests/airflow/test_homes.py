@@ -1,13 +1,19 @@
 """The allow-list of home roots."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.homes import open_home, open_savepoint
-from spark_jobs.protocol.errors import AccessDeniedError, RejectedError
+from airflow_provider.homes import check_place, check_roots, open_home, open_savepoint
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import DividedHome
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError, StorageError
+from spark_jobs.protocol.ids import PipelineName
+from spark_jobs.storage.open import open_place
+from tests.support.object_store import object_store
 
 
 @pytest.fixture
@@ -59,6 +65,8 @@ def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
         "{root}/link/../../homes-of-others/x",
         "./../homes-of-others/x",
         "~root/flights",
+        "s3://bucket/flights",
+        "s3://bucket{root}/flights",
     ],
 )
 def test_no_home_outside_is_opened(root: Path, home: str) -> None:
@@ -71,7 +79,6 @@ def test_no_home_outside_is_opened(root: Path, home: str) -> None:
 @pytest.mark.parametrize(
     "home",
     [
-        "s3://bucket/flights",
         "hdfs:{root}/flights",
         "file://host{root}/flights",
         "FILE://evil/{root}",
@@ -100,6 +107,79 @@ def test_no_home_outside_is_opened(root: Path, home: str) -> None:
 def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
     with pytest.raises(RejectedError):
         open_home(home.format(root=root), [str(root)])
+
+
+STORES = ["s3://lake/homes/", "s3://lake/homes/team", "/data/homes"]
+
+
+@pytest.mark.parametrize(
+    ("home", "url", "workspace"),
+    [
+        ("flights", "s3://lake/homes/flights", "/mnt/workspaces/flights"),
+        ("s3a://lake/homes/daily/flights/", "s3://lake/homes/daily/flights", "/mnt/workspaces/daily/flights"),
+        ("s3://lake/homes/team/flights", "s3://lake/homes/team/flights", "/mnt/workspaces/flights"),
+    ],
+)
+def test_a_home_in_a_store_has_a_workspace_of_its_name(home: str, url: str, workspace: str) -> None:
+    opened = open_home(home, STORES, "/mnt/workspaces")
+    assert isinstance(opened, DividedHome)
+    assert opened.url == url
+    assert opened._given
+    assert opened._given.url == f"file://{workspace}"
+
+
+def test_a_home_in_a_store_can_be_read_without_any() -> None:
+    opened = open_home("flights", STORES)
+    assert isinstance(opened, DividedHome)
+    assert opened._given is None
+
+
+@pytest.mark.parametrize(
+    "home",
+    [
+        "s3://lake/homes",
+        "s3://lake/homes/",
+        "s3://lake/homes-of-others/x",
+        "s3://other/homes/x",
+        "s3://lake/x",
+        "s3://lake",
+        "/data/elsewhere",
+        "file:///data/homes",
+    ],
+)
+def test_no_home_outside_the_roots_in_stores_is_opened(home: str) -> None:
+    with pytest.raises(AccessDeniedError):
+        open_home(home, STORES)
+
+
+@pytest.mark.parametrize(
+    "home",
+    ["../x", "a/../../x", "s3://lake/homes/../x", "s3://lake/homes//x", "s3://lake/homes/%2e%2e/x", "s3://user:word@lake/x"],
+)
+def test_no_part_of_a_url_leads_out_of_a_store(home: str) -> None:
+    with pytest.raises(RejectedError) as refused:
+        open_home(home, STORES)
+    assert "word" not in str(refused.value)
+
+
+@pytest.fixture
+def lake() -> Iterator[str]:
+    with object_store() as url:
+        yield f"{url}/homes"
+
+
+def test_a_home_is_not_made_inside_another_one_in_a_store(lake: str) -> None:
+    Channel(open_home("team", [lake])).claim(PipelineName("flights"))
+    check_place(open_home("other/flights", [lake]), [lake])
+    with pytest.raises(InvalidParameterError, match="is inside the home .*team"):
+        check_place(open_home("team/deep/flights", [lake]), [lake])
+
+
+def test_a_root_in_a_store_is_tried_and_left_as_it_was(lake: str) -> None:
+    assert check_roots([lake], []) == f"{lake} can hold homes."
+    assert open_place(lake).names("") == []
+    with pytest.raises(StorageError):
+        check_roots(["s3://no-such-bucket/homes"], [])
 
 
 def test_without_roots_no_home_is_allowed(root: Path) -> None:
@@ -139,11 +219,6 @@ def test_no_savepoint_outside_is_opened(root: Path, savepoint: str) -> None:
     with pytest.raises((RejectedError, AccessDeniedError)) as caught:
         open_savepoint(savepoint.format(root=root), ["s3://bucket/savepoints", str(root)])
     assert caught.value.remedy
-
-
-def test_a_home_is_in_no_object_store_though_savepoints_are(root: Path) -> None:
-    with pytest.raises(RejectedError, match="homes and tables are directories"):
-        open_home("s3://bucket/savepoints/a", [str(root)])
 
 
 def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_task_shows_the_checkpoint_that_its_run_was_answered_with(homes: Homes
     assert (found.problem, found.attempt, found.results()) == ("", 1, SINKS)
     assert found.manifest is not None
     assert found.manifest.run == RUN
-    assert [path.name for path in found.logs] == ["1.log", "driver-1.out"]
+    assert [log.name for log in found.logs] == ["logs/1.log", "logs/driver-1.out"]
 
 
 def test_a_task_whose_checkpoint_was_discarded_since_shows_its_answer(homes: Homes) -> None:
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_dag_is_shown_to_who_may_see_that_dag(homes: Hom
     assert "of no DAG that you may see" in look(homes.path(), 1, sees=("payroll", "flights")).problem
     found = look(homes.path(), 1, sees=("pay roll",))
     assert found.manifest is not None
-    assert [path.name for path in found.logs] == ["1.log", "driver-1.out", "publish-1.out"]
+    assert [log.name for log in found.logs] == ["logs/1.log", "logs/driver-1.out", "work/publish-1.out"]
 
 
 def test_a_checkpoint_that_no_dag_has_made_is_not_shown(homes: Homes) -> None:

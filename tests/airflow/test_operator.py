@@ -225,7 +225,7 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
 def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
     Charge(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7))
     assert f"{os.uname().nodename} has nothing that the driver has said" in task_log.text
-    assert f"{homes.path()}/attempts/7.log" in task_log.text
+    assert f"{homes.path()}/logs/7.log" in task_log.text
 
 
 def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: TaskLog) -> None:
@@ -316,7 +316,7 @@ def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
     airflows = {name for name in start["environment"] if "AIRFLOW" in name.upper() and not name.startswith("AIRFLOW_CTX_")}
     assert airflows <= {"AIRFLOW_HOME"}
     assert "AIRFLOW_CTX_DAG_ID" in start["environment"], "which task it works for is no secret"
-    assert (homes.path() / "attempts/driver-1.out").read_text() == "the driver says hello\n"
+    assert (homes.path() / "logs/driver-1.out").read_text() == "the driver says hello\n"
 
 
 def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Homes) -> None:
@@ -393,5 +393,5 @@ def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dic
 
 def test_the_output_of_a_driver_is_for_this_users_eyes_only(homes: Homes) -> None:
     carry_out(operator(), context())
-    output = Path(homes.path() / "attempts/driver-1.out")
+    output = Path(homes.path() / "logs/driver-1.out")
     assert output.stat().st_mode & 0o077 == 0

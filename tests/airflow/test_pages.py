@@ -176,7 +176,7 @@ def test_its_links_work_below_any_base(viewer: Browser, kept: dict[str, str]) ->
 
 
 def test_what_a_driver_says_is_text(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
-    (homes.path() / "attempts/1.log").write_text('</pre><script>alert(1)</script>\n{"message": "<img src=x onerror=alert(2)>"}\n')
+    (homes.path() / "logs/1.log").write_text('</pre><script>alert(1)</script>\n{"message": "<img src=x onerror=alert(2)>"}\n')
     text = viewer.page(answered["driver-log"])
     assert "<script" not in text
     assert "<img" not in text
@@ -185,7 +185,7 @@ def test_what_a_driver_says_is_text(homes: Homes, viewer: Browser, answered: dic
 
 def test_a_long_log_is_shown_in_part(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
     lines = [f"line {number}" for number in range(10_000)] + ["x" * 300_000]
-    (homes.path() / "attempts/1.log").write_text("\n".join(lines))
+    (homes.path() / "logs/1.log").write_text("\n".join(lines))
     text = viewer.page(answered["driver-log"])
     assert "x" * LINE_MAX_CHARACTERS in text
     assert "x" * (LINE_MAX_CHARACTERS + 1) not in text

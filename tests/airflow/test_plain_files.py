@@ -6,41 +6,45 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.drivers.driver_log import last_lines
+from airflow_provider.drivers.driver_log import driver_log, last_lines, output_place
 from airflow_provider.drivers.plain_files import open_plain
 from airflow_provider.pages.read_only import DOCUMENT_MAX_BYTES, read_only
+from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber
+from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
+from tests.support.memory_files import MemoryFiles
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    (tmp_path / "home/attempts").mkdir(parents=True)
-    (tmp_path / "home/attempts/1.log").write_text("its own\n")
+    (tmp_path / "home/logs").mkdir(parents=True)
+    (tmp_path / "home/logs/1.log").write_text("its own\n")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/1.log").write_text("somebody else's\n")
     return tmp_path.resolve() / "home"
 
 
 def test_a_plain_file_is_read(home: Path) -> None:
-    assert last_lines(home / "attempts/1.log", 5) == ["its own"]
+    assert last_lines(home / "logs/1.log", 5) == ["its own"]
 
 
 def test_a_link_in_place_of_a_file_is_not_followed(home: Path) -> None:
-    (home / "attempts/2.log").symlink_to(home.parent / "elsewhere/1.log")
-    assert last_lines(home / "attempts/2.log", 5) == []
+    (home / "logs/2.log").symlink_to(home.parent / "elsewhere/1.log")
+    assert last_lines(home / "logs/2.log", 5) == []
     with pytest.raises(StreamPipelineError):
-        read_only(open_files(str(home))).read("attempts/2.log")
+        read_only(open_files(str(home))).read("logs/2.log")
 
 
 def test_a_link_in_place_of_a_directory_is_not_followed(home: Path) -> None:
-    (home / "attempts").rename(home / "before")
-    (home / "attempts").symlink_to(home.parent / "elsewhere")
+    (home / "logs").rename(home / "before")
+    (home / "logs").symlink_to(home.parent / "elsewhere")
     files = read_only(open_files(str(home)))
-    assert last_lines(home / "attempts/1.log", 5) == []
-    assert files.names("attempts") == []
+    assert last_lines(home / "logs/1.log", 5) == []
+    assert files.names("logs") == []
     with pytest.raises(StreamPipelineError):
-        files.read("attempts/1.log")
+        files.read("logs/1.log")
 
 
 def test_a_link_that_takes_the_place_of_the_home_itself_is_not_followed(home: Path) -> None:
@@ -48,13 +52,13 @@ def test_a_link_that_takes_the_place_of_the_home_itself_is_not_followed(home: Pa
     home.rename(home.with_name("before"))
     home.symlink_to(home.with_name("before"))
     with pytest.raises(StreamPipelineError):
-        files.read("attempts/1.log")
+        files.read("logs/1.log")
 
 
 def test_a_pipe_does_not_keep_the_reader_waiting(home: Path) -> None:
-    os.mkfifo(home / "attempts/3.log")
+    os.mkfifo(home / "logs/3.log")
     with pytest.raises(OSError, match="not a regular file"):
-        open_plain(home / "attempts/3.log")
+        open_plain(home / "logs/3.log")
 
 
 def test_what_is_larger_than_a_document_is_not_read(home: Path) -> None:
@@ -65,8 +69,8 @@ def test_what_is_larger_than_a_document_is_not_read(home: Path) -> None:
 
 
 def test_a_log_with_one_endless_line_is_read_in_part(home: Path) -> None:
-    (home / "attempts/4.log").write_text("x" * 1_000_000)
-    (line,) = last_lines(home / "attempts/4.log", 5)
+    (home / "logs/4.log").write_text("x" * 1_000_000)
+    (line,) = last_lines(home / "logs/4.log", 5)
     assert len(line) == 5 * 4096
 
 
@@ -76,20 +80,64 @@ def test_nothing_is_written_through_it(home: Path) -> None:
     changes: list[Callable[[], None]] = [
         lambda: files.create("new.json", b"{}"),
         lambda: files.create("made/new.json", b"{}"),
-        lambda: files.replace("attempts/1.log", b"{}"),
-        lambda: files.delete("attempts/1.log"),
-        lambda: files.delete("attempts"),
+        lambda: files.replace("logs/1.log", b"{}"),
+        lambda: files.delete("logs/1.log"),
+        lambda: files.delete("logs"),
     ]
     for change in changes:
         with pytest.raises(AccessDeniedError):
             change()
     assert sorted(home.rglob("*")) == before
-    assert (home / "attempts/1.log").read_text() == "its own\n"
+    assert (home / "logs/1.log").read_text() == "its own\n"
 
 
 def test_no_descriptor_is_left_open(home: Path) -> None:
-    (home / "link").symlink_to("attempts")
+    (home / "link").symlink_to("logs")
     before = len(os.listdir("/proc/self/fd"))
-    for path in ("attempts/1.log", "link/1.log", "attempts", "nothing"):
+    for path in ("logs/1.log", "link/1.log", "logs", "nothing"):
         last_lines(home / path, 1)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_of_a_home_in_a_store_only_documents_are_seen(tmp_path: Path) -> None:
+    store = MemoryFiles()
+    store.create("logs/1.log", b"its end\n")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/1.log").write_text("all of it\n")
+    files = read_only(DividedHome(store, LocalFiles(tmp_path)))
+    assert files.local("logs/1.log") is None
+    assert files.read("logs/1.log") == b"its end\n"
+    assert driver_log(files, AttemptNumber(1)).last_lines(5) == ["its end"]
+    store.create("large.json", b"x" * (DOCUMENT_MAX_BYTES + 1))
+    with pytest.raises(StorageError, match="larger than a document"):
+        files.read("large.json")
+    changes: list[Callable[[], None]] = [
+        lambda: files.create("new", b""),
+        lambda: files.replace("new", b""),
+        lambda: files.delete("logs"),
+        lambda: files.sync("logs/1.log"),
+    ]
+    for change in changes:
+        with pytest.raises(AccessDeniedError, match="only read"):
+            change()
+
+
+def test_a_log_is_read_whole_where_it_is_and_its_end_elsewhere(tmp_path: Path) -> None:
+    store = MemoryFiles()
+    store.create("logs/1.log", b"last\n")
+    home = DividedHome(store, LocalFiles(tmp_path))
+    assert driver_log(home, AttemptNumber(1)).last_lines(5) == ["last"]
+    assert str(driver_log(home, AttemptNumber(1))) == "memory:/logs/1.log"
+    home.create("logs/1.log", b"first\nlast\n")
+    assert driver_log(home, AttemptNumber(1)).last_lines(5) == ["first", "last"]
+    assert str(driver_log(home, AttemptNumber(1))) == f"{tmp_path}/logs/1.log"
+
+
+def test_what_a_submission_prints_is_kept_where_there_is_no_workspace(tmp_path: Path) -> None:
+    home = DividedHome(MemoryFiles(), LocalFiles(tmp_path / "workspace"))
+    first = AttemptNumber(1)
+    assert output_place(home, first, driver_is_here=True) == tmp_path / "workspace/logs/driver-1.out"
+    assert not output_place(home, first).is_relative_to(tmp_path)
+    (tmp_path / "workspace").mkdir()
+    assert output_place(home, first) == tmp_path / "workspace/logs/driver-1.out"
+    assert output_place(LocalFiles(tmp_path / "home"), first) == tmp_path / "home/logs/driver-1.out"

@@ -346,10 +346,9 @@ def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
         home.below("..")
 
 
-@only(*LOCAL, in_object_store)
 def test_the_url_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
-    assert home.url.startswith(("file:///", "s3://"))
+    assert home.url.startswith(("file:///", "s3://", "hdfs://"))
     assert open_place(home.url).read("a") == b"here"
 
 

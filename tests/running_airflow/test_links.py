@@ -88,7 +88,7 @@ def check_tampered(task: TaskRun, home: Home) -> None:
     other = home.path.with_name(f"{home.name}-other")
     Channel(open_files(str(other))).request_start(RunId("airflow/payroll/nightly/run"), parameters={})
     (other / "attempts").mkdir()
-    (other / "attempts/driver-1.out").write_text("of the payroll")
+    (other / "logs/driver-1.out").write_text("of the payroll")
     for place, expected in ((other, "nothing of this run"), (home.path.parent.parent, "home roots of the connection")):
         record = {"value": {"conn_id": "stream_pipeline_default", "homes": {f"file://{place}": None}}, "map_index": -1}
         changed = task.airflow.call("PATCH", f"/api/v2/{task.path}/xcomEntries/stream_pipeline", record, "ann")

@@ -127,6 +127,9 @@ class SimulatedFiles:
     def below(self, directory: str) -> "SimulatedFiles":
         return SimulatedFiles(self._disk, f"{self._root}/{directory}")
 
+    def local(self, path: str = "") -> Path:
+        return Path(self._root) / path
+
     def create(self, path: str, data: bytes) -> None:
         self._point("create", path)
         kinds = ("fails", "is done, unknown", "is not done, unknown")

@@ -138,6 +138,17 @@ def test_a_run_in_a_notebook_leaves_the_session_as_it_is(site: Site) -> None:
     assert response.checkpoint == 1
 
 
+def test_a_path_is_one_of_this_host_whatever_the_default_file_system_of_hadoop_is(site: Site) -> None:
+    inputs.append(site.home.parent / "events", inputs.events(100))
+    site.spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        response = site.run(_events(site))
+        assert site.spark.conf.get("fs.defaultFS") == "hdfs://127.0.0.1:1"
+    finally:
+        site.spark.conf.unset("fs.defaultFS")
+    assert response.checkpoint == 1
+
+
 def test_a_run_in_a_notebook_refuses_settings_that_a_running_application_cannot_take(site: Site) -> None:
     with pytest.raises(RejectedError, match="sets spark.executor.memory = 9g, which a running Spark application cannot change"):
         site.run(_events(site, conf={"spark.executor.memory": "9g"}))

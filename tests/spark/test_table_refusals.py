@@ -187,7 +187,7 @@ def test_auto_compaction_is_not_run_and_the_drivers_log_says_so(site: Site) -> N
     _deliver(site, *range(40))
     properties = {"delta.autoOptimize.autoCompact": "true"}
     site.run(_pipeline(site, table_properties=properties))
-    (log,) = (site.home / "attempts").glob("*.log")
+    (log,) = (site.home / "logs").glob("*.log")
     (warned,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["level"] == "WARNING"]
     assert "delta.autoOptimize.autoCompact" in warned["message"]
     assert "OPTIMIZE" in warned["message"]

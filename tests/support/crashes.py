@@ -22,6 +22,7 @@ HOUSEKEEPING = frozenset({Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT, Step.L
 makes one."""
 NOT_IN_A_SMALL_RUN = frozenset(
     {
+        Step.WORKSPACE_CREATE,
         Step.OWNER_CREATE,
         Step.CANCEL_CREATE,
         Step.TABLE_ALTER,
@@ -181,6 +182,8 @@ class InTurn:
         """How often an attempt passes a step that an attempt before it had passed, too."""
         if self.last is None:
             return 0
+        if step is Step.WORKSPACE_CREATE:  # each start passes it until the home has begun
+            return inf if (Step.WORKSPACE_CREATE, False) in [point.name for point in self.chosen] else 0
         if step is Step.ATTEMPT_BEGIN:  # each attempt that is started anew passes it
             return inf if (Step.ATTEMPT_BEGIN, False) in [point.name for point in self.chosen] else 0
         if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):

@@ -7,7 +7,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history, savepoint
+from spark_jobs.protocol import checkpoint_requests, documents, history, savepoint, workspace
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document
@@ -57,6 +57,7 @@ from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.workspace import WorkspaceDocument
 
 _NONCE = "0" * 32
 _NOON = datetime(2013, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -112,6 +113,7 @@ SAMPLES: tuple[Document, ...] = (
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
         restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
     ),
+    WorkspaceDocument(nonce=_NONCE, home="s3://lake/homes/flights"),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
@@ -172,7 +174,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Every kind that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history, savepoint)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, savepoint, workspace)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

@@ -75,7 +75,7 @@ class Drivers:
         module = [entry] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
         since = START if doom is None or doom.since is None else doom.since.value
         when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence), since]
-        command = [*module, *when, "run", self.entry, f"--home={self.site.home}", "--output=json"]
+        command = [*module, *when, "run", self.entry, *self.site.options, "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         conf = [f"--conf={key}={value}" for key, value in self.settings.items()]
         return subprocess.Popen(

@@ -26,6 +26,8 @@ _SETTINGS = {
     "dfs.replication": 1,
     "dfs.blocksize": 4 << 20,  # so that the tests' files have several
     "dfs.namenode.safemode.extension": 0,
+    # The client asks whether a file is whole before the only data node can have told, and then waits for half a second.
+    "dfs.namenode.file.close.num-committed-allowed": 1,
     "dfs.heartbeat.interval": 1,
     "dfs.namenode.http-address": "127.0.0.1:0",
     "dfs.datanode.address": "127.0.0.1:0",

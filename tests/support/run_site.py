@@ -13,12 +13,14 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.runtime.launch import RunOptions, launch
 from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
 from tests.support.kafka_broker import CONNECTOR_JARS, jars
@@ -51,6 +53,8 @@ class RunSite:
     events: Path
     pipeline: Pipeline = small_pipeline.pipeline
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
+    store: str | None = None
+    """Where the home's documents are, if not in :attr:`home`, which is the workspace then."""
 
     @property
     def home(self) -> Path:
@@ -61,7 +65,16 @@ class RunSite:
         return {"events": str(self.events), "warehouse": str(self.directory / "warehouse")}
 
     def files(self, system: System | None = None) -> Files:
-        return LocalFiles(self.home, system)
+        here = LocalFiles(self.home, system)
+        if self.store is None:
+            return here
+        away = LocalFiles(self.store, system) if self.store.startswith("/") else open_place(self.store)
+        return DividedHome(away, here)
+
+    @property
+    def options(self) -> list[str]:
+        """How a driver is told the home."""
+        return [f"--home={self.store}", f"--workspace={self.home}"] if self.store else [f"--home={self.home}"]
 
     def run(
         self,

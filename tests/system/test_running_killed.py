@@ -1,10 +1,11 @@
 """Drivers and executors of a pipeline without an end, killed at random moments: every row is public once, in every table."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from signal import SIGKILL
 from subprocess import Popen
 from threading import Event
@@ -18,10 +19,11 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.storage.local import LocalFiles
 from tests.support import live_pipeline
 from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
+from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.live_pipeline import Events, public_ids, public_minutes
+from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
@@ -44,7 +46,7 @@ class Live:
 
     def __init__(self, drivers: Drivers, events: Events, random: Random) -> None:
         self.drivers, self.events, self.random = drivers, events, random
-        self.files = LocalFiles(drivers.site.home)
+        self.files = drivers.site.files()
         self.options: tuple[str, ...] = ()
         """What drivers are started with."""
 
@@ -114,12 +116,18 @@ class Live:
         assert public_minutes(self.table("minutes")) == self.events.closed_minutes()
 
 
-@pytest.fixture
-def live(tmp_path: Path, seed: int) -> Iterator[Live]:
-    events = Events(tmp_path / "events")
-    site = RunSite(tmp_path / "site", events.path, live_pipeline.pipeline)
+@contextmanager
+def live_on(directory: Path, seed: int, store: str | None = None) -> Iterator[Live]:
+    events = Events(directory / "events")
+    site = RunSite(directory / "site", events.path, live_pipeline.pipeline, store=store)
     with drivers_on(site, live_pipeline.__file__) as drivers:
         yield Live(drivers, events, Random(seed))
+
+
+@pytest.fixture
+def live(tmp_path: Path, seed: int) -> Iterator[Live]:
+    with live_on(tmp_path, seed) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -140,6 +148,46 @@ def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, k
     head = CheckpointStore(live.files).head()
     assert head
     assert head.aligned == (not options)
+
+
+@pytest.fixture
+def in_s3() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture
+def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with hdfs_cluster(tmp_path / "hdfs") as cluster:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield f"hdfs://{cluster.authority}"
+
+
+@pytest.mark.parametrize(
+    ("store", "kills"),
+    [
+        ("in_s3", 1),
+        pytest.param("in_hdfs", 1, marks=pytest.mark.nightly),
+        pytest.param("in_s3", 12, marks=pytest.mark.nightly),
+        pytest.param("in_hdfs", 12, marks=pytest.mark.nightly),
+    ],
+)
+def test_every_row_is_public_once_although_the_home_is_in_a_store(
+    tmp_path: Path, seed: int, store: str, kills: int, request: pytest.FixtureRequest
+) -> None:
+    """Every second time the work directory goes with the driver: what comes next has the state from the store alone."""
+    with live_on(tmp_path, seed, f"{request.getfixturevalue(store)}/homes/live") as live:
+        for number in range(kills):
+            live.events.add(ROWS // 10 // kills)
+            live.run_and_kill(worker=False)
+            if number % 2 == 0:
+                rmtree(live.drivers.site.home / "work")
+        live.events.add(1_000)
+        live.assert_public(live.start())
+        head = CheckpointStore(live.files).head()
+        assert head
+        assert any(cut.files for cut in head.stages.values())
+        assert list((live.drivers.site.home / "state").rglob("*.*")) == [], "nothing waits any more"
 
 
 @pytest.mark.nightly

@@ -37,6 +37,8 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.databricks.delta.stats.collect": "true",
 }
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
+_PATHS_OF_THIS_HOST = {"fs.defaultFS": "file:///"}
+"""A path without a scheme is the same for Spark as for delta-rs and for this process, also where Hadoop's own default is HDFS."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
 is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
@@ -121,7 +123,7 @@ def start_session(
     if known is not None:
         settings["spark.jars"] = known
     builder = SparkSession.Builder()
-    for key, value in (settings | dict(REQUIRED_SETTINGS)).items():
+    for key, value in (settings | dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         builder = builder.config(key, value)
     try:
         with using(archive_path(java)):
@@ -161,7 +163,9 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
             )
     builder = SparkSession.Builder()
     aside = {"spark.sql.warehouse.dir": warehouse} if (submitted | dict(conf)).get(_CATALOG, _FORGETS) == _FORGETS else {}
-    for key, value in (_SUBMITTED_DEFAULTS | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA).items():
+    for key, value in (
+        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA
+    ).items():
         if key not in submitted:
             builder = builder.config(key, value)
     try:
@@ -225,7 +229,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
     own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for key, value in REQUIRED_SETTINGS.items():
+    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
         own.conf.set(CHECKPOINT_FILES, _IN_DIRECTORIES)

@@ -3,13 +3,13 @@
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut, staged_in
 from spark_jobs.publication.scratch_table import lasting_scratch_table
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
 
 
 def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: int | None = None) -> DataFrame:
@@ -33,7 +33,7 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
         CorruptDocumentError: A manifest or a file of actions was altered.
         NotFoundError: The table or a document is gone.
     """
-    files = open_files(home) if isinstance(home, str) else home
+    files = open_home(home) if isinstance(home, str) else home
     number = None if checkpoint is None else CheckpointId(checkpoint)
     cut = sink_cut(chosen_manifest(CheckpointStore(files), number), SinkName(sink))
     lines = pending_lines(files, SinkName(sink), number)

@@ -27,7 +27,7 @@ from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
-from spark_jobs.storage.files import Files, by_directory, local_path
+from spark_jobs.storage.files import Files, by_directory, local_path, take
 
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
@@ -199,7 +199,7 @@ def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
 
 def _take_from_home(work: Files, home: Files, path: str, file: StateFile) -> None:
     try:
-        work.adopt(local_path(home, file.stored), path)
+        take(home, file.stored, work, path)
         found = work.digest(path)
     except NotFoundError as error:
         raise _not_as_named(home, file, None) from error

@@ -299,7 +299,7 @@ def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.Monke
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: object())
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", launched)
     failed = run(unused, *unused.params)
-    assert str(unused.directory / "home" / "attempts") in failed.stderr
+    assert str(unused.directory / "home" / "logs") in failed.stderr
     assert str(unused.directory / "home" / "work" / "spark.log") in failed.stderr
 
 

@@ -19,6 +19,7 @@ from spark_jobs.protocol import (
     restart_settings,
     savepoint,
     stage_cut,
+    workspace,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
 from spark_jobs.protocol.documents import PipelineDocument
@@ -38,6 +39,7 @@ def models() -> list[type[Part]]:
         checkpoint_requests,
         pins,
         restart_settings,
+        workspace,
         stage_cut,
         savepoint,
     )

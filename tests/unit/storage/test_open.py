@@ -165,12 +165,42 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     assert "hunter" not in f"{refused.value}{refused.value.evidence}"
 
 
-def test_without_the_package_an_object_store_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "spark_jobs.storage.object_store", raising=False)
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(MissingRequirementError, match="obstore is not installed") as refused:
-        open_place("s3://bucket/a")
-    assert "[s3]" in refused.value.remedy
+@pytest.mark.parametrize(
+    ("url", "module", "package", "extra"),
+    [
+        ("s3://bucket/a", "object_store", "obstore", "[s3]"),
+        ("hdfs://name-node:8020/a", "hdfs", "hdfs-native", "[hdfs]"),
+    ],
+)
+def test_without_the_package_a_store_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str, package: str, extra: str
+) -> None:
+    monkeypatch.delitem(sys.modules, f"spark_jobs.storage.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)
+    with pytest.raises(MissingRequirementError, match=f"needs the package {package}, which is not installed") as refused:
+        open_place(url)
+    assert extra in refused.value.remedy
+
+
+def test_a_place_in_hdfs_is_opened_without_asking_it() -> None:
+    assert open_place("hdfs://name-node:8020/homes/flights/").url == "hdfs://name-node:8020/homes/flights"
+    assert open_place("HDFS://nameservice1/homes").url == "hdfs://nameservice1/homes"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hdfs:/homes",
+        "hdfs://name-node",
+        "hdfs://name-node/",
+        "hdfs://user@name-node/a",
+        "hdfs://name-node/a/../b",
+        "hdfs://a/b?c",
+    ],
+)
+def test_what_is_no_place_in_hdfs_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParameterError):
+        open_place(url)
 
 
 @pytest.mark.parametrize(

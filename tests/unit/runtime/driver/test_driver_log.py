@@ -19,9 +19,9 @@ def lines(path: Path) -> list[dict[str, str]]:
 
 
 def test_it_has_a_line_for_each_thing_that_is_said(tmp_path: Path) -> None:
-    with driver_log(tmp_path / "attempts/1.log", unmasked):
+    with driver_log(tmp_path / "logs/1.log", unmasked):
         LOG.info("attempt %d begins", 1)
-    (line,) = lines(tmp_path / "attempts/1.log")
+    (line,) = lines(tmp_path / "logs/1.log")
     assert (line["level"], line["message"]) == ("INFO", "attempt 1 begins")
 
 

@@ -1,0 +1,296 @@
+"""A pipeline's home, opened: one directory, or documents in a store and a workspace in a directory.
+
+What makes the guarantees are documents: small files that are created if absent. They, and the state that checkpoints name, can be in any
+storage that keeps the port's promises. Spark and the hosts of a driver need a directory: for the checkpoints of running queries, for what
+stages hand to each other, for the deleted keys of upserts, for locks and logs. In a home that is a directory the two are one. Beside a
+home in an object store or in HDFS there is a *workspace*: a directory that the driver and its executors have mounted, as lasting as the
+tables. ``pipeline.json`` names it, so only the first start has to be told.
+
+Invariants:
+
+1. A document, and a file of state that a manifest names, is in the home's own storage before anything says that it is durable.
+2. A path is in the workspace or in the home's own storage by its first part. Two are special. A file of ``state`` waits in the workspace
+   from the cut until it is made durable, so that a cut moves no bytes. And the end of what is in ``logs`` is shown in the home's own
+   storage, for hosts that do not have the workspace.
+3. Who only reads documents needs no workspace, and never asks where it is.
+"""
+
+import socket
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from spark_jobs.control.attempts import LOGS
+from spark_jobs.protocol.documents import PipelineDocument
+from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError, StorageError
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.workspace import WorkspaceDocument
+from spark_jobs.storage.files import Digest, Files, create_document, is_here, read_document
+from spark_jobs.storage.open import open_files, open_place
+
+T = TypeVar("T")
+
+_IN_WORKSPACE = frozenset({"channels", LOGS, "tombstones", "work"})
+_WAITING = "state"
+_CLAIM = "workspace.json"
+_TRY_PARTS = 3
+"""``state/<stage>/<try>``: the directory that goes when nothing waits in it any more."""
+
+
+def open_home(url: str, workspace: str | None = None) -> Files:
+    """Opens a home. Reads and writes nothing yet; ``open_home(files.url)`` opens the same one again.
+
+    Args:
+        url: A path or a ``file:`` URL; or ``s3://bucket/prefix``, or ``hdfs://name-node/directory``, whose credentials and addresses
+            come from the environment.
+        workspace: For the first start of a pipeline whose home is no directory: a directory on the driver's and the executors' hosts.
+
+    Raises:
+        InvalidParameterError: It is none of these, or the workspace is not for such a home.
+        MissingRequirementError: What speaks to the store is not installed.
+    """
+    files = open_place(url)
+    if not is_here(files):
+        return DividedHome(files, open_files(workspace) if workspace else None)
+    if workspace:
+        raise InvalidParameterError(
+            f"The home {files.url} is a directory, which is its own workspace; {workspace} cannot be another one.",
+            safe="Nothing was written.",
+            remedy="Leave the workspace out.",
+            home=files.url,
+            workspace=workspace,
+        )
+    return files
+
+
+class DividedHome:
+    """A home whose documents are in a store; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+
+    Args:
+        documents: The store.
+        workspace: Counts until ``pipeline.json`` names one.
+    """
+
+    def __init__(self, documents: Files, workspace: Files | None = None) -> None:
+        self.documents = documents
+        self._given = workspace
+        self._recorded: Files | None = None
+
+    @property
+    def url(self) -> str:
+        """The documents' root."""
+        return self.documents.url
+
+    @property
+    def workspace(self) -> Files | None:
+        """The directory; None where no start has named one yet.
+
+        Raises:
+            CorruptDocumentError: ``pipeline.json`` is torn or altered.
+        """
+        if self._recorded is None:
+            with suppress(NotFoundError):
+                recorded = read_document(self.documents, "pipeline.json", PipelineDocument).workspace
+                same = self._given is not None and self._given.url == recorded
+                self._recorded = self._given if same else open_files(recorded) if recorded else None
+        return self._recorded or self._given
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a start has come so far that its workspace is the home's."""
+        return self.workspace is not None and self._recorded is not None
+
+    def local(self, path: str = "") -> Path | None:
+        workspace = self.workspace if _first(path) in _IN_WORKSPACE else None
+        return workspace.local(path) if workspace else None
+
+    def below(self, directory: str) -> Files:
+        return self._at(directory).below(directory)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._at(path).create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._at(path).replace(path, data)
+
+    def read(self, path: str) -> bytes:
+        return self._found(path, lambda files: files.read(path))
+
+    def chunks(self, path: str) -> Generator[bytes, None, None]:
+        def begun(files: Files) -> tuple[bytes, Generator[bytes, None, None]]:
+            chunks = files.chunks(path)
+            return next(chunks, b""), chunks
+
+        first, rest = self._found(path, begun)
+        with closing(rest):
+            yield first
+            yield from rest
+
+    def digest(self, path: str) -> Digest:
+        return self._found(path, lambda files: files.digest(path))
+
+    def adopt(self, source: Path, path: str) -> None:
+        (self.required_workspace(path) if _first(path) == _WAITING else self._at(path)).adopt(source, path)
+
+    def copy(self, source: Files, named: str, path: str) -> Digest:
+        return self._at(path).copy(source, named, path)
+
+    def names(self, directory: str) -> list[str]:
+        top = _first(directory)
+        workspace = self.workspace if top in _IN_WORKSPACE or top == _WAITING else None
+        there = workspace.names(directory) if workspace else []
+        return there if top in _IN_WORKSPACE else sorted({*there, *self.documents.names(directory)})
+
+    def delete(self, path: str) -> None:
+        for files in self._holders(path):
+            files.delete(path)
+
+    def sync(self, *paths: str) -> None:
+        here = [path for path in paths if _first(path) in _IN_WORKSPACE]
+        if here:
+            self.required_workspace(here[0]).sync(*here)
+        if there := [path for path in paths if _first(path) not in _IN_WORKSPACE]:
+            waiting = [path for path in there if self._bring_in(path)]
+            self.documents.sync(*there)
+            for path in waiting:
+                self._forget_waiting(path)
+
+    def remove_unfinished(self, *paths: str) -> None:
+        for path in paths:
+            for files in self._holders(path):
+                files.remove_unfinished(path)
+
+    def _at(self, path: str) -> Files:
+        return self.required_workspace(path) if _first(path) in _IN_WORKSPACE else self.documents
+
+    def _holders(self, path: str) -> list[Files]:
+        """Where a file can be, the better place first."""
+        top = _first(path)
+        workspace = self.workspace if top in _IN_WORKSPACE or top == _WAITING else None
+        there = [workspace] if workspace else []
+        if top == _WAITING:
+            return [self.documents, *there]  # one that still waits there was perhaps not whole when the host died
+        return [*there, self.documents] if top == LOGS else there if top in _IN_WORKSPACE else [self.documents]
+
+    def _found(self, path: str, look: Callable[[Files], T]) -> T:
+        holders = self._holders(path)
+        if _first(path) == _WAITING:
+            holders += holders[:1]  # it may be brought in between two looks
+        missing = NotFoundError(
+            f"{self.url}/{path} is not there.",
+            safe="Nothing was changed.",
+            remedy="Check the path; without a workspace there is nothing of it yet.",
+            path=path,
+        )
+        for files in holders:
+            try:
+                return look(files)
+            except NotFoundError as error:
+                missing = error
+        raise missing
+
+    def _bring_in(self, path: str) -> bool:
+        """Copies what waits in the workspace into the home's own storage; whether there was something."""
+        workspace = self.workspace if _first(path) == _WAITING else None
+        if workspace is None:
+            return False
+        try:
+            self.documents.copy(workspace, path, path)
+        except NotFoundError:
+            return False
+        except AlreadyExistsError:  # an earlier try at this has brought it in
+            pass
+        return True
+
+    def _forget_waiting(self, path: str) -> None:
+        workspace = self.required_workspace(path)
+        file = workspace.local(path)
+        assert file is not None
+        file.unlink(missing_ok=True)
+        for above in list(file.parents)[: path.count("/") - _TRY_PARTS + 1]:
+            with suppress(OSError):  # others wait there
+                above.rmdir()
+
+    def required_workspace(self, path: str) -> Files:
+        """The workspace, for something that has to be in it.
+
+        Raises:
+            InvalidParameterError: No start has named one yet.
+        """
+        workspace = self.workspace
+        if workspace is None:
+            raise InvalidParameterError(
+                f"The home {self.url} is no directory, and no workspace was named for it.",
+                safe="Nothing was written.",
+                remedy="Name one at the first start: --workspace, a directory that the driver and its executors have mounted, as lasting "
+                "as the tables; in Airflow the extra workspace_root of the connection.",
+                home=self.url,
+                path=path,
+            )
+        return workspace
+
+
+def workspace_of(home: Files) -> str | None:
+    """The URL of a home's workspace; None where the home is a directory.
+
+    Raises:
+        InvalidParameterError: It needs one, and none was named.
+    """
+    return home.required_workspace("work").url if isinstance(home, DividedHome) else None
+
+
+def claim_workspace(home: Files, given: str | None = None) -> str | None:
+    """Makes the workspace of a home its own, once; idempotent, durable on return. For a start, before it writes into the home.
+
+    Args:
+        home: The home, as :func:`open_home` gives it.
+        given: The workspace that this start was told.
+
+    Returns:
+        Its URL, for ``pipeline.json``; None where the home is a directory.
+
+    Raises:
+        InvalidParameterError: The home needs one, and none was named.
+        RejectedError: It has another one, or this one belongs to another home.
+        StorageError: The home has begun, and its workspace is not on this host: what looks like an empty one is none.
+    """
+    if not isinstance(home, DividedHome):
+        return None
+    workspace = home.required_workspace("work")
+    if given is not None and open_files(given).url != workspace.url:
+        raise RejectedError(
+            f"The workspace of {home.url} is {workspace.url}, not {given}.",
+            exists="What its stages have handed on, and the keys that it has deleted, are in that one.",
+            safe="Nothing was changed.",
+            remedy="Leave --workspace out. To go on in another one, take a savepoint and begin with it in a new home.",
+            home=home.url,
+            expected=workspace.url,
+            found=given,
+        )
+    if not home.is_begun:
+        with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
+            create_document(workspace, _CLAIM, WorkspaceDocument(home=home.url))
+    elif _CLAIM not in workspace.names(""):
+        raise StorageError(
+            f"{workspace.url}, the workspace of {home.url}, is not there on {socket.gethostname()}.",
+            safe="Nothing was written.",
+            remedy="Mount it there under the same path. If it is lost for good, begin anew: a new home, with a savepoint.",
+            home=home.url,
+            workspace=workspace.url,
+        )
+    owner = read_document(workspace, _CLAIM, WorkspaceDocument).home
+    if owner != home.url:
+        raise RejectedError(
+            f"{workspace.url} is the workspace of the home {owner}, not of {home.url}.",
+            safe="Nothing was changed.",
+            remedy="Give each home a workspace of its own. A home that was moved is begun anew, with a savepoint.",
+            workspace=workspace.url,
+            expected=home.url,
+            found=owner,
+        )
+    return workspace.url
+
+
+def _first(path: str) -> str:
+    return path.partition("/")[0]

@@ -1,0 +1,127 @@
+"""Tasks whose pipeline's home is in an object store, and whose triggerer has no workspace.
+
+The driver of these tests writes no ``pipeline.json``, which says where a workspace is: so only who has asked for the run knows.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.tasks.worker_wait import WorkerWait
+from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.shared_looks import pace_at
+from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
+from spark_jobs.control.home import DividedHome, open_home
+from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.protocol.documents import RunState, Status
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
+from spark_jobs.storage.files import Files
+from tests.airflow.conftest import Homes, connection
+from tests.airflow.deferral import carry_out
+from tests.airflow.test_operator import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, until
+from tests.support.object_store import BUCKET, object_store
+
+URL = f"s3://{BUCKET}/homes/flights"
+
+in_a_store = pytest.mark.parametrize("homes", [f"s3://{BUCKET}"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def store() -> Iterator[None]:
+    with object_store():
+        yield
+
+
+@pytest.fixture(params=[True, False], ids=["deferred", "in the worker"], autouse=True)
+def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setitem(GIVEN, "deferrable", request.param)
+    return bool(request.param)
+
+
+in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
+
+
+@in_a_store
+def test_a_run_is_asked_for_waited_for_and_not_run_again(homes: Homes) -> None:
+    first = carry_out(operator(), context())
+    assert (first["home"], first["attempt"], first["checkpoint"]) == (URL, 1, 1)
+    assert carry_out(operator("failed"), context()) == first
+    (started,) = homes.starts()
+    arguments = started["argv"]
+    assert arguments[arguments.index("--workspace") + 1] == f"file://{homes.path()}"
+    assert (homes.path() / "logs/driver-1.out").read_text() == "the driver says hello\n"
+    assert not (homes.path() / "requests").exists()
+
+
+@in_a_store
+def test_a_driver_that_takes_its_time_is_waited_for(homes: Homes) -> None:
+    finish = once(driver_has_started, (homes.path() / "go").touch)
+    assert carry_out(operator("waits"), context())["checkpoint"] == 1
+    finish.join()
+
+
+class Looks:
+    """A hook that shows a driver's lock at each look, and from the third on that its attempt has begun."""
+
+    def __init__(self, home: str) -> None:
+        self.home, self.count = home, 0
+
+    def files(self, home: str) -> Files:
+        return open_home(self.home)
+
+    def look(self, home: str, request: RequestId, driver: None) -> Look:
+        self.count += 1
+        now = datetime.now(UTC)
+        begun = Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=now, stages={})
+        return Look(exit_code=None, ours_runs=False, at_work=True, status=begun if self.count >= 3 else None, answer=None)
+
+
+@in_the_worker
+@pytest.mark.parametrize(("home", "looks"), [("/data/homes/flights", 1), (URL, 3)])
+def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, looks: int) -> None:
+    hook, request = Looks(home), RequestId("start-1")
+    worker = WorkerWait(cast(Any, hook), home, request, None, TaskLog(), lambda: None, lambda: None)
+    found = worker.answer(Wait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
+    assert found is Waited.SEEN
+    assert hook.count == looks
+
+
+@in_a_store
+def test_a_driver_that_dies_is_told_of_with_what_it_has_said(homes: Homes) -> None:
+    failure(operator("silent"), InterruptedRunError)
+
+
+@in_the_worker
+@in_a_store
+def test_who_has_no_workspace_sees_documents_and_no_lock(homes: Homes) -> None:
+    hook = StreamPipelineHook()
+    finish = once(driver_has_started, lambda: None)
+    task = once(lambda: driver_has_started(), (homes.path() / "go").touch)
+    carry_out(operator("waits"), context())
+    for thread in (finish, task):
+        thread.join()
+    elsewhere = open_home(URL)
+    assert isinstance(elsewhere, DividedHome)
+    assert elsewhere.workspace is None
+    assert not driver_at_work(elsewhere)
+    until(lambda: not hook.is_at_work("flights"))
+    assert elsewhere.names("responses") == ["start-1.json"]
+
+
+@in_the_worker
+def test_without_a_workspace_root_nothing_is_asked_for(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=f"s3://{BUCKET}/homes"))
+    error = failure(operator(), InvalidParameterError)
+    assert "workspace_root" in str(error)
+    assert open_home(URL).names("") == []
+
+
+@in_the_worker
+def test_looks_into_an_object_store_become_rarer_than_elsewhere() -> None:
+    assert pace_at(URL, 2.0, None).longest_s == 30.0
+    assert pace_at("file:///data/homes/flights", 2.0, None).longest_s == pace_at("hdfs://a:1/b", 2.0, None).longest_s == 3.0
+    assert pace_at(URL, 2.0, 5.0).longest_s == 5.0

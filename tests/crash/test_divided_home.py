@@ -1,0 +1,53 @@
+"""A whole run whose home's documents and workspace are in two places, and that loses power in both at once; see ``test_run.py``."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from spark_jobs.protocol.steps import Step
+from tests.crash.test_run import crash_in_turn
+from tests.support.crashes import NOT_IN_A_SMALL_RUN, AtRandom, Point, contents, run_into, watched
+from tests.support.run_site import RunSite
+
+pytestmark = pytest.mark.spark
+
+CRASHES = 3
+
+
+@pytest.fixture
+def divided(site: RunSite) -> RunSite:
+    return replace(site, store=str(site.directory / "documents"))
+
+
+def assert_finished(site: RunSite) -> None:
+    """Every row is public once, one more run starts nothing, and each place has what belongs there."""
+    site.assert_answered()
+    tables, attempts = contents(site.directory / "warehouse"), site.attempts()
+    site.run()
+    assert contents(site.directory / "warehouse") == tables
+    assert site.attempts() == attempts
+    documents = {path.name for path in (site.directory / "documents").iterdir()}
+    assert documents - {"history", "logs"} == {
+        *("attempts", "checkpoints", "pipeline.json", "requests", "responses", "rounds", "status.json")
+    }
+    assert {path.name for path in site.home.iterdir()} == {"channels", "logs", "work", "workspace.json"}
+
+
+def test_attempts_that_die_one_after_the_other_lose_and_double_nothing(divided: RunSite, seed: int) -> None:
+    chosen = Random(seed)
+    for _ in range(CRASHES):
+        run_into(divided, AtRandom(chosen, 60))
+    divided.run()
+    assert_finished(divided)
+
+
+@pytest.mark.nightly
+def test_attempts_that_die_at_every_point_lose_and_double_nothing(divided: RunSite, tmp_path: Path) -> None:
+    clean = watched(replace(divided, directory=tmp_path / "clean", store=str(tmp_path / "clean/documents")).run)
+    assert {point.step for point in clean} >= {Step.WORKSPACE_CREATE, Step.PIPELINE_CREATE, Step.MANIFEST_CREATE}
+    assert not {point.step for point in clean} & (NOT_IN_A_SMALL_RUN - {Step.WORKSPACE_CREATE})
+    died = crash_in_turn(divided)
+    assert died[:2] == [Point(Step.WORKSPACE_CREATE, 1, True), Point(Step.WORKSPACE_CREATE, 1, False)]
+    assert_finished(divided)

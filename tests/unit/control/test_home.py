@@ -1,0 +1,284 @@
+"""A home in a store, with a workspace in a directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.attempts import LOGS_KEPT, forget_old_logs, log_path
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import DividedHome, claim_workspace, open_home, workspace_of
+from spark_jobs.control.liveness import DRIVER_LOCK, claimed_request, driver_at_work, holding
+from spark_jobs.protocol.errors import (
+    AlreadyExistsError,
+    InvalidParameterError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    StorageError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, PipelineName
+from spark_jobs.storage.files import Files, is_here, local_path, take
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+
+STATE = "state/hourly/3-1-1/state/0/0/4_id.changelog"
+FLIGHTS = PipelineName("flights")
+
+
+@pytest.fixture
+def documents() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def home(documents: MemoryFiles, tmp_path: Path) -> DividedHome:
+    return DividedHome(documents, LocalFiles(tmp_path / "workspace"))
+
+
+def below(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def spark_wrote(directory: Path, data: bytes = b"state") -> Path:
+    path = directory / "4.changelog"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("path", ["channels/i/known/a", "logs/1.log", "tombstones/i/hourly/a", "work/7/a"])
+def test_what_spark_and_the_host_need_is_in_the_workspace(
+    home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str
+) -> None:
+    home.create(path, b"here")
+    assert local_path(home, path) == tmp_path / "workspace" / path
+    assert (tmp_path / "workspace" / path).read_bytes() == home.read(path) == b"here"
+    assert home.names(path.rpartition("/")[0]) == [path.rpartition("/")[2]]
+    assert documents.contents == {}
+    directory, _, name = path.partition("/")
+    assert home.below(directory).read(name) == b"here"
+    home.sync(path)
+    home.delete(path)
+    assert not (tmp_path / "workspace" / path).exists()
+
+
+@pytest.mark.parametrize(
+    "path", ["pipeline.json", "attempts/1.json", "checkpoints/1/manifest.json", "savepoints/s/savepoint.json"]
+)
+def test_documents_are_in_the_store(home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
+    home.create(path, b"{}")
+    assert documents.contents == {path: b"{}"}
+    assert home.local(path) is None
+    assert not is_here(home)
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_who_reads_documents_needs_no_workspace(documents: MemoryFiles) -> None:
+    documents.contents |= {"requests/start-1.json": b"{}", "status.json": b"{}", "pipeline.json": b"not read"}
+    home = DividedHome(documents)
+    assert home.names("requests") == ["start-1.json"]
+    assert home.read("status.json") == b"{}"
+    with pytest.raises(NotFoundError):
+        home.read("responses/start-1.json")
+
+
+def test_without_a_workspace_nobody_is_at_work_and_nothing_is_written_there(documents: MemoryFiles) -> None:
+    home = DividedHome(documents)
+    assert not driver_at_work(home)
+    assert claimed_request(home) is None
+    assert home.names("work") == []
+    with pytest.raises(InvalidParameterError, match="no workspace was named"):
+        home.create("work/1/a", b"")
+    with pytest.raises(InvalidParameterError, match="no workspace was named"):
+        workspace_of(home)
+
+
+def test_a_driver_is_seen_by_its_lock_in_the_workspace(home: DividedHome) -> None:
+    with holding(local_path(home, DRIVER_LOCK), "start-3"):
+        assert driver_at_work(home)
+        assert claimed_request(home) == "start-3"
+    assert not driver_at_work(home)
+
+
+class TestStateThatWaits:
+    def test_a_cut_moves_no_bytes(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        source = spark_wrote(tmp_path)
+        home.adopt(source, STATE)
+        assert documents.contents == {}
+        assert (tmp_path / "workspace" / STATE).stat().st_ino == source.stat().st_ino
+
+    def test_it_is_in_the_store_and_waits_no_more_once_it_is_durable(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        home.adopt(spark_wrote(tmp_path), STATE)
+        assert home.digest(STATE).size_bytes == 5
+        home.sync(STATE)
+        assert documents.contents == {STATE: b"state"}
+        assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
+        assert below(tmp_path / "workspace") == ["state", "state/hourly"]
+
+    def test_what_others_wait_for_stays(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        other = STATE.replace("/0/0/", "/0/1/")
+        for path in (STATE, other):
+            home.adopt(spark_wrote(tmp_path), path)
+        home.sync(STATE)
+        assert documents.contents == {STATE: b"state"}
+        assert home.read(other) == b"state"
+
+    def test_a_try_that_has_only_kept_files_has_taken_its_name(self, home: DividedHome, tmp_path: Path) -> None:
+        home.adopt(spark_wrote(tmp_path), STATE)
+        assert home.names("state") == ["hourly"]
+        assert home.names("state/hourly") == ["3-1-1"]
+
+    @pytest.mark.parametrize("done", [False, True])
+    def test_it_may_be_made_durable_again_wherever_that_was_broken_off(
+        self, documents: MemoryFiles, tmp_path: Path, done: bool
+    ) -> None:
+        class BreaksOff(MemoryFiles):
+            broken = False
+
+            def copy(self, source: Files, named: str, path: str):  # type: ignore[no-untyped-def]
+                if not self.broken:
+                    self.broken = True
+                    if done:
+                        super().copy(source, named, path)
+                    raise OutcomeUnknownError("no answer")
+                return super().copy(source, named, path)
+
+        store = BreaksOff()
+        home = DividedHome(store, LocalFiles(tmp_path / "workspace"))
+        home.adopt(spark_wrote(tmp_path), STATE)
+        with pytest.raises(OutcomeUnknownError):
+            home.sync(STATE)
+        home.sync(STATE)
+        home.sync(STATE)
+        assert store.contents == {STATE: b"state"}
+        assert below(tmp_path / "workspace") == ["state", "state/hourly"]
+
+    def test_one_that_was_not_whole_when_the_host_died_is_not_read(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        documents.create(STATE, b"state")
+        home.adopt(spark_wrote(tmp_path, b"st"), STATE)
+        assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
+        assert home.digest(STATE).size_bytes == 5
+
+    def test_it_is_found_while_it_is_brought_in(self, tmp_path: Path) -> None:
+        class BroughtIn(MemoryFiles):
+            """Is asked, and has not; is asked again, when it has."""
+
+            def digest(self, path: str):  # type: ignore[no-untyped-def]
+                try:
+                    return super().digest(path)
+                except NotFoundError:
+                    waiting.sync(path)
+                    raise
+
+        waiting = DividedHome(BroughtIn(), LocalFiles(tmp_path / "workspace"))
+        waiting.adopt(spark_wrote(tmp_path), STATE)
+        assert waiting.digest(STATE).size_bytes == 5
+
+    def test_it_goes_with_its_checkpoint_wherever_it_is(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        home.adopt(spark_wrote(tmp_path), STATE)
+        documents.create(f"{STATE}.other", b"state")
+        home.delete("state/hourly/3-1-1")
+        assert home.names("state/hourly") == []
+        with pytest.raises(NotFoundError):
+            home.read(STATE)
+
+    def test_a_restore_takes_a_copy_from_the_store(self, home: DividedHome, documents: MemoryFiles) -> None:
+        documents.create(STATE, b"state")
+        take(home, STATE, home.below("work/2"), "stages/hourly/4.changelog")
+        assert home.read("work/2/stages/hourly/4.changelog") == b"state"
+
+
+class TestWhoseItIs:
+    def claimed(self, home: DividedHome, given: str | None = None) -> None:
+        Channel(home).claim(FLIGHTS, claim_workspace(home, given))
+
+    def test_the_first_start_names_it_and_nobody_has_to_again(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        self.claimed(home)
+        self.claimed(home)
+        assert workspace_of(DividedHome(documents)) == f"file://{tmp_path}/workspace"
+        self.claimed(DividedHome(documents))
+
+    def test_what_the_home_says_goes_before_what_somebody_says(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        self.claimed(home)
+        told = DividedHome(documents, LocalFiles(tmp_path / "elsewhere"))
+        assert local_path(told, "work") == tmp_path / "workspace/work"
+        with pytest.raises(RejectedError, match="is file:.*workspace, not .*elsewhere"):
+            self.claimed(told, str(tmp_path / "elsewhere"))
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_an_empty_place_where_it_is_not_mounted_is_none(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        self.claimed(home)
+        (tmp_path / "workspace").rename(tmp_path / "on another host")
+        for again in (home, DividedHome(documents)):
+            with pytest.raises(StorageError, match="is not there on"):
+                self.claimed(again)
+        assert not (tmp_path / "workspace").exists()
+
+    def test_a_first_start_that_died_on_the_way_is_begun_again(self, home: DividedHome, documents: MemoryFiles) -> None:
+        claim_workspace(home)
+        self.claimed(DividedHome(documents, home.workspace))
+
+    def test_it_is_of_one_home(self, home: DividedHome, tmp_path: Path) -> None:
+        class Elsewhere(MemoryFiles):
+            url = "memory:elsewhere"
+
+        self.claimed(home)
+        other = Elsewhere()
+        with pytest.raises(RejectedError, match="is the workspace of the home memory:, not of memory:elsewhere"):
+            self.claimed(DividedHome(other, LocalFiles(tmp_path / "workspace")))
+        assert other.contents == {}
+
+    def test_a_first_start_without_one_writes_nothing(self, documents: MemoryFiles) -> None:
+        with pytest.raises(InvalidParameterError, match="no workspace was named"):
+            self.claimed(DividedHome(documents))
+        assert documents.contents == {}
+
+    def test_a_home_that_is_a_directory_has_no_other(self, tmp_path: Path) -> None:
+        assert claim_workspace(open_home(str(tmp_path))) is None
+        assert workspace_of(open_home(str(tmp_path))) is None
+        with pytest.raises(InvalidParameterError, match="is its own workspace"):
+            open_home(str(tmp_path), str(tmp_path / "workspace"))
+
+
+class TestLogs:
+    def test_who_has_the_workspace_reads_them_whole_and_others_their_end(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        home.create("logs/1.log", b"first\nlast\n")
+        documents.replace("logs/1.log", b"last\n")
+        assert home.read("logs/1.log") == b"first\nlast\n"
+        assert DividedHome(documents, LocalFiles(tmp_path / "not mounted")).read("logs/1.log") == b"last\n"
+
+    def test_old_ones_go_in_both_places(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        live = LOGS_KEPT + 1
+        for number in (1, live):
+            home.create(log_path(AttemptNumber(number)), b"said")
+            documents.create(log_path(AttemptNumber(number)), b"said")
+        forget_old_logs(home, AttemptNumber(live))
+        assert list(documents.contents) == [f"logs/{live}.log"]
+        assert below(tmp_path / "workspace") == ["logs", f"logs/{live}.log"]
+
+
+CALLS: list[Callable[[DividedHome, Path], object]] = [
+    lambda home, source: home.adopt(source, STATE),
+    lambda home, source: home.adopt(source, "work/1/a"),
+    lambda home, source: home.copy(LocalFiles(source.parent), source.name, "work/1/a"),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_taken_name_is_taken(home: DividedHome, tmp_path: Path, call: Callable[[DividedHome, Path], object]) -> None:
+    source = spark_wrote(tmp_path)
+    call(home, source)
+    with pytest.raises(AlreadyExistsError):
+        call(home, source)

@@ -1,0 +1,80 @@
+"""The end of a driver's logs, for hosts that do not have its workspace."""
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.home import DividedHome
+from spark_jobs.protocol.errors import StorageError
+from spark_jobs.runtime.driver.shown_logs import shown
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+
+LOG = "logs/1.log"
+
+
+@pytest.fixture
+def store() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def home(store: MemoryFiles, tmp_path: Path) -> DividedHome:
+    return DividedHome(store, LocalFiles(tmp_path / "workspace"))
+
+
+def say(home: DividedHome, text: str) -> None:
+    path = home.local(LOG)
+    assert path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_what_was_said_is_shown_while_the_driver_runs_and_once_more_at_its_end(home: DividedHome, store: MemoryFiles) -> None:
+    with shown(home, LOG, "logs/driver-1.out", interval_s=0.02):
+        say(home, "begins\n")
+        deadline_s = time.monotonic() + 30
+        while LOG not in store.contents:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert store.contents == {LOG: b"begins\n"}
+        say(home, "ends\n")
+    assert store.contents == {LOG: b"begins\nends\n"}
+
+
+def test_of_a_long_log_the_last_whole_lines_are_shown(home: DividedHome, store: MemoryFiles) -> None:
+    with shown(home, LOG):
+        say(home, "".join(f"{number:09d}\n" for number in range(100_000)))
+    first, *_, last = store.contents[LOG].splitlines()
+    assert len(store.contents[LOG]) <= 256 << 10
+    assert len(first) == 9
+    assert last == b"000099999"
+
+
+def test_what_has_not_changed_is_not_written_again(home: DividedHome, store: MemoryFiles) -> None:
+    with shown(home, LOG, interval_s=0.01):
+        say(home, "begins\n")
+        time.sleep(0.2)
+        store.contents.pop(LOG)
+        time.sleep(0.1)
+    assert store.contents == {}
+
+
+def test_a_store_that_is_away_ends_nothing(home: DividedHome, caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryFiles):
+        def replace(self, path: str, data: bytes) -> None:
+            raise StorageError("the store is away")
+
+    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.workspace), LOG):
+        say(home, "begins\n")
+    assert "the store is away" in caplog.text
+
+
+def test_a_home_that_is_a_directory_shows_itself(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    with shown(files, LOG, interval_s=0.01):
+        files.create(LOG, b"begins\n")
+    assert files.names("") == ["logs"]
