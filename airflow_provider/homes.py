@@ -7,6 +7,7 @@ resolved place, not what was asked for.
 import os
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
@@ -20,7 +21,8 @@ def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None
     Args:
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
-        workspace_root: The directory in which each home in a store has its workspace at the first start, under the home's name.
+        workspace_root: The directory in which each home in a store has its workspace, at the first start under the home's name; None:
+            no workspace is looked into.
 
     Raises:
         AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
@@ -42,7 +44,16 @@ def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None
     if is_here(files):
         return files
     name = min((place.removeprefix(root) for root in map(_resolved_root, roots) if _is_inside(place, root)), key=len)
-    return DividedHome(files, open_files(f"{workspace_root}/{name}") if workspace_root else None)
+    if not workspace_root:
+        return DividedHome(files, trusts=lambda url: False)
+    inside = os.path.realpath(workspace_root)
+    trusts = partial(_is_below, root=inside)
+    return DividedHome(files, open_files(f"{inside}/{name}"), trusts)
+
+
+def _is_below(url: str, root: str) -> bool:
+    """Whether a directory is inside ``root``, once links and relative parts are resolved."""
+    return _is_inside(_resolved(open_files(url)), root)
 
 
 def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
@@ -113,8 +124,13 @@ def open_root(root: str) -> Files:
     return open_files(place)
 
 
-def check_place(home: Files, roots: Sequence[str]) -> None:
+def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = None) -> None:
     """Refuses a place where no home can be made, or go on.
+
+    Args:
+        home: The home.
+        roots: Those of homes.
+        workspace_root: That of workspaces, where a driver on this host is to have one in it.
 
     Raises:
         StorageError: This host does not have its root: a file system that is not mounted looks like one without homes.
@@ -124,6 +140,8 @@ def check_place(home: Files, roots: Sequence[str]) -> None:
     around = [found for root in roots if _is_inside(place, found := _resolved_root(root))]
     if is_here(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
+    if not is_here(home) and workspace_root and not os.path.isdir(workspace_root):
+        raise _not_there(workspace_root, "workspace")
     above = place.rpartition("/")[0]
     while _is_inside(above, max(around, key=len)):
         if "pipeline.json" in open_place(above).names(""):

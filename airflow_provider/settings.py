@@ -1,6 +1,7 @@
 """What a ``stream_pipeline`` connection says, checked."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -123,6 +124,8 @@ def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
     for name in ("workspace_root", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
+    if not os.path.isabs(given.get("workspace_root", "/")):
+        raise _refused(conn_id, "workspace_root", given["workspace_root"], "a directory, absolute")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import socket
-from contextlib import suppress
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -13,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from airflow_provider.drivers.plain_files import open_plain
-from spark_jobs.control.attempts import log_path, output_path
+from spark_jobs.control.attempts import LOGS_KEPT, log_path, output_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files, is_here
@@ -55,7 +57,7 @@ class LogFile:
 
     def _shown_lines(self, count: int) -> list[str]:
         try:
-            text = self.shown.read(self.name)[-_SHOWN_MAX_BYTES:] if self.shown else b""
+            text = b"".join(_at_most(self.shown.chunks(self.name), _SHOWN_MAX_BYTES)) if self.shown else b""
         except StreamPipelineError:
             return []
         return [_readable(line) for line in text.decode(errors="replace").splitlines()[-count:]]
@@ -87,7 +89,33 @@ def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool =
     place = files.local(output_path(attempt))
     if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):
         return place
-    return Path(gettempdir()) / f"spark-jobs-{os.getuid()}" / sha256(files.url.encode())[:12] / output_path(attempt)
+    return _own_directory() / sha256(files.url.encode())[:12] / output_path(attempt)
+
+
+def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool) -> Path:
+    """As :func:`output_place`, for who is going to write there; what the oldest attempts have left in a directory of this host's own goes.
+
+    Raises:
+        AccessDeniedError: Somebody else has made that directory.
+    """
+    place, own = output_place(files, attempt, driver_is_here=driver_is_here), _own_directory()
+    if place.is_relative_to(own):
+        with suppress(FileExistsError):
+            own.mkdir(mode=0o700)
+        found = own.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise AccessDeniedError(
+                f"{own} is not a directory of this user alone.",
+                safe="Nothing was started.",
+                remedy="Remove it, or give the workers another TMPDIR.",
+                path=str(own),
+            )
+        place.with_name(Path(output_path(AttemptNumber(attempt - LOGS_KEPT))).name).unlink(missing_ok=True)
+    return place
+
+
+def _own_directory() -> Path:
+    return Path(gettempdir()) / f"spark-jobs-{os.getuid()}"
 
 
 def _log_file(files: Files, name: str, path: Path | None) -> LogFile:
@@ -125,6 +153,16 @@ def answered_error(output: str) -> StreamPipelineError | None:
             answer, _ = json.JSONDecoder().raw_decode(output, start)
             return reported_error(_Failure.model_validate(answer).error)
     return None
+
+
+def _at_most(chunks: Generator[bytes, None, None], size_bytes: int) -> Iterator[bytes]:
+    """What comes before so many bytes have come: no driver shows more."""
+    with closing(chunks):
+        for chunk in chunks:
+            yield chunk
+            size_bytes -= len(chunk)
+            if size_bytes <= 0:
+                return
 
 
 def _readable(line: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, output_place
+from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
@@ -163,7 +163,8 @@ class StreamPipelineHook(BaseHook):
             ConflictError: Others asked at the same time, every time.
         """
         files = self.files(home)
-        check_place(files, self.settings.roots)
+        here = self.driver_is_here(order.conf)
+        check_place(files, self.settings.roots, self.settings.workspace_root if here else None)
         workspace = workspace_of(files)
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
@@ -197,7 +198,7 @@ class StreamPipelineHook(BaseHook):
                 environment |= submission.environment()
             driver = start_local_driver(
                 command,
-                output=output_place(files, request.attempt, driver_is_here=submission is None or submission.driver_is_here),
+                output=made_output_place(files, request.attempt, driver_is_here=here),
                 environment=environment,
                 submits=submission is not None and not submission.driver_is_here,
             )

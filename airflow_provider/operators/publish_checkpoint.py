@@ -26,6 +26,7 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.storage.files import is_here
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -157,7 +158,7 @@ class PublishCheckpointOperator(BaseOperator):
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
         ends_with_us = started and container_of_one_task() is not None
-        if self.deferrable and not ends_with_us:
+        if self.deferrable and not ends_with_us and is_here(self.hook.files(home)):  # else the triggerer may not see the output
             self._defer(home, checkpoints, started=started)
         patience = Patience(None)
         while patient_look(lambda: is_at_work(output), patience, self.log) is not False and not self._killed:

@@ -65,6 +65,9 @@ class _ReadOnlyStore:
     def names(self, directory: str) -> list[str]:
         return self._files.names(directory)
 
+    def paths(self, directory: str = "") -> list[str]:
+        return self._files.paths(directory)
+
     def create(self, path: str, data: bytes) -> None:
         self._refuse(path)
 

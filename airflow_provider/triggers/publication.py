@@ -65,7 +65,7 @@ class PublicationTrigger(BaseEventTrigger):
             "max_poll_interval_s": max_poll_interval_s,
         }
         self.home, self.conn_id = home, conn_id
-        self.pace = pace_at(home, poll_interval_s, max_poll_interval_s)
+        self.intervals_s = (poll_interval_s, max_poll_interval_s)
         self._sent: list[tuple[PublicCheckpoint, float]] = []
         """What was sent and not kept yet, and when; oldest first."""
 
@@ -88,8 +88,8 @@ class PublicationTrigger(BaseEventTrigger):
         connection = await BaseHook.aget_connection(self.conn_id)
         files = open_home(self.home, read_settings(connection.extra_dejson, self.conn_id).roots)
         await self._keep(files, 0.0)  # what was sent before it was hindered
-        search = await self._search(files)
-        async with aclosing(looks(("listing", files.url), ListingLook(files), self.pace, eq)) as listings:
+        search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
+        async with aclosing(looks(("listing", files.url), ListingLook(files), pace, eq)) as listings:
             async for listing in listings:
                 for found in await asyncio.to_thread(search.find, listing):
                     yield _event(files, found)

@@ -19,7 +19,7 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, paths_below
+from spark_jobs.storage.files import Files
 
 _STATE = "state"
 _TRY = re.compile(r"(\d+)-\d+-\d+")
@@ -168,7 +168,7 @@ def _sweep_state(home: Files) -> list[str]:
     in_use = {"/".join(path.split("/")[:3]) for path in named}
     deleted = []
     for place in _settled(home, manifests[-1].checkpoint, corrupt):
-        for path in [place] if place not in in_use else [path for path in paths_below(home, place) if path not in named]:
+        for path in [place] if place not in in_use else [path for path in home.paths(place) if path not in named]:
             with step(Step.DISCARD):
                 home.delete(path)
             deleted.append(path)

@@ -16,7 +16,7 @@ from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
-from spark_jobs.storage.files import Digest, Files, local_path, paths_below
+from spark_jobs.storage.files import Digest, Files, local_path
 from spark_jobs.storage.open import open_files
 
 STAGED = "staged"
@@ -204,7 +204,7 @@ def _check_table(table: Files) -> None:
 
 def _all_below(source: Files, place: str) -> Iterator[tuple[str, NeededFile]]:
     """A Delta table, its log first: what is there when the log was read names files that are there afterwards."""
-    for path in sorted(paths_below(source), key=lambda path: not path.startswith(_LOG)):
+    for path in sorted(source.paths(), key=lambda path: not path.startswith(_LOG)):
         here = local_path(source, path)
         if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
             yield f"{place}/{path}", NeededFile(source, path)

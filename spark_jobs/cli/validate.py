@@ -34,7 +34,7 @@ from spark_jobs.cli.options import (
 )
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import open_home
+from spark_jobs.control.home import check_workspace, open_home
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_pipeline_uuid, new_run_id, start_request_id
@@ -81,6 +81,8 @@ def validate(
         bound = pipeline.bind(parameters(param, params_file))
         tables = graph.tables(bound)
         files = open_home(home) if home else None
+        if files:
+            check_workspace(files)
         existing = _existing(graph, tables)
         savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
         if savepoint and files is None:

@@ -30,6 +30,7 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, Requ
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.workspace import NamedWorkspace
 from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
 _TRIES = 20
@@ -49,7 +50,7 @@ class Channel:
         except NotFoundError:
             return None
 
-    def claim(self, name: PipelineName, workspace: str | None = None) -> PipelineDocument:
+    def claim(self, name: PipelineName, workspace: NamedWorkspace | None = None) -> PipelineDocument:
         """Makes this the home of pipeline ``name``, once; idempotent.
 
         Args:
@@ -58,6 +59,7 @@ class Channel:
 
         Raises:
             RejectedError: The home belongs to another pipeline.
+            ConflictError: Another first start was faster, with another workspace.
         """
         found = self.pipeline()
         if found is None:
@@ -68,6 +70,13 @@ class Channel:
             except AlreadyExistsError:
                 pass  # somebody claimed it at the same time: what is there decides
             found = read_document(self.files, "pipeline.json", PipelineDocument)
+        if found.workspace != workspace:
+            raise ConflictError(
+                f"Another start has begun {self.files.url} meanwhile, with another workspace.",
+                safe="This start has changed nothing.",
+                remedy="Start again: what is there is looked at anew.",
+                home=self.files.url,
+            )
         if found.name != name:
             raise RejectedError(
                 f"{self.files.url} is the home of pipeline '{found.name}', not of '{name}'.",

@@ -20,12 +20,20 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from spark_jobs.control.attempts import LOGS
 from spark_jobs.protocol.documents import PipelineDocument
-from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError, StorageError
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    InvalidParameterError,
+    NotFoundError,
+    RejectedError,
+    StorageError,
+)
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.protocol.workspace import WorkspaceDocument
+from spark_jobs.protocol.workspace import NamedWorkspace, WorkspaceDocument
 from spark_jobs.storage.files import Digest, Files, create_document, is_here, read_document
 from spark_jobs.storage.open import open_files, open_place
 
@@ -34,6 +42,9 @@ T = TypeVar("T")
 _IN_WORKSPACE = frozenset({"channels", LOGS, "tombstones", "work"})
 _WAITING = "state"
 _CLAIM = "workspace.json"
+_PIPELINE = "pipeline.json"
+_LOOK_S = 1.0
+_LOOK_IN_STORES_S = 5.0
 _TRY_PARTS = 3
 """``state/<stage>/<try>``: the directory that goes when nothing waits in it any more."""
 
@@ -70,12 +81,16 @@ class DividedHome:
     Args:
         documents: The store.
         workspace: Counts until ``pipeline.json`` names one.
+        trusts: Whether the directory of this URL may be a workspace: who writes into the store says which one it is.
     """
 
-    def __init__(self, documents: Files, workspace: Files | None = None) -> None:
+    def __init__(
+        self, documents: Files, workspace: Files | None = None, trusts: Callable[[str], bool] = lambda url: True
+    ) -> None:
         self.documents = documents
-        self._given = workspace
+        self._given, self._trusts = workspace, trusts
         self._recorded: Files | None = None
+        self._named: NamedWorkspace | None = None
 
     @property
     def url(self) -> str:
@@ -84,22 +99,37 @@ class DividedHome:
 
     @property
     def workspace(self) -> Files | None:
-        """The directory; None where no start has named one yet.
+        """The directory; None where no start has named one yet, or one that is not trusted.
 
         Raises:
             CorruptDocumentError: ``pipeline.json`` is torn or altered.
         """
-        if self._recorded is None:
-            with suppress(NotFoundError):
-                recorded = read_document(self.documents, "pipeline.json", PipelineDocument).workspace
-                same = self._given is not None and self._given.url == recorded
-                self._recorded = self._given if same else open_files(recorded) if recorded else None
-        return self._recorded or self._given
+        named = self.named
+        if named is None:
+            return self._given
+        if self._recorded is None and self._trusts(named.url):
+            same = self._given is not None and self._given.url == named.url
+            self._recorded = self._given if same else open_files(named.url)
+        return self._recorded
 
     @property
-    def is_begun(self) -> bool:
-        """Whether a start has come so far that its workspace is the home's."""
-        return self.workspace is not None and self._recorded is not None
+    def named(self) -> NamedWorkspace | None:
+        """What ``pipeline.json`` says; None before the first start has written it."""
+        if self._named is None:
+            with suppress(NotFoundError):
+                self._named = read_document(self.documents, _PIPELINE, PipelineDocument).workspace
+        return self._named
+
+    @property
+    def sees_workspace(self) -> bool:
+        """Whether this host has the workspace, and not another directory under its path."""
+        workspace, named = self.workspace, self.named
+        if workspace is None or named is None:
+            return workspace is not None
+        try:
+            return read_document(workspace, _CLAIM, WorkspaceDocument).id == named.id
+        except NotFoundError:
+            return False
 
     def local(self, path: str = "") -> Path | None:
         workspace = self.workspace if _first(path) in _IN_WORKSPACE else None
@@ -137,13 +167,13 @@ class DividedHome:
         return self._at(path).copy(source, named, path)
 
     def names(self, directory: str) -> list[str]:
-        top = _first(directory)
-        workspace = self.workspace if top in _IN_WORKSPACE or top == _WAITING else None
-        there = workspace.names(directory) if workspace else []
-        return there if top in _IN_WORKSPACE else sorted({*there, *self.documents.names(directory)})
+        return sorted({name for files in self._holders(directory) for name in files.names(directory)})
+
+    def paths(self, directory: str = "") -> list[str]:
+        return sorted({path for files in self._holders(directory) for path in files.paths(directory)})
 
     def delete(self, path: str) -> None:
-        for files in self._holders(path):
+        for files in reversed(self._holders(path)):  # what lists a log goes last
             files.delete(path)
 
     def sync(self, *paths: str) -> None:
@@ -200,7 +230,8 @@ class DividedHome:
         except NotFoundError:
             return False
         except AlreadyExistsError:  # an earlier try at this has brought it in
-            pass
+            if self.documents.digest(path) != workspace.digest(path):
+                raise
         return True
 
     def _forget_waiting(self, path: str) -> None:
@@ -219,6 +250,14 @@ class DividedHome:
             InvalidParameterError: No start has named one yet.
         """
         workspace = self.workspace
+        if workspace is None and self.named is not None:
+            raise AccessDeniedError(
+                f"The workspace of {self.url} is {self.named.url}, which is not allowed here.",
+                safe="Nothing was read or written.",
+                remedy="In Airflow it has to be inside the extra workspace_root of the connection.",
+                home=self.url,
+                workspace=self.named.url,
+            )
         if workspace is None:
             raise InvalidParameterError(
                 f"The home {self.url} is no directory, and no workspace was named for it.",
@@ -231,6 +270,11 @@ class DividedHome:
         return workspace
 
 
+def look_interval_s(home: Files) -> float:
+    """Between two looks of a driver at what somebody may have asked it for; each of them costs a request where the home is in a store."""
+    return _LOOK_IN_STORES_S if isinstance(home, DividedHome) else _LOOK_S
+
+
 def workspace_of(home: Files) -> str | None:
     """The URL of a home's workspace; None where the home is a directory.
 
@@ -240,7 +284,23 @@ def workspace_of(home: Files) -> str | None:
     return home.required_workspace("work").url if isinstance(home, DividedHome) else None
 
 
-def claim_workspace(home: Files, given: str | None = None) -> str | None:
+def check_workspace(home: Files) -> None:
+    """Refuses to go on where a home's workspace is not on this host: what looks like an empty one is none.
+
+    Raises:
+        StorageError: It is not there.
+    """
+    if isinstance(home, DividedHome) and home.named is not None and not home.sees_workspace:
+        raise StorageError(
+            f"{home.named.url}, the workspace of {home.url}, is not there on {socket.gethostname()}.",
+            safe="Nothing was written.",
+            remedy="Mount it there under the same path. If it is lost for good, begin anew: a new home, with a savepoint.",
+            home=home.url,
+            workspace=home.named.url,
+        )
+
+
+def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | None:
     """Makes the workspace of a home its own, once; idempotent, durable on return. For a start, before it writes into the home.
 
     Args:
@@ -248,16 +308,21 @@ def claim_workspace(home: Files, given: str | None = None) -> str | None:
         given: The workspace that this start was told.
 
     Returns:
-        Its URL, for ``pipeline.json``; None where the home is a directory.
+        What ``pipeline.json`` has to say; None where the home is a directory.
 
     Raises:
         InvalidParameterError: The home needs one, and none was named.
-        RejectedError: It has another one, or this one belongs to another home.
-        StorageError: The home has begun, and its workspace is not on this host: what looks like an empty one is none.
+        RejectedError: It has another one, or this one is in use, or the home was copied here from another kind of place.
+        StorageError: The home has begun, and its workspace is not on this host.
     """
+    named = _named_in(home)
     if not isinstance(home, DividedHome):
+        if isinstance(named, NamedWorkspace) or (named is None and _CLAIM in home.names("")):
+            raise _copied(home, "It has a workspace elsewhere, or is one.")
         return None
     workspace = home.required_workspace("work")
+    if named is not None and not isinstance(named, NamedWorkspace):
+        raise _copied(home, "It was a directory, with a part that is not here.")
     if given is not None and open_files(given).url != workspace.url:
         raise RejectedError(
             f"The workspace of {home.url} is {workspace.url}, not {given}.",
@@ -268,28 +333,45 @@ def claim_workspace(home: Files, given: str | None = None) -> str | None:
             expected=workspace.url,
             found=given,
         )
-    if not home.is_begun:
-        with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
-            create_document(workspace, _CLAIM, WorkspaceDocument(home=home.url))
-    elif _CLAIM not in workspace.names(""):
-        raise StorageError(
-            f"{workspace.url}, the workspace of {home.url}, is not there on {socket.gethostname()}.",
-            safe="Nothing was written.",
-            remedy="Mount it there under the same path. If it is lost for good, begin anew: a new home, with a savepoint.",
-            home=home.url,
-            workspace=workspace.url,
-        )
-    owner = read_document(workspace, _CLAIM, WorkspaceDocument).home
-    if owner != home.url:
-        raise RejectedError(
-            f"{workspace.url} is the workspace of the home {owner}, not of {home.url}.",
-            safe="Nothing was changed.",
-            remedy="Give each home a workspace of its own. A home that was moved is begun anew, with a savepoint.",
-            workspace=workspace.url,
-            expected=home.url,
-            found=owner,
-        )
-    return workspace.url
+    if named is not None:
+        check_workspace(home)
+        return named
+    if left := sorted({*workspace.names("")} - {_CLAIM, LOGS}):
+        raise _in_use(home, workspace, f"has {', '.join(left)} already")
+    with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
+        create_document(workspace, _CLAIM, WorkspaceDocument(id=str(uuid4()), home=home.url))
+    claim = read_document(workspace, _CLAIM, WorkspaceDocument)
+    if claim.home != home.url:
+        raise _in_use(home, workspace, f"is that of the home {claim.home}")
+    return NamedWorkspace(url=workspace.url, id=claim.id)
+
+
+def _named_in(home: Files) -> NamedWorkspace | PipelineDocument | None:
+    """The workspace that a home which has begun names, or its document where it names none; None before its first start."""
+    try:
+        document = read_document(home, _PIPELINE, PipelineDocument)
+    except NotFoundError:
+        return None
+    return document.workspace or document
+
+
+def _copied(home: Files, what: str) -> RejectedError:
+    return RejectedError(
+        f"{home.url} cannot be continued, or begun, as a home here. {what}",
+        safe="Nothing was changed.",
+        remedy="Give another --home. A home goes elsewhere as a savepoint: spark-jobs stop, then a start with --restore.",
+        home=home.url,
+    )
+
+
+def _in_use(home: Files, workspace: Files, what: str) -> RejectedError:
+    return RejectedError(
+        f"{workspace.url} cannot be the workspace of {home.url}: it {what}.",
+        safe="Nothing was changed.",
+        remedy="Name an empty directory, or one that is not there yet. What an earlier home has left there can be deleted with it.",
+        workspace=workspace.url,
+        home=home.url,
+    )
 
 
 def _first(path: str) -> str:

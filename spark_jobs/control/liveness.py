@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.home import DividedHome
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import AttemptDocument, RunState
 from spark_jobs.protocol.ids import RequestId
@@ -134,8 +135,9 @@ def driver_at_work(files: Files) -> bool:
 
 
 def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
-    """Whether the driver of this attempt is on another host, and has been heard from lately."""
-    return attempt.host != socket.gethostname() and _heartbeat_is_fresh(files, attempt)
+    """Whether the driver of this attempt is where this host sees no lock of it, and has been heard from lately."""
+    elsewhere = attempt.host != socket.gethostname() or (isinstance(files, DividedHome) and not files.sees_workspace)
+    return elsewhere and _heartbeat_is_fresh(files, attempt)
 
 
 def _heartbeat_is_fresh(files: Files, attempt: AttemptDocument) -> bool:

@@ -31,6 +31,7 @@ from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.workspace import NamedWorkspace
 
 
 class OnEnd(StrEnum):
@@ -82,19 +83,18 @@ class OnRewind(StrEnum):
 
 
 class PipelineDocument(Document):
-    """``pipeline.json``: whose home this is, and the URL of its workspace where it is no directory."""
+    """``pipeline.json``: whose home this is, and its workspace where it is no directory."""
 
     kind = "pipeline"
     name: PipelineName
     uuid: PipelineUuid
-    workspace: str | None = None
+    workspace: NamedWorkspace | None = None
 
 
 class RestoreFrom(Part):
-    """The savepoint that a start begins with."""
+    """The savepoint that a start begins with, by the URL of its directory."""
 
     savepoint: str
-    """URL of its directory."""
     allow_drained: bool = False
     """Whether it may be one that was taken after a drain."""
     allow_dropped: bool = False

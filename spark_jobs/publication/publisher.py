@@ -18,6 +18,7 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, RejectedError, StorageError
@@ -307,6 +308,7 @@ def _alone(files: Files, sink: SinkName, publisher: Publisher) -> Iterator[None]
     if publisher is Publisher.DELTA_RS:
         yield
         return
+    check_workspace(files)  # an empty place under its path would be a turn of its own
     patient = Retrying(
         retry=retry_if_exception_type(BlockingIOError),
         stop=stop_after_delay(_TURN_TIMEOUT_S),

@@ -15,6 +15,7 @@ from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt, pins_of_round
 from spark_jobs.control.rounds import Rounds
@@ -108,9 +109,12 @@ class Application:
         standing = _standing(channel, request)
         if standing is not None:
             return standing
-        with driver_lock(self.home, request):  # whoever finds it taken leaves the answer to the other driver
+        with (
+            driver_lock(self.home, request),
+            ExitStack() as afterwards,
+        ):  # whoever finds it taken leaves the answer to the other driver
             try:
-                answer = _told(channel.respond(self._run(request)))
+                answer = _told(channel.respond(self._run(request, afterwards)))
                 self._open_requests().turn_down_late(answer)
                 return answer
             except FencedError:
@@ -130,7 +134,7 @@ class Application:
         except StreamPipelineError as second:
             _LOG.warning("the failure could not be answered: %s", second)
 
-    def _run(self, request: StartRequest) -> StartResponse:
+    def _run(self, request: StartRequest, afterwards: ExitStack) -> StartResponse:
         facts = read_facts(self.home)
         unfinished = self._open_requests().finish_stop(facts.head, request)
         given = self._given_before(request, facts)
@@ -148,7 +152,9 @@ class Application:
             self._open_requests().abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
-            cancellation = stack.enter_context(Cancellation(Owners(self.home, request.attempt)))
+            cancellation = stack.enter_context(
+                Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
+            )
             cancellation.check()
             spark = self.start_spark()
             check_shared(spark, self.home)
@@ -164,6 +170,7 @@ class Application:
                 return standing
             attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts)
             mask = masking(self.parameters.secrets)
+            afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
@@ -218,7 +225,6 @@ class Application:
     def _log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
         """What the driver says is in its log, and kept in bounds, until ``stack`` closes."""
         log, outputs = log_path(live), (SPARK_LOG, output_path(live))
-        stack.enter_context(shown(self.home, log, output_path(live)))
         stack.enter_context(driver_log(local_path(self.home, log), mask))
         stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
         try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
@@ -67,6 +68,7 @@ class RunningPipeline:
             tables=tables,
             check=run.site.cancellation.check,
             timeout_s=checkpointing.timeout_ms / 1000,
+            interval_s=look_interval_s(run.home),
         )
         self._in_doubt = False
         """Whether a try that has failed may have left a manifest."""

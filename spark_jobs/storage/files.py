@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -135,6 +136,10 @@ class Files(Protocol):
         """The names directly inside ``directory``, sorted; without unfinished files; empty where it does not exist."""
         ...
 
+    def paths(self, directory: str = "") -> list[str]:
+        """The finished files below ``directory``, at any depth, relative to the root; an empty directory counts as a file."""
+        ...
+
     def delete(self, path: str) -> None:
         """Removes a file or a whole directory, durably; a missing one is a success."""
         ...
@@ -196,14 +201,10 @@ def sync_below(files: Files, directory: str = "") -> None:
     files.sync(*(f"{directory}/{path.relative_to(root)}".lstrip("/") for path in root.rglob("[!.]*") if path.is_file()))
 
 
-def paths_below(files: Files, directory: str = "") -> Iterator[str]:
-    """The files below a directory, at any depth; an empty directory counts as a file. Relative to the root."""
-    for name in files.names(directory):
-        path = f"{directory}/{name}" if directory else name
-        if files.names(path):
-            yield from paths_below(files, path)
-        else:
-            yield path
+def paths_by_names(files: Files, directory: str = "") -> list[str]:
+    """:meth:`Files.paths`, of a storage that can only list one directory at a time."""
+    paths = [f"{directory}/{name}" if directory else name for name in files.names(directory)]
+    return list(chain.from_iterable(paths_by_names(files, path) or [path] for path in paths))
 
 
 def by_directory(paths: Iterable[str]) -> list[list[str]]:

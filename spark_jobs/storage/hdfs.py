@@ -38,7 +38,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from spark_jobs.storage.files import Digest, Digesting, Files, by_directory
+from spark_jobs.storage.files import Digest, Digesting, Files, by_directory, paths_by_names
 from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, repeated
 from spark_jobs.storage.os_errors import overtaken, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
@@ -153,6 +153,9 @@ class HdfsFiles:
             found = self._repeated(target, lambda calls: self._listed(calls, target))
             return sorted(name for name in found if not UNFINISHED.fullmatch(name))
         return []
+
+    def paths(self, directory: str = "") -> list[str]:
+        return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
         target = self._target(path)

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError
-from spark_jobs.storage.files import Digest, Digesting, Files, by_directory
+from spark_jobs.storage.files import Digest, Digesting, Files, by_directory, paths_by_names
 from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 from spark_jobs.storage.system import RealSystem, System
@@ -135,6 +135,9 @@ class LocalFiles:
                 return sorted(name for name in self._system.listdir(target) if not UNFINISHED.fullmatch(name))
             except (FileNotFoundError, NotADirectoryError):
                 return []
+
+    def paths(self, directory: str = "") -> list[str]:
+        return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
         # Also what somebody else has just removed is made durable: the caller may rely on it when it goes on.

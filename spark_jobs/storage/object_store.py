@@ -137,6 +137,14 @@ class ObjectStoreFiles:
         paths = [*listed["common_prefixes"], *files]
         return sorted({name for path in paths if not UNFINISHED.fullmatch(name := path.rpartition("/")[2])})
 
+    def paths(self, directory: str = "") -> list[str]:
+        key = self._key(directory) if directory else self._prefix or None
+        with translated_store(self._place(key or "")):
+            keys = [found["path"] for page in obstore.list(self._store, key) for found in page]
+        above = {key.rpartition("/")[0] for key in keys}  # consoles make a folder as an empty object of its name
+        paths = (found.removeprefix(f"{self._prefix}/") if self._prefix else found for found in keys if found not in above)
+        return sorted(path for path in paths if not any(map(UNFINISHED.fullmatch, path.split("/"))))
+
     def delete(self, path: str) -> None:
         key = self._key(path)
         with translated_store(self._place(key)):

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from airflow_provider.homes import check_place, check_roots, open_home, open_savepoint
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import DividedHome
+from spark_jobs.protocol.codec import encode
+from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError, StorageError
-from spark_jobs.protocol.ids import PipelineName
+from spark_jobs.protocol.ids import PipelineName, PipelineUuid
+from spark_jobs.protocol.workspace import NamedWorkspace
+from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_place
 from tests.support.object_store import object_store
 
@@ -126,6 +130,31 @@ def test_a_home_in_a_store_has_a_workspace_of_its_name(home: str, url: str, work
     assert opened.url == url
     assert opened._given
     assert opened._given.url == f"file://{workspace}"
+
+
+def test_a_workspace_outside_its_root_is_not_looked_into(lake: str, tmp_path: Path) -> None:
+    """Who may write into a store says which directory it is."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "outside")
+    home, root = open_home("flights", [lake], str(tmp_path / "inside")), str(tmp_path / "inside")
+    for place in ("outside", "inside", "inside/../outside", "link/a", "inside-of-others/a"):
+        named = NamedWorkspace(url=f"file://{tmp_path}/{place}", id="1")
+        home.replace(
+            "pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named))
+        )
+        opened = open_home("flights", [lake], root)
+        assert isinstance(opened, DividedHome)
+        assert opened.workspace is None
+    named = NamedWorkspace(url=f"file://{tmp_path}/inside/elsewhere", id="1")
+    home.replace("pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named)))
+    assert local_path(open_home("flights", [lake], root), "work") == tmp_path / "inside/elsewhere/work"
+
+
+def test_a_driver_on_this_host_needs_the_root_of_workspaces(lake: str, tmp_path: Path) -> None:
+    home = open_home("flights", [lake], str(tmp_path / "not mounted"))
+    check_place(home, [lake])
+    with pytest.raises(StorageError, match="The workspace root .* is not there"):
+        check_place(home, [lake], str(tmp_path / "not mounted"))
 
 
 def test_a_home_in_a_store_can_be_read_without_any() -> None:

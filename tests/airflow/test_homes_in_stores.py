@@ -91,13 +91,14 @@ def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, lo
 
 
 @in_a_store
-def test_a_driver_that_dies_is_told_of_with_what_it_has_said(homes: Homes) -> None:
+def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.control.liveness.HEARTBEAT_AGE_MAX_S", 1.0)
     failure(operator("silent"), InterruptedRunError)
 
 
 @in_the_worker
 @in_a_store
-def test_who_has_no_workspace_sees_documents_and_no_lock(homes: Homes) -> None:
+def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = StreamPipelineHook()
     finish = once(driver_has_started, lambda: None)
     task = once(lambda: driver_has_started(), (homes.path() / "go").touch)
@@ -107,6 +108,8 @@ def test_who_has_no_workspace_sees_documents_and_no_lock(homes: Homes) -> None:
     elsewhere = open_home(URL)
     assert isinstance(elsewhere, DividedHome)
     assert elsewhere.workspace is None
+    assert driver_at_work(elsewhere), "it was heard of a moment ago"
+    monkeypatch.setattr("spark_jobs.control.liveness.HEARTBEAT_AGE_MAX_S", 0.0)
     assert not driver_at_work(elsewhere)
     until(lambda: not hook.is_at_work("flights"))
     assert elsewhere.names("responses") == ["start-1.json"]

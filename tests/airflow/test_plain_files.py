@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.drivers.driver_log import driver_log, last_lines, output_place
+from airflow_provider.drivers.driver_log import driver_log, last_lines, made_output_place, output_place
 from airflow_provider.drivers.plain_files import open_plain
 from airflow_provider.pages.read_only import DOCUMENT_MAX_BYTES, read_only
+from spark_jobs.control.attempts import LOGS_KEPT
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
@@ -141,3 +142,22 @@ def test_what_a_submission_prints_is_kept_where_there_is_no_workspace(tmp_path: 
     (tmp_path / "workspace").mkdir()
     assert output_place(home, first) == tmp_path / "workspace/logs/driver-1.out"
     assert output_place(LocalFiles(tmp_path / "home"), first) == tmp_path / "home/logs/driver-1.out"
+
+
+def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider.drivers.driver_log.gettempdir", lambda: str(tmp_path))
+    home, own = DividedHome(MemoryFiles()), tmp_path / f"spark-jobs-{os.getuid()}"
+    (tmp_path / "theirs").mkdir()
+    own.symlink_to(tmp_path / "theirs")
+    with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
+        made_output_place(home, AttemptNumber(1), driver_is_here=False)
+    own.unlink()
+    place = made_output_place(home, AttemptNumber(1), driver_is_here=False)
+    assert own.stat().st_mode & 0o777 == 0o700
+    place.parent.mkdir(parents=True)
+    place.write_text("said")
+    made_output_place(home, AttemptNumber(LOGS_KEPT + 1), driver_is_here=False)
+    assert not place.exists(), "as many are kept as in a home"
+    own.chmod(0o755)
+    with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
+        made_output_place(home, AttemptNumber(2), driver_is_here=False)

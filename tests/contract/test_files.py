@@ -17,7 +17,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, NotFoundError, RejectedError, StorageError
 from spark_jobs.protocol.ids import PipelineName, PipelineUuid
-from spark_jobs.storage.files import Files, create_document, paths_below, read_document
+from spark_jobs.storage.files import Files, create_document, read_document
 from spark_jobs.storage.hdfs import HdfsFiles
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
@@ -172,6 +172,16 @@ def test_names_are_sorted_and_direct_and_empty_where_nothing_is(home: Files) -> 
     assert home.names("a") == []
 
 
+def test_paths_are_those_of_all_files_below(home: Files) -> None:
+    assert home.paths() == home.paths("nowhere") == []
+    for path in ("c/10", "c/9", "c/x/deep/er", "b", "cc/a"):
+        home.create(path, b"")
+    assert home.paths() == ["b", "c/10", "c/9", "c/x/deep/er", "cc/a"]
+    assert home.paths("c") == ["c/10", "c/9", "c/x/deep/er"]
+    assert home.paths("c/x") == ["c/x/deep/er"]
+    assert home.paths("b") == []
+
+
 def test_delete_removes_a_file_or_a_tree_and_may_be_repeated(home: Files) -> None:
     for path in ("c/1/manifest.json", "c/1/deep/er", "c/2/manifest.json", "c/2/left"):
         home.create(path, b"x")
@@ -263,7 +273,7 @@ def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name
     home.create(f"staged/{name}/{name}.parquet", b"rows")
     assert home.names("staged") == [name]
     assert home.names(f"staged/{name}") == [f"{name}.parquet"]
-    assert list(paths_below(home)) == [f"staged/{name}/{name}.parquet"]
+    assert home.paths() == [f"staged/{name}/{name}.parquet"]
     home.delete(f"staged/{name}")
     assert home.names("staged") == []
 

@@ -11,7 +11,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.storage.files import Files, paths_below
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from tests.support.crashes import Point, Watched
@@ -35,7 +35,7 @@ def exported(home: Files, manifest: Manifest, target: Files) -> None:
 
 
 def contents(place: Files) -> dict[str, bytes]:
-    return {path: place.read(path) for path in paths_below(place)}
+    return {path: place.read(path) for path in place.paths()}
 
 
 def is_whole(target: Files) -> bool:

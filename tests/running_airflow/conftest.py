@@ -153,10 +153,10 @@ def bundle(name: str, path: Path) -> dict[str, Any]:
     return {"name": name, "classpath": classpath, "kwargs": {"path": str(path), "refresh_interval": 5}}
 
 
-def connection(roots: Path, python: Path) -> dict[str, str]:
-    """The environment of an Airflow whose connection allows homes in ``roots``."""
+def connection(roots: Path, python: Path, **places: str) -> dict[str, str]:
+    """The environment of an Airflow whose connection allows homes in ``roots``, or says other ``places``."""
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
-    extra = {"home_root": str(roots), "python": str(python), "master": "local[2]", "conf": json.dumps(conf)}
+    extra = {"home_root": str(roots), "python": str(python), "master": "local[2]", "conf": json.dumps(conf)} | places
     return {
         "AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT": json.dumps({"conn_type": "stream_pipeline", "extra": extra}),
         "PYTHONPATH": str(ROOT),

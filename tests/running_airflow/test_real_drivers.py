@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.control.channel import Channel
 from tests.running_airflow.conftest import DAGS, Home, assert_nothing_is_left, at_work, connection
 from tests.support.fake_python import make_fake_python
+from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
-from tests.support.running_airflow import RunningAirflow, TaskRun, running
+from tests.support.running_airflow import RunningAirflow, TaskRun, running, until
 from tests.support.small_pipeline import deliver
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
@@ -66,3 +68,24 @@ def test_a_run_on_sqlite_ends_as_any(tmp_path_factory: pytest.TempPathFactory, t
         site.assert_answered(days=(1,))
         Home(site.home).assert_one_result(task)
     assert_nothing_is_left(roots, programs, directory)
+
+
+def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """The worker dies while it waits, and the next try goes on with the same driver."""
+    workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "in-s3"))
+    deliver(tmp_path / "events", 1)
+    with object_store() as url:
+        places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
+        site = RunSite(workspaces, tmp_path / "events", store=f"{url}/homes/home")  # its workspace is where it has its home else
+        with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
+            task = airflow.trigger("small_in_the_worker", **conf(site) | {"home": "home"})
+            task.reaches("running", deadline_s=LATE_S)
+            until(lambda: Channel(site.files()).attempts.numbers() == [1], "the driver has begun")
+            task.kill_worker()
+            task.reaches("success", tries=2, deadline_s=LATE_S)
+            site.assert_answered(days=(1,))
+            assert site.attempts() == 1
+            assert task.xcom()["home"] == site.store
+    assert_nothing_is_left(workspaces, programs, directory)

@@ -7,7 +7,7 @@ from typing import Union
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StorageError
-from spark_jobs.storage.files import Digest, Files, local_path
+from spark_jobs.storage.files import Digest, Files, local_path, paths_by_names
 from tests.simulation.world import Host, World
 
 Tree = dict[str, Union[bytes, "Tree"]]
@@ -186,6 +186,9 @@ class SimulatedFiles:
         self._point("list", directory)
         self._fail(directory)
         return self._disk.listed(self._path(directory))
+
+    def paths(self, directory: str = "") -> list[str]:
+        return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
         """One file after the other: a crash leaves some."""

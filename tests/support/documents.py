@@ -113,7 +113,7 @@ SAMPLES: tuple[Document, ...] = (
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
         restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
     ),
-    WorkspaceDocument(nonce=_NONCE, home="s3://lake/homes/flights"),
+    WorkspaceDocument(nonce=_NONCE, id="9a1e", home="s3://lake/homes/flights"),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),

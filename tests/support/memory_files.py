@@ -6,7 +6,7 @@ from threading import Lock
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
-from spark_jobs.storage.files import Digest, Files
+from spark_jobs.storage.files import Digest, Files, paths_by_names
 
 
 class MemoryFiles:
@@ -60,6 +60,9 @@ class MemoryFiles:
         prefix = f"{directory}/" if directory else ""
         with self._lock:
             return sorted({path.removeprefix(prefix).split("/")[0] for path in self.contents if path.startswith(prefix)})
+
+    def paths(self, directory: str = "") -> list[str]:
+        return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status, StopStatus
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -79,7 +80,7 @@ class Heartbeat:
         mask: Mask = unmasked,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files = files
+        self._files, self._interval_s = files, max(_INTERVAL_S, look_interval_s(files))
         self._mask, self._now_s = mask, now_s
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -225,7 +226,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.is_set():
-            self._changed.wait(_INTERVAL_S)
+            self._changed.wait(self._interval_s)
             self._changed.clear()
             self._write()
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.control.home import workspace_of
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files, local_path
@@ -53,7 +54,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
 
 def _refused(home: Files, master: str, what: str) -> RejectedError:
     return RejectedError(
-        f"{home.url} is not shared with the executors of {master}: {what}.",
+        f"{workspace_of(home) or home.url} is not shared with the executors of {master}: {what}.",
         safe="Nothing was started.",
         remedy="Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write.",
         home=home.url,

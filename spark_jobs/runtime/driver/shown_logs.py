@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.storage.files import Files
 
 _SHOWN_BYTES = 256 << 10
@@ -16,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def shown(home: Files, *logs: str, interval_s: float = _INTERVAL_S) -> Iterator[None]:
+def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _INTERVAL_S) -> Iterator[None]:
     """Shows the end of each log while the context is open, and once more when it closes. Nothing to do where the home is a directory.
 
     A hint: what could not be shown is tried again at the next look, and a driver that is killed has shown what it said until then.
@@ -24,6 +25,7 @@ def shown(home: Files, *logs: str, interval_s: float = _INTERVAL_S) -> Iterator[
     Args:
         home: The home.
         logs: Paths in it; what is not there is left out.
+        mask: Takes secrets out of what is shown.
         interval_s: Between two looks at what has changed.
     """
     if not isinstance(home, DividedHome):
@@ -33,7 +35,7 @@ def shown(home: Files, *logs: str, interval_s: float = _INTERVAL_S) -> Iterator[
 
     def work() -> None:
         while not stop.wait(interval_s):
-            _show(home, logs, sizes)
+            _show(home, logs, mask, sizes)
 
     thread = threading.Thread(target=work, name="shown-logs", daemon=True)
     thread.start()
@@ -42,17 +44,17 @@ def shown(home: Files, *logs: str, interval_s: float = _INTERVAL_S) -> Iterator[
     finally:
         stop.set()
         thread.join()
-        _show(home, logs, sizes)
+        _show(home, logs, mask, sizes)
 
 
-def _show(home: DividedHome, logs: Sequence[str], sizes: dict[str, int]) -> None:
+def _show(home: DividedHome, logs: Sequence[str], mask: Mask, sizes: dict[str, int]) -> None:
     """One look; ``sizes`` is how long each log was when it was shown last."""
     for log in logs:
         try:
             path = home.local(log)
             if path is None or not path.is_file() or (size_bytes := path.stat().st_size) == sizes.get(log):
                 continue
-            home.documents.replace(log, _end(path))
+            home.documents.replace(log, mask(_end(path).decode(errors="replace")).encode())
             sizes[log] = size_bytes
         except (OSError, StreamPipelineError) as error:
             _LOG.warning("%s could not be shown in %s: %s", log, home.url, error)

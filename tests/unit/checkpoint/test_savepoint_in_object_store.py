@@ -13,7 +13,7 @@ from spark_jobs.checkpoint.savepoint import begun_with, check_target, dispose, e
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.files import Files, paths_below
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support.object_store import object_store
 from tests.support.savepoint_site import SavepointSite
@@ -48,7 +48,7 @@ def test_it_survives_the_home_and_its_tables_and_goes_whole(site: SavepointSite,
     shutil.rmtree(site.root / "tables")
     assert verify(target) == savepoint
     assert read_savepoint(target) == (savepoint, manifest)
-    assert sorted(paths_below(target)) == sorted(["savepoint.json", *(file.path for file in savepoint.files)])
+    assert sorted(target.paths()) == sorted(["savepoint.json", *(file.path for file in savepoint.files)])
     for _ in range(2):
         dispose(target)
         assert target.names("") == []
@@ -70,7 +70,7 @@ def test_a_prefix_with_something_else_is_refused(site: SavepointSite, manifest: 
     target.create("theirs/a", b"")
     with pytest.raises(RejectedError, match="it is not empty: it has theirs"):
         export(site.home, manifest.checkpoint, target, request=REQUEST)
-    assert list(paths_below(target)) == ["theirs/a"]
+    assert list(target.paths()) == ["theirs/a"]
 
 
 def test_many_tries_at_once_come_to_one_savepoint(site: SavepointSite, manifest: Manifest, target: Files) -> None:

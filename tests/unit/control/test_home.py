@@ -1,26 +1,33 @@
 """A home in a store, with a workspace in a directory."""
 
+import socket
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.attempts import LOGS_KEPT, forget_old_logs, log_path
+from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs, log_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome, claim_workspace, open_home, workspace_of
+from spark_jobs.control.home import DividedHome, check_workspace, claim_workspace, look_interval_s, open_home, workspace_of
 from spark_jobs.control.liveness import DRIVER_LOCK, claimed_request, driver_at_work, holding
+from spark_jobs.control.status import write_status
+from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import (
+    AccessDeniedError,
     AlreadyExistsError,
+    ConflictError,
     InvalidParameterError,
     NotFoundError,
     OutcomeUnknownError,
     RejectedError,
     StorageError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, PipelineName
+from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId
 from spark_jobs.storage.files import Files, is_here, local_path, take
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
+from tests.unit.control.test_channel import attempt
 
 STATE = "state/hourly/3-1-1/state/0/0/4_id.changelog"
 FLIGHTS = PipelineName("flights")
@@ -100,6 +107,10 @@ def test_a_driver_is_seen_by_its_lock_in_the_workspace(home: DividedHome) -> Non
     assert not driver_at_work(home)
 
 
+def test_looks_into_a_store_are_rarer(home: DividedHome, tmp_path: Path) -> None:
+    assert (look_interval_s(home), look_interval_s(LocalFiles(tmp_path))) == (5.0, 1.0)
+
+
 class TestStateThatWaits:
     def test_a_cut_moves_no_bytes(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         source = spark_wrote(tmp_path)
@@ -129,6 +140,7 @@ class TestStateThatWaits:
         home.adopt(spark_wrote(tmp_path), STATE)
         assert home.names("state") == ["hourly"]
         assert home.names("state/hourly") == ["3-1-1"]
+        assert home.paths("state") == [STATE]
 
     @pytest.mark.parametrize("done", [False, True])
     def test_it_may_be_made_durable_again_wherever_that_was_broken_off(
@@ -214,29 +226,62 @@ class TestWhoseItIs:
             self.claimed(told, str(tmp_path / "elsewhere"))
         assert not (tmp_path / "elsewhere").exists()
 
+    def test_it_is_of_one_home(self, home: DividedHome, tmp_path: Path) -> None:
+        claim_workspace(home)
+        with pytest.raises(RejectedError, match="cannot be the workspace of memory:elsewhere: it is that of the home memory:"):
+            self.claimed(DividedHome(other := Elsewhere(), LocalFiles(tmp_path / "workspace")))
+        self.claimed(home)
+        (tmp_path / "workspace/work").mkdir()
+        with pytest.raises(RejectedError, match="cannot be the workspace of memory:elsewhere: it has work already"):
+            self.claimed(DividedHome(other, LocalFiles(tmp_path / "workspace")))
+        assert other.contents == {}
+
+    @pytest.mark.parametrize("left", ["pipeline.json", "state/hourly/3-1-1/a", "channels/i/known/a", "tombstones/i/hourly/a"])
+    def test_a_directory_with_something_in_it_is_none(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path, left: str
+    ) -> None:
+        """Another home would lose its state, and a home that was made anew would take up what the one before it has left."""
+        LocalFiles(tmp_path / "workspace").create(left, b"{}")
+        with pytest.raises(RejectedError, match=f"has {left.partition('/')[0]} already"):
+            self.claimed(home)
+        assert documents.contents == {}
+
     def test_an_empty_place_where_it_is_not_mounted_is_none(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         self.claimed(home)
         (tmp_path / "workspace").rename(tmp_path / "on another host")
         for again in (home, DividedHome(documents)):
+            assert not again.sees_workspace
             with pytest.raises(StorageError, match="is not there on"):
                 self.claimed(again)
+            with pytest.raises(StorageError, match="is not there on"):
+                check_workspace(again)
         assert not (tmp_path / "workspace").exists()
+
+    def test_another_disk_under_its_path_is_none(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        """A first start died on one host before the home named it, and the next one ran on another host, with a disk of its own."""
+        claim_workspace(home)
+        (tmp_path / "workspace").rename(tmp_path / "of the first host")
+        self.claimed(DividedHome(documents, LocalFiles(tmp_path / "workspace")))
+        (tmp_path / "workspace").rename(tmp_path / "of the second host")
+        (tmp_path / "of the first host").rename(tmp_path / "workspace")
+        with pytest.raises(StorageError, match="is not there on"):
+            self.claimed(DividedHome(documents))
 
     def test_a_first_start_that_died_on_the_way_is_begun_again(self, home: DividedHome, documents: MemoryFiles) -> None:
         claim_workspace(home)
+        home.create("logs/driver-1.out", b"what a first driver has said")
         self.claimed(DividedHome(documents, home.workspace))
 
-    def test_it_is_of_one_home(self, home: DividedHome, tmp_path: Path) -> None:
-        class Elsewhere(MemoryFiles):
-            url = "memory:elsewhere"
-
+    def test_of_two_first_starts_with_two_workspaces_one_looks_again(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        slower = DividedHome(documents, LocalFiles(tmp_path / "another"))
+        claim = claim_workspace(slower)
         self.claimed(home)
-        other = Elsewhere()
-        with pytest.raises(RejectedError, match="is the workspace of the home memory:, not of memory:elsewhere"):
-            self.claimed(DividedHome(other, LocalFiles(tmp_path / "workspace")))
-        assert other.contents == {}
+        with pytest.raises(ConflictError, match="with another workspace"):
+            Channel(slower).claim(FLIGHTS, claim)
 
     def test_a_first_start_without_one_writes_nothing(self, documents: MemoryFiles) -> None:
         with pytest.raises(InvalidParameterError, match="no workspace was named"):
@@ -248,6 +293,49 @@ class TestWhoseItIs:
         assert workspace_of(open_home(str(tmp_path))) is None
         with pytest.raises(InvalidParameterError, match="is its own workspace"):
             open_home(str(tmp_path), str(tmp_path / "workspace"))
+
+    def test_a_copy_in_another_kind_of_place_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        """What is copied is the documents: neither deleted keys nor staged rows would be there."""
+        self.claimed(home)
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "copy/pipeline.json").write_bytes(documents.contents["pipeline.json"])
+        for name in ("copy", "workspace"):
+            with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+                claim_workspace(open_home(str(tmp_path / name)))
+        directory, store = LocalFiles(tmp_path / "home"), MemoryFiles()
+        Channel(directory).claim(FLIGHTS, claim_workspace(directory))
+        store.create("pipeline.json", directory.read("pipeline.json"))
+        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+            claim_workspace(DividedHome(store, LocalFiles(tmp_path / "new")))
+        assert not (tmp_path / "new").exists()
+
+    def test_one_that_is_not_trusted_is_not_looked_into(self, home: DividedHome, documents: MemoryFiles) -> None:
+        self.claimed(home)
+        home.create("logs/1.log", b"of somebody else")
+        wary = DividedHome(documents, trusts=lambda url: url.startswith("file:///allowed/"))
+        assert (wary.workspace, wary.local("logs/1.log"), wary.names("logs")) == (None, None, [])
+        with pytest.raises(AccessDeniedError, match="not allowed here"):
+            workspace_of(wary)
+
+
+class TestLiveness:
+    def test_where_the_workspace_is_not_seen_a_heartbeat_counts_also_of_this_host(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        """Containers may share the host's name, and not its directories."""
+        Channel(home).claim(FLIGHTS, claim_workspace(home))
+        Attempts(home).create(attempt(1).model_copy(update={"host": socket.gethostname()}))
+        beat = Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=datetime.now(UTC), stages={})
+        write_status(home, beat)
+        assert not driver_at_work(home), "it has let its lock go"
+        (tmp_path / "workspace").rename(tmp_path / "elsewhere")
+        assert driver_at_work(home)
+        write_status(home, beat.model_copy(update={"state": RunState.DONE}))
+        assert not driver_at_work(home)
+
+
+class Elsewhere(MemoryFiles):
+    url = "memory:elsewhere"
 
 
 class TestLogs:
@@ -264,6 +352,7 @@ class TestLogs:
         for number in (1, live):
             home.create(log_path(AttemptNumber(number)), b"said")
             documents.create(log_path(AttemptNumber(number)), b"said")
+        home.documents.create(log_path(AttemptNumber(0)), b"said by one whose file is gone")
         forget_old_logs(home, AttemptNumber(live))
         assert list(documents.contents) == [f"logs/{live}.log"]
         assert below(tmp_path / "workspace") == ["logs", f"logs/{live}.log"]

@@ -20,7 +20,6 @@ from spark_jobs.runtime.start.rewind import kept_sinks, left_behind
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.storage.files import paths_below
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import beginning, saved
 from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
@@ -75,7 +74,7 @@ def test_rows_of_a_home_that_is_gone_are_published_once_before_its_line_is_close
     ):
         (path_of(site.table) / add["path"]).unlink()
     rmtree(site.root / "home")
-    before = sorted(paths_below(opened.files))
+    before = sorted(opened.files.paths())
     start = Start(site, opened)
     with pytest.raises(RejectedError, match="3 rows up to checkpoint 3 are staged and not public") as refused:
         Start(site, opened, take=False).checked()
@@ -84,7 +83,7 @@ def test_rows_of_a_home_that_is_gone_are_published_once_before_its_line_is_close
     start.goes_on(again=True)
     assert site.pipeline.rows(HOURLY) == ALL
     assert open_table(site.table).transaction_version(opened.manifest.sinks[HOURLY].app) == CLOSED
-    assert sorted(paths_below(opened.files)) == before
+    assert sorted(opened.files.paths()) == before
 
 
 def test_rows_that_the_old_home_publishes_at_the_same_time_are_there_once(site: SavepointSite, opened: OpenedSavepoint) -> None:
