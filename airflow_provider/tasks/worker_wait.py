@@ -61,7 +61,7 @@ class WorkerWait:
             answer = wait.see(look, now_s)
             if answer is not None:
                 return answer
-            submitted = driver is not None and driver.submits and driver.exit_code is not None
+            submitted = driver is not None and driver.submits and driver.exit_code == 0  # else the next look tells why
             started = look.at_work or submitted or look.ours_runs
             if goal.is_reached(look.status, now_s, started=started):
                 return Waited.FAR_ENOUGH

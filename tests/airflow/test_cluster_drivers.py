@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,8 +18,12 @@ from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
+from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.version_compat import container_of_one_task
+from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.waiting import Look, Patience, Wait
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
@@ -29,7 +34,8 @@ from spark_jobs.protocol.errors import (
     RunCancelledError,
     StorageFullError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
@@ -342,3 +348,30 @@ def test_a_cluster_takes_drivers_from_a_container_too(homes: Homes, cluster: Clu
 
 def never(*_: Any) -> None:
     raise AssertionError("It was deferred.")
+
+
+class Submission:
+    """``spark-submit``, which ends with an error right after the first look at it."""
+
+    submits = True
+    looks = 0
+
+    @property
+    def exit_code(self) -> int | None:
+        return 1 if self.looks else None
+
+    def look(self, home: str, request: RequestId, driver: object) -> Look:
+        code = self.exit_code
+        self.looks += 1
+        return Look(exit_code=code, ours_runs=False, at_work=False, status=None, answer=None)
+
+    def files(self, home: str) -> Files:
+        return open_home(home)
+
+
+def test_a_submission_that_fails_between_two_looks_is_not_handed_over() -> None:
+    submission, home, request = Submission(), "/data/homes/flights", RequestId("start-1")
+    worker = WorkerWait(cast(Any, submission), home, request, cast(Any, submission), TaskLog(), lambda: None, lambda: None)
+    wait = Wait(home, request, began_s=time.monotonic())
+    with pytest.raises(InterruptedRunError, match="ended with exit code 1"):
+        worker.answer(wait, Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)

@@ -87,7 +87,8 @@ def check_tampered(task: TaskRun, home: Home) -> None:
     """What somebody writes into the task's record leads nowhere."""
     other = home.path.with_name(f"{home.name}-other")
     Channel(open_files(str(other))).request_start(RunId("airflow/payroll/nightly/run"), parameters={})
-    (other / "attempts").mkdir()
+    for directory in ("attempts", "logs"):
+        (other / directory).mkdir()
     (other / "logs/driver-1.out").write_text("of the payroll")
     for place, expected in ((other, "nothing of this run"), (home.path.parent.parent, "home roots of the connection")):
         record = {"value": {"conn_id": "stream_pipeline_default", "homes": {f"file://{place}": None}}, "map_index": -1}
