@@ -68,8 +68,8 @@ def _cancellation(site: Site) -> type[Cancellation]:
 
         _looked_s = 0.0
 
-        def __init__(self, owners: Owners) -> None:
-            super().__init__(owners)
+        def __init__(self, owners: Owners, interval_s: float) -> None:
+            super().__init__(owners, interval_s=interval_s)
 
         def __enter__(self) -> Cancellation:
             self._look()
