@@ -300,11 +300,12 @@ def check_workspace(home: Files) -> None:
         )
 
 
-def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | None:
+def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str | None = None) -> NamedWorkspace | None:
     """Makes the workspace of a home its own, once; idempotent, durable on return. For a start, before it writes into the home.
 
     Args:
         home: The home, as :func:`open_home` gives it.
+        pipeline: Its document; None before its first start.
         given: The workspace that this start was told.
 
     Returns:
@@ -315,13 +316,12 @@ def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | N
         RejectedError: It has another one, or this one is in use, or the home was copied here from another kind of place.
         StorageError: The home has begun, and its workspace is not on this host.
     """
-    named = _named_in(home)
     if not isinstance(home, DividedHome):
-        if isinstance(named, NamedWorkspace) or (named is None and _CLAIM in home.names("")):
+        if (pipeline is None and _CLAIM in home.names("")) or (pipeline is not None and pipeline.workspace is not None):
             raise _copied(home, "It has a workspace elsewhere, or is one.")
         return None
     workspace = home.required_workspace("work")
-    if named is not None and not isinstance(named, NamedWorkspace):
+    if pipeline is not None and pipeline.workspace is None:
         raise _copied(home, "It was a directory, with a part that is not here.")
     if given is not None and open_files(given).url != workspace.url:
         raise RejectedError(
@@ -333,9 +333,9 @@ def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | N
             expected=workspace.url,
             found=given,
         )
-    if named is not None:
+    if pipeline is not None:
         check_workspace(home)
-        return named
+        return pipeline.workspace
     if left := sorted({*workspace.names("")} - {_CLAIM, LOGS}):
         raise _in_use(home, workspace, f"has {', '.join(left)} already")
     with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
@@ -344,15 +344,6 @@ def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | N
     if claim.home != home.url:
         raise _in_use(home, workspace, f"is that of the home {claim.home}")
     return NamedWorkspace(url=workspace.url, id=claim.id)
-
-
-def _named_in(home: Files) -> NamedWorkspace | PipelineDocument | None:
-    """The workspace that a home which has begun names, or its document where it names none; None before its first start."""
-    try:
-        document = read_document(home, _PIPELINE, PipelineDocument)
-    except NotFoundError:
-        return None
-    return document.workspace or document
 
 
 def _copied(home: Files, what: str) -> RejectedError:

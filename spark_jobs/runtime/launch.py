@@ -80,7 +80,7 @@ def launch(
         old_offsets(graph, adopt)
     if channel.pipeline() is None:
         check_create_if_absent(files)
-    document = channel.claim(graph.pipeline, claim_workspace(files, options.workspace))
+    document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), options.workspace))
     request = channel.request_start(
         options.run or new_run_id(),
         parameters=bound.public(),
@@ -147,5 +147,5 @@ def launch_requested(
         bound = pipeline.bind(request.parameters)
         for table in graph.tables(bound).values():
             check_address(table)
-        document = channel.claim(graph.pipeline, claim_workspace(files, workspace))
+        document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), workspace))
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

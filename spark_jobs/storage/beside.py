@@ -1,8 +1,9 @@
 """Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -43,6 +44,30 @@ def in_time(
             raise late()
 
     return beside(work, look)
+
+
+@contextmanager
+def every(interval_s: float, look: Callable[[], object], name: str) -> Iterator[None]:
+    """Does something again and again in a thread of its own, while the context is open; its last time has ended when that closes.
+
+    Args:
+        interval_s: Before each time.
+        look: What is done; it raises nothing.
+        name: The thread's.
+    """
+    stop = Event()
+
+    def work() -> None:
+        while not stop.wait(interval_s):
+            look()
+
+    thread = Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:

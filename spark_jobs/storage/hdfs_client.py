@@ -33,6 +33,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.storage.beside import in_time
+from spark_jobs.storage.forks import OneProcess
 
 T = TypeVar("T")
 _TRIES_IN_TIME = 4
@@ -45,8 +46,8 @@ _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep
 """The library goes on for many minutes where no name node is active. Here the one who calls says how long."""
 _PORT = "8020"
 """Where Hadoop looks for a name node of which nothing else is said."""
-_USED_BY: set[int] = set()
-"""The processes that have opened HDFS: this one, and those that it was forked from."""
+_ONE_PROCESS = OneProcess("HDFS")
+"""Its connections to data nodes are the process's."""
 _PANIC = "PanicException"
 """What the library's bugs raise; it is no ``Exception``, and its class cannot be imported."""
 _ANSWERED = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]*)", "(?P<reason>.*)"\)', re.DOTALL)
@@ -152,7 +153,7 @@ class HdfsClient:
         Raises:
             HdfsFailure: It has failed, or had no answer; what was asked for may yet happen then.
         """
-        _check_threads()
+        _ONE_PROCESS.check()
         if limit_s <= 0:
             raise HdfsFailure(StorageError, "There is no answer", passing=True)
         client = self._client
@@ -171,7 +172,7 @@ class HdfsClient:
                 self._client = self._opened(_SETTINGS | order)
 
     def _opened(self, settings: dict[str, str]) -> Client:
-        _check_threads()
+        _ONE_PROCESS.check()
         try:
             return self._with_port(settings)
         except (RuntimeError, OSError) as error:
@@ -309,14 +310,3 @@ def _setting(file: str, key: str) -> str:
 
 def _reason(error: BaseException) -> str:
     return _TRACE.sub("", f"{error}").rstrip(".")
-
-
-def _check_threads() -> None:
-    """Refuses a process that would write into another's connections: those to data nodes are the process's that it was forked from, too."""
-    _USED_BY.add(os.getpid())
-    if len(_USED_BY) > 1:
-        raise MissingRequirementError(
-            "HDFS cannot be used in a process that was forked from one that has used it.",
-            safe="Nothing was read or written.",
-            remedy="Start the process anew (spawn), or let the one above it use no HDFS.",
-        )

@@ -15,17 +15,17 @@ from obstore.store import S3Store
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     InvalidParameterError,
-    MissingRequirementError,
     NotFoundError,
     StorageError,
 )
+from spark_jobs.storage.forks import OneProcess
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Of one call with all that it moves, which is never more than a part. Thirty-two of them share a network, and it may be a slow one."""
 _TRIES = 1000
 """More than there is time for: how long a call is repeated is told by the clock."""
-_USED_BY: set[int] = set()
-"""The processes that have called a store: this one, and those that it was forked from."""
+_ONE_PROCESS = OneProcess("An object store")
+"""The threads of its client stay in a process that is forked from."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _NO_URL = re.compile(r"[^!-~]")
 _PANIC = "PanicException"
@@ -78,7 +78,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
         StorageError: Or one of its kin, for what the client raises inside.
         MissingRequirementError: The process was forked from one that has used the client.
     """
-    _check_threads()
+    _ONE_PROCESS.check()
     try:
         yield
     except FileNotFoundError as error:
@@ -116,17 +116,6 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             else "Repeat; if it goes on, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
             path=place,
         ) from error
-
-
-def _check_threads() -> None:
-    """Refuses a process in which every call would wait for ever: the client's threads have stayed in the one that it was forked from."""
-    _USED_BY.add(os.getpid())
-    if len(_USED_BY) > 1:
-        raise MissingRequirementError(
-            "An object store cannot be used in a process that was forked from one that has used one.",
-            safe="Nothing was read or written.",
-            remedy="Start the process anew (spawn), or let the one above it use no object store.",
-        )
 
 
 def _check_endpoints() -> None:

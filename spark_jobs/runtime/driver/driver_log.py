@@ -3,14 +3,15 @@
 import json
 import logging
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from spark_jobs.protocol.masking import Mask
+from spark_jobs.storage.beside import every
 
 _SIZE_MAX_BYTES = 20_000_000
 _FILES = 3
@@ -74,19 +75,8 @@ def bounded_outputs(*paths: Path, size_max_bytes: int = _SIZE_MAX_BYTES, interva
         size_max_bytes: What is longer is too much.
         interval_s: Between two looks.
     """
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.wait(interval_s):
-            bound(paths, size_max_bytes)
-
-    thread = threading.Thread(target=work, name="bounded-outputs", daemon=True)
-    thread.start()
-    try:
+    with every(interval_s, partial(bound, paths, size_max_bytes), "bounded-outputs"):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def bound(paths: Sequence[Path], size_max_bytes: int) -> None:

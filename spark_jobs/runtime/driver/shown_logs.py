@@ -1,14 +1,15 @@
 """What a driver says, for hosts that do not have its workspace: the end of its logs, in the home's own storage."""
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files
 
 _SHOWN_BYTES = 256 << 10
@@ -31,20 +32,13 @@ def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _I
     if not isinstance(home, DividedHome):
         yield
         return
-    stop, sizes = threading.Event(), dict[str, int]()
-
-    def work() -> None:
-        while not stop.wait(interval_s):
-            _show(home, logs, mask, sizes)
-
-    thread = threading.Thread(target=work, name="shown-logs", daemon=True)
-    thread.start()
+    sizes: dict[str, int] = {}
+    look = partial(_show, home, logs, mask, sizes)
     try:
-        yield
+        with every(interval_s, look, "shown-logs"):
+            yield
     finally:
-        stop.set()
-        thread.join()
-        _show(home, logs, mask, sizes)
+        look()
 
 
 def _show(home: DividedHome, logs: Sequence[str], mask: Mask, sizes: dict[str, int]) -> None:

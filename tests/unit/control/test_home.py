@@ -9,7 +9,8 @@ import pytest
 
 from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs, log_path
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome, check_workspace, claim_workspace, look_interval_s, open_home, workspace_of
+from spark_jobs.control.home import DividedHome, check_workspace, look_interval_s, open_home, workspace_of
+from spark_jobs.control.home import claim_workspace as claim_workspace_of
 from spark_jobs.control.liveness import DRIVER_LOCK, claimed_request, driver_at_work, holding
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import RunState, Status
@@ -24,6 +25,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId
+from spark_jobs.protocol.workspace import NamedWorkspace
 from spark_jobs.storage.files import Files, is_here, local_path, take
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
@@ -41,6 +43,11 @@ def documents() -> MemoryFiles:
 @pytest.fixture
 def home(documents: MemoryFiles, tmp_path: Path) -> DividedHome:
     return DividedHome(documents, LocalFiles(tmp_path / "workspace"))
+
+
+def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | None:
+    """As a start does."""
+    return claim_workspace_of(home, Channel(home).pipeline(), given)
 
 
 def below(root: Path) -> list[str]:
