@@ -8,7 +8,7 @@ _TEXTS: dict[str, Any] = {"type": ["string", "null"]}
 _FIELDS: dict[str, Any] = {
     "home_root": {
         "label": "Home roots",
-        "description": "Directories, or s3://bucket/prefix, that may hold homes, with commas between them. No request leaves them.",
+        "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, with commas between, that may hold homes. No other may.",
         "schema": _TEXTS,
     },
     "workspace_root": {
@@ -18,7 +18,7 @@ _FIELDS: dict[str, Any] = {
     },
     "savepoint_root": {
         "label": "Savepoint roots",
-        "description": "Directories, or s3://bucket/prefix, that may hold savepoints, too, with commas between them.",
+        "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, with commas between, that may hold savepoints, too.",
         "schema": _TEXTS,
     },
     "python": {

@@ -1,11 +1,24 @@
 """Keeps what Airflow hides out of what is written down: a task's arguments are recorded in the home, and shown."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # from where Airflow's own providers have it
 
 from spark_jobs.protocol.errors import InvalidParameterError
+
+
+class _Task(Protocol):
+    template_fields: Sequence[str]
+
+
+def refuse_hidden_arguments(task: _Task) -> None:
+    """Refuses a task with a value that Airflow masks in logs in one of its arguments that may be templates, once they were rendered.
+
+    Raises:
+        InvalidParameterError: As :func:`refuse_hidden`.
+    """
+    refuse_hidden(**{name: getattr(task, name) for name in task.template_fields})
 
 
 def refuse_hidden(**arguments: Any) -> None:

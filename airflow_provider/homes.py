@@ -87,8 +87,16 @@ def _inside(asked: str, roots: Sequence[str], what: str) -> str:
     return place
 
 
-def check_roots(roots: Sequence[str], savepoint_roots: Sequence[str]) -> str:
+def check_roots(
+    roots: Sequence[str], savepoint_roots: Sequence[str], workspace_root: str | None = None, *, driver_is_here: bool = True
+) -> str:
     """Looks whether homes can be kept in each of ``roots``, and savepoints be found in ``savepoint_roots``. Leaves nothing behind.
+
+    Args:
+        roots: Those of homes.
+        savepoint_roots: Those of savepoints.
+        workspace_root: That of workspaces, which homes in stores need.
+        driver_is_here: Drivers run on this host, which has to have that directory then.
 
     Returns:
         What was found, in words.
@@ -105,7 +113,19 @@ def check_roots(roots: Sequence[str], savepoint_roots: Sequence[str]) -> str:
             raise _not_there(_resolved(files), "savepoint")
         files.names("")
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
-    return f"{', '.join(roots)} can hold homes.{found}"
+    away = [root for root in roots if not is_here(open_place(root))]
+    return f"{', '.join(roots)} can hold homes.{_workspaces(away, workspace_root, driver_is_here) if away else ''}{found}"
+
+
+def _workspaces(away: Sequence[str], workspace_root: str | None, driver_is_here: bool) -> str:
+    """What there is for the workspaces of homes in stores."""
+    if not workspace_root:
+        return f" Those in {', '.join(away)} can be waited for, but not begun: workspace_root is empty."
+    if not driver_is_here:
+        return f" Those in {', '.join(away)} have their workspaces in {workspace_root}, on the driver's host."
+    if not os.path.isdir(workspace_root):
+        raise _not_there(workspace_root, "workspace")
+    return f" Those in {', '.join(away)} have their workspaces in {workspace_root}."
 
 
 def open_root(root: str) -> Files:

@@ -1,6 +1,8 @@
 """A DAG's form from a pipeline's own schema, so that what the form allows and what the pipeline takes cannot drift apart."""
 
 import json
+import re
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,32 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TEXTS = ("default", "description")
+_SPECIAL = re.compile(r"[][(){}.^$*+?|\\]")
+
+
+@dataclass(frozen=True)
+class Below:
+    """A path that whoever fills in a form may choose, below a directory.
+
+    Args:
+        directory: The directory, absolute, or a prefix in a store. What is chosen has no ``.`` and no ``..`` in it; that no link leads out
+            of the directory is up to who may write there.
+        path: What the form shows first, from there.
+    """
+
+    directory: str
+    path: str
+
+    @property
+    def default(self) -> str:
+        """The whole path."""
+        return f"{self.directory.rstrip('/')}/{self.path}"
+
+    @property
+    def pattern(self) -> str:
+        """What every choice matches, as a regular expression that browsers read, too."""
+        directory = _SPECIAL.sub(lambda found: f"\\{found[0]}", self.directory.rstrip("/"))
+        return rf"^{directory}(/(?!\.{{1,2}}(/|$))[^/]+)+$"
 
 
 def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, Param]:
@@ -21,7 +49,8 @@ def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, 
 
     Args:
         file: The JSON schema.
-        defaults: What the form shows first, by parameter; instead of the pipeline's own default values.
+        defaults: What the form shows first, by parameter; instead of the pipeline's own default values. Where it is :class:`Below`, nothing
+            outside that directory can be chosen.
 
     Raises:
         ValueError: A default is for a parameter that the pipeline does not have.
@@ -31,13 +60,21 @@ def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, 
     if unknown := sorted(set(defaults) - set(fields)):
         raise ValueError(f"{file} has no parameter {', '.join(unknown)}; it has {', '.join(fields)}.")
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    return {
-        name: _param(field | shared, {"default": defaults[name]} if name in defaults else {}) for name, field in fields.items()
-    }
+    return {name: _param(field | shared | _given(field, name, defaults)) for name, field in fields.items()}
 
 
-def _param(field: dict[str, Any], default: dict[str, Any]) -> Param:
-    texts = {name: field[name] for name in _TEXTS if name in field} | default
+def _given(field: dict[str, Any], name: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    """What the DAG's author says of a field."""
+    if name not in defaults:
+        return {}
+    given = defaults[name]
+    if not isinstance(given, Below):
+        return {"default": given}
+    return {"default": given.default, "allOf": [*field.get("allOf", []), {"pattern": given.pattern}]}
+
+
+def _param(field: dict[str, Any]) -> Param:
+    texts = {name: field[name] for name in _TEXTS if name in field}
     return Param(**texts, schema={name: value for name, value in field.items() if name not in _TEXTS})
 
 

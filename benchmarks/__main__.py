@@ -95,11 +95,11 @@ def render(source: Path) -> None:
     A run of some parts alone takes the place of those parts; what was kept of the others stays.
     """
     report = Report.read(source)
-    if source.resolve() != KEPT.resolve():
-        if KEPT.exists():
-            report = Report.read(KEPT).with_newer(report)
-        report.write(KEPT)
-    PAGE.write_text(report.markdown(PAGE.read_text()))
+    if source.resolve() != KEPT.resolve() and KEPT.exists():
+        report = Report.read(KEPT).with_newer(report)
+    page = report.markdown(PAGE.read_text())  # before anything is written: the page may lack a place
+    report.write(KEPT)
+    PAGE.write_text(page)
     draw(report, KEPT, PLOT)
 
 

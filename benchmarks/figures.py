@@ -48,6 +48,7 @@ class Figure:
         ours: One number for each turn.
         plain: The same for the other way.
         goal: The ratio that is wanted at least; None where the figure only tells what something costs.
+        most: The number that ours may be at most, in every turn; None where there is no such promise.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Figure:
     ours: Sequence[float]
     plain: Sequence[float]
     goal: float | None = None
+    most: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -68,8 +70,10 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where there is none."""
-        return None if self.goal is None else self.ratio >= self.goal
+        """Whether what is wanted is so; None where nothing is."""
+        wanted = [self.ratio >= self.goal] if self.goal is not None else []
+        wanted += [max(self.ours) <= self.most] if self.most is not None else []
+        return all(wanted) if wanted else None
 
     def _ratio(self, ours: float, plain: float) -> float:
         return ours / plain if self.kind.better is Better.MORE else plain / ours
@@ -82,7 +86,7 @@ class Figure:
     def from_json(cls, data: Mapping[str, Any]) -> "Figure":
         """What :meth:`to_json` has made."""
         kind = Kind(**data["kind"] | {"better": Better(data["kind"]["better"])})
-        return cls(kind, data["name"], data["ours"], data["plain"], data["goal"])
+        return cls(kind, data["name"], data["ours"], data["plain"], data["goal"], data.get("most"))
 
 
 def in_turn(what: str, ways: Mapping[str, Way], turns: int, tell: Tell, *, warm: bool = True) -> dict[str, list[float]]:

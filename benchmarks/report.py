@@ -133,7 +133,9 @@ def _headings(kind: Kind) -> list[str]:
 
 
 def _cells(figure: Figure) -> list[str]:
-    goal = "" if figure.goal is None else f"≥ {figure.goal:g}{'' if figure.met else ', not met'}"
+    wanted = [f"≥ {figure.goal:g}"] if figure.goal is not None else []
+    wanted += [f"at most {figure.most:g}"] if figure.most is not None else []
+    goal = ", ".join([*wanted, "not met"] if figure.met is False else wanted)
     return [figure.name, spread(figure.ours), spread(figure.plain), f"{figure.ratio:.2f}", goal]
 
 

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -25,8 +25,8 @@ with DAG(
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "backfill.schema.json",
-        arrivals=f"{DATA}/live_stream/arrivals",
-        warehouse=f"{DATA}/backfill_then_live/warehouse",
+        arrivals=Below(DATA, "live_stream/arrivals"),
+        warehouse=Below(DATA, "backfill_then_live/warehouse"),
     ),
     doc_md="""
     ### History first, then what comes

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -24,7 +24,7 @@ with DAG(
     max_active_runs=1,
     tags=["spark", "delta", "example"],
     params=params_from_schema(
-        PIPELINES / "flights.schema.json", flights=f"{DATA}/flights", warehouse=f"{DATA}/bounded_flights/warehouse"
+        PIPELINES / "flights.schema.json", flights=Below(DATA, "flights"), warehouse=Below(DATA, "bounded_flights/warehouse")
     ),
     doc_md="""
     ### Delays of the flights that left New York City in 2013

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Param
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -26,8 +26,8 @@ with DAG(
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "increments.schema.json",
-        arrivals=f"{DATA}/daily_increment/arrivals",
-        warehouse=f"{DATA}/daily_increment/warehouse",
+        arrivals=Below(DATA, "daily_increment/arrivals"),
+        warehouse=Below(DATA, "daily_increment/warehouse"),
     )
     | {
         "day": Param(

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Param
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -41,7 +41,9 @@ with DAG(
     max_active_runs=1,
     tags=["spark", "delta", "example"],
     params=params_from_schema(
-        PIPELINES / "live.schema.json", arrivals=f"{DATA}/live_stream/arrivals", warehouse=f"{DATA}/live_stream/warehouse"
+        PIPELINES / "live.schema.json",
+        arrivals=Below(DATA, "live_stream/arrivals"),
+        warehouse=Below(DATA, "live_stream/warehouse"),
     ),
     doc_md="""
     ### A stream that lives in a task

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -30,7 +30,9 @@ with DAG(
     default_args={"retries": 2, "retry_delay": RETRY_DELAY, "retry_policy": PipelineRetryPolicy()},
     tags=["spark", "delta", "example"],
     params=params_from_schema(
-        PIPELINES / "live.schema.json", arrivals=f"{DATA}/nightly_drain/arrivals", warehouse=f"{DATA}/nightly_drain/warehouse"
+        PIPELINES / "live.schema.json",
+        arrivals=Below(DATA, "nightly_drain/arrivals"),
+        warehouse=Below(DATA, "nightly_drain/warehouse"),
     ),
     doc_md="""
     ### A day that is closed

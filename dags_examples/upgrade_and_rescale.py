@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
@@ -32,7 +32,9 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
     tags=["spark", "delta", "example"],
     params=params_from_schema(
-        PIPELINES / "live.schema.json", arrivals=f"{DATA}/live_stream/arrivals", warehouse=f"{DATA}/live_stream/warehouse"
+        PIPELINES / "live.schema.json",
+        arrivals=Below(DATA, "live_stream/arrivals"),
+        warehouse=Below(DATA, "live_stream/warehouse"),
     )
     | {
         "state_partitions": Param(

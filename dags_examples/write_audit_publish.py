@@ -11,7 +11,7 @@ from airflow.sdk import DAG, AssetAlias, Param
 
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -34,7 +34,9 @@ for dag_id, end in ENDS.items():
         default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
         tags=["spark", "delta", "example"],
         params=params_from_schema(
-            PIPELINES / "increments.schema.json", arrivals=f"{DATA}/{dag_id}/arrivals", warehouse=f"{DATA}/{dag_id}/warehouse"
+            PIPELINES / "increments.schema.json",
+            arrivals=Below(DATA, f"{dag_id}/arrivals"),
+            warehouse=Below(DATA, f"{dag_id}/warehouse"),
         )
         | {
             "day": Param("2013-01-01", type="string", format="date", title="Day", description="Whose flights arrive, of 2013."),

@@ -314,11 +314,12 @@ class StreamPipelineHook(BaseHook):
         try:
             if not self.settings.roots:
                 return False, "home_root is empty: name the directory that holds your pipelines' homes."
-            places = check_roots(self.settings.roots, self.settings.savepoint_roots)
+            here, settings = self.driver_is_here({}), self.settings
+            places = check_roots(settings.roots, settings.savepoint_roots, settings.workspace_root, driver_is_here=here)
             self.settings.check_python()
             self.settings.driver_conf({})
             submitting = self._probe_submission() if self.submits else ""
-            found = probe_driver(self.settings.python) if self.driver_is_here({}) else {}
+            found = probe_driver(self.settings.python) if here else {}
         except StreamPipelineError as error:
             return False, f"Seen from {socket.gethostname()}: {error}"
         versions = ", ".join(f"{name} {version}" for name, version in found.items())

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import cancel_facts
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.retry import RETRIES
@@ -103,6 +104,7 @@ class CancelPipelineOperator(BaseOperator):
 
     def _carry_on(self, context: "Context", home: str, limits: TimeLimits) -> dict[str, Any]:
         with raising_airflow_errors():
+            refuse_hidden_arguments(self)
             files = self.hook.files(home)
             record_homes(context, self.conn_id, {files.url: None})
             cancelled = self._cancel(context, files)

@@ -12,7 +12,7 @@ from airflow_provider.drivers.driver_log import log_last_lines
 from airflow_provider.drivers.local_driver import LocalDriver, is_at_work
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
-from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.retry import RETRIES
@@ -94,7 +94,7 @@ class PublishCheckpointOperator(BaseOperator):
         """Checks all, then publishes all; deferred while Spark does, unless ``deferrable`` is off."""
         self._limits = time_limits(self)
         with raising_airflow_errors():
-            refuse_hidden(pipelines=self.pipelines, conf=self.conf)
+            refuse_hidden_arguments(self)
             conf = checked_conf(self, self.written_conf, self.conf)
             planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
             if any(plan.by_spark for plan in planned):

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider.assets import emit_tables
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import savepoint_facts
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.orders import is_true
@@ -103,6 +104,7 @@ class TriggerSavepointOperator(BaseOperator):
         """Asks; then waits in the triggerer, or here."""
         limits = time_limits(self, self.timeout_s)
         with raising_airflow_errors():
+            refuse_hidden_arguments(self)
             files = self.hook.files(self.home)
             target = self.hook.savepoint_files(self.target).url if self.target else None
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=target)
@@ -240,6 +242,7 @@ class DisposeSavepointOperator(BaseOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         """Looks who needs it, and deletes it."""
         with raising_airflow_errors():
+            refuse_hidden_arguments(self)
             savepoint = self.hook.savepoint_files(self.savepoint)
             homes = [self.hook.files(home) for home in ([self.home] if isinstance(self.home, str) else self.home)]
             for home in homes:

@@ -8,6 +8,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import checkpoint_facts
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.sensors.time_up import seen_error
 from airflow_provider.tasks.identity import run_id_of
@@ -118,6 +119,7 @@ class CheckpointSensor(BaseSensorOperator):
     def poke(self, context: "Context") -> PokeReturnValue:
         """Looks once; a storage that is away shows nothing yet."""
         with raising_airflow_errors():
+            refuse_hidden_arguments(self)
             files, wanted = self.hook.files(self.home), self._wanted(context)
             found = patient_look(lambda: find_checkpoint(files, wanted), self._patience, self.log)
             return PokeReturnValue(found is not None, None if found is None else checkpoint_facts(files.url, found))

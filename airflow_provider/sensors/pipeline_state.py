@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.sensors.time_up import seen_error
 from airflow_provider.tasks.time_limits import time_limits
@@ -110,6 +111,7 @@ class PipelineStateSensor(BaseSensorOperator):
     def poke(self, context: "Context") -> PokeReturnValue:
         """Looks once; a storage that is away shows nothing yet."""
         with raising_airflow_errors():
+            refuse_hidden_arguments(self)
             files, states = self.hook.files(self.home), frozenset(RunState(state) for state in self.states)
 
             def look() -> PokeReturnValue:

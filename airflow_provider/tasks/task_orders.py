@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping
 from airflow_provider.spark_conf import checked_conf
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
@@ -24,7 +24,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
     Raises:
         RejectedError: Or one of its leaves: an argument is none of its values, would show a secret, or names a place outside the roots.
     """
-    refuse_hidden(**{name: getattr(task, name) for name in task.template_fields})
+    refuse_hidden_arguments(task)
     return StartOrder(
         entry=task.entry,
         run=run,

@@ -14,8 +14,6 @@ from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import is_here
 
-_PROGRESS_INTERVAL_S = 10.0
-
 
 @dataclass(frozen=True)
 class WorkerWait:
@@ -51,7 +49,7 @@ class WorkerWait:
         Raises:
             StreamPipelineError: See :meth:`airflow_provider.waits.waiting.Wait.see`.
         """
-        began_s, progress, driver = time.monotonic(), ProgressLog(_PROGRESS_INTERVAL_S), self.driver
+        began_s, progress, driver = time.monotonic(), ProgressLog(), self.driver
         lock_is_seen = is_here(self.hook.files(self.home))  # by the triggerer, which may not have a workspace
         while True:
             look = self._look(wait, patience)

@@ -1,6 +1,5 @@
 """The trigger that waits for a checkpoint."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from operator import eq
 from typing import Unpack
@@ -10,6 +9,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
+from airflow_provider.waits.threads import in_thread
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError
@@ -50,7 +50,7 @@ class CheckpointTrigger(WaitingTrigger):
         async def see(listing: Listing, left_s: float | None) -> bool:
             nonlocal found, searched
             if listing != searched:
-                found = await asyncio.to_thread(search.find, listing)
+                found = await in_thread(search.find, listing)
                 searched = listing
             if found is None and left_s is not None and left_s <= 0:
                 raise self._too_late()

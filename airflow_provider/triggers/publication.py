@@ -17,6 +17,7 @@ from airflow_provider.settings import read_settings
 from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
 from airflow_provider.waits.shared_looks import looks, pace_at
+from airflow_provider.waits.threads import in_thread
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.storage.files import Files
@@ -86,12 +87,13 @@ class PublicationTrigger(BaseEventTrigger):
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         connection = await BaseHook.aget_connection(self.conn_id)
-        files = open_home(self.home, read_settings(connection.extra_dejson, self.conn_id).roots)
+        roots = read_settings(connection.extra_dejson, self.conn_id).roots
+        files = await in_thread(open_home, self.home, roots)
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
         async with aclosing(looks(("listing", files.url), ListingLook(files), pace, eq)) as listings:
             async for listing in listings:
-                for found in await asyncio.to_thread(search.find, listing):
+                for found in await in_thread(search.find, listing):
                     yield _event(files, found)
                     self._sent.append((found, time.monotonic()))
                 await self._keep(files, _KEPT_AFTER_S)

@@ -14,14 +14,13 @@ from airflow_provider.version_compat import state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import look_for_answer, same_run, start_limit
+from airflow_provider.waits.threads import in_thread
 from airflow_provider.waits.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
-
-_PROGRESS_INTERVAL_S = 10.0
 
 
 class RunTrigger(WaitingTrigger):
@@ -85,7 +84,7 @@ class RunTrigger(WaitingTrigger):
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress, goal = ProgressLog(_PROGRESS_INTERVAL_S), Goal(self.wait_for)
+        progress, goal = ProgressLog(), Goal(self.wait_for)
         found: dict[str, Any] = {}
         send_at = 0.0
 
@@ -98,7 +97,7 @@ class RunTrigger(WaitingTrigger):
                 if wait.see(look, now_s) is not None:
                     return True
             except StreamPipelineError as error:  # the run's own, such as a disk that was full: the home could be read
-                told, send_at = await asyncio.to_thread(self._followed, error)
+                told, send_at = await in_thread(self._followed, error)
                 found.update(failed(told))
                 return True
             reached = goal.is_reached(look.status, now_s, started=look.at_work)
@@ -121,7 +120,7 @@ class RunTrigger(WaitingTrigger):
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
-                await asyncio.to_thread(self._cancel)
+                await in_thread(self._cancel)
             raise
         yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | found)  # type: ignore[no-untyped-call]
 
@@ -146,7 +145,7 @@ class RunTrigger(WaitingTrigger):
         """
         if self.task_instance is not None and await self._may_wait_still():
             return
-        await asyncio.to_thread(self._cancel)
+        await in_thread(self._cancel)
 
     async def _may_wait_still(self) -> bool:
         """Whether the task waits in another triggerer, as far as Airflow can say."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from airflow_provider.waits.threads import in_thread
+
 T = TypeVar("T")
 
 _BACKOFF = 1.5
@@ -71,7 +73,7 @@ class _Poll(Generic[T]):
         while True:
             before = self._seen
             try:
-                found: T | BaseException = await asyncio.to_thread(self._look)
+                found: T | BaseException = await in_thread(self._look)
             except Exception as error:  # noqa: BLE001 - everybody who waits is told
                 found = error
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)

@@ -287,7 +287,7 @@ class ProgressLog:
         interval_s: Between two reports at least, while the run's state does not change.
     """
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float = 10.0) -> None:
         self._interval_s = interval_s
         self._said: list[str] = []
         self._state: RunState | None = None

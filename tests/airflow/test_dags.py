@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from scripts.demo.independent import compare, read_airlines, read_flights
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
-from tests.airflow.conftest import DAGS, ROOT, connection
+from tests.airflow.conftest import DAGS, EXAMPLES, ROOT, connection
 from tests.airflow.test_example_pipelines import flights_data
 from tests.support.short_jvm import FEW_ROWS, SHORT_RUN
 
@@ -169,7 +169,8 @@ def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBa
 @pytest.mark.usefixtures("few_rows")
 def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dag: Any = bag.dags["write_audit_publish"]
-    conf = {"most_cancelled": 0.0, "arrivals": f"{homes}/arrivals", "warehouse": f"{homes}/warehouse"}
+    apart = EXAMPLES / "audit that fails"  # from the days of the other tests
+    conf = {"most_cancelled": 0.0, "arrivals": f"{apart}/arrivals", "warehouse": f"{apart}/warehouse"}
     dag_run = dag.test(logical_date=datetime(2013, 1, 2, tzinfo=UTC), run_conf=conf)
     assert dag_run.state == "failed"
     states = {each.task_id: each.state for each in dag_run.get_task_instances()}

@@ -68,10 +68,12 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
     assert found["dags"] == {
         "after_orders": ["read"],
         "after_sessions": ["wait"],
+        "approved_orders": ["run", "approve", "publish"],
         "audited_orders": ["run", "audit", "publish"],
         "cancel_sensors": ["cancel"],
         "drain_sensors": ["drain"],
         "elsewhere": ["orders_are_done"],
+        "gated_shop": ["orders", "refunds", "publish"],
         "in_a_pool": ["run"],
         "nightly": ["run"],
         "orders": ["run"],
@@ -91,7 +93,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "views": ["run"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 17
+    assert len(shown) == 19
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger])

@@ -1,10 +1,40 @@
 """What Airflow hides is no argument of a task."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from airflow.sdk import BaseOperator
 from airflow.sdk.log import mask_secret
 
+from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.operators.cancel import CancelPipelineOperator
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
+from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.sensors.checkpoint import CheckpointSensor
+from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
+from airflow_provider.sensors.pipeline_state import PipelineStateSensor
+from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import InvalidParameterError
+from tests.airflow.conftest import Homes
+from tests.airflow.test_operator import context
+
+HIDDEN = "hush-hush"
+TASKS: dict[type[BaseOperator], dict[str, Any]] = {
+    StreamPipelineOperator: {"home": "flights", "entry": "/pipelines/flights.py"},
+    PublishCheckpointOperator: {"pipelines": "flights"},
+    TriggerSavepointOperator: {"home": "flights"},
+    StopWithSavepointOperator: {"home": "flights"},
+    DisposeSavepointOperator: {"home": "flights", "savepoint": "saved"},
+    CancelPipelineOperator: {"home": "flights"},
+    CheckpointSensor: {"home": "flights"},
+    FinalCheckpointSensor: {"home": "flights"},
+    PipelineStateSensor: {"home": "flights", "states": [RunState.RUNNING]},
+}
+"""Every kind of task that there is, and what it has to be given."""
 
 
 def test_arguments_that_airflow_does_not_hide_are_taken() -> None:
@@ -14,9 +44,30 @@ def test_arguments_that_airflow_does_not_hide_are_taken() -> None:
 
 
 def test_a_hidden_value_is_found_at_any_depth_and_not_shown() -> None:
-    mask_secret("hush-hush")
-    given = {"a": "x", "b": [{"url": "x?y=hush-hush&z"}], "hush-hush": 1}
+    mask_secret(HIDDEN)
+    given = {"a": "x", "b": [{"url": f"x?y={HIDDEN}&z"}], HIDDEN: 1}
     with pytest.raises(InvalidParameterError) as caught:
         refuse_hidden(home="flights", parameters=given)
     assert caught.value.evidence == {"arguments": ["parameters", "parameters.b.url"]}
-    assert "hush-hush" not in str(caught.value)
+    assert HIDDEN not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [pytest.param(kind, name, id=f"{kind.__name__} {name}") for kind in TASKS for name in kind.template_fields],
+)
+def test_no_task_takes_a_hidden_value_in_an_argument_that_may_be_a_template(
+    homes: Homes, kind: Callable[..., BaseOperator], argument: str
+) -> None:
+    mask_secret(HIDDEN)
+    task = kind(task_id="task", **TASKS[kind])  # type: ignore[index]
+    setattr(task, argument, HIDDEN)
+    with pytest.raises(PipelineRunRefusedError, match=f"Airflow hides a value of {argument}:"):
+        task.execute(context())
+    assert list(homes.root.iterdir()) == []
+
+
+def test_every_kind_of_task_is_tried() -> None:
+    info = get_provider_info()
+    modules = {name for kind in ("operators", "sensors") for each in info[kind] for name in each["python-modules"]}
+    assert {kind.__module__ for kind in TASKS} == modules

@@ -205,7 +205,7 @@ def test_a_home_is_not_made_inside_another_one_in_a_store(lake: str) -> None:
 
 
 def test_a_root_in_a_store_is_tried_and_left_as_it_was(lake: str) -> None:
-    assert check_roots([lake], []) == f"{lake} can hold homes."
+    assert check_roots([lake], []).startswith(f"{lake} can hold homes. ")
     assert open_place(lake).names("") == []
     with pytest.raises(StorageError):
         check_roots(["s3://no-such-bucket/homes"], [])

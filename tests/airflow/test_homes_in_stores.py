@@ -90,6 +90,9 @@ def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, lo
     assert hook.count == looks
 
 
+@pytest.mark.parametrize(
+    "waits_deferred", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["deferred", "in the worker"], indirect=True
+)
 @in_a_store
 def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_jobs.control.liveness.HEARTBEAT_AGE_MAX_S", 1.0)
@@ -100,11 +103,9 @@ def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatc
 @in_a_store
 def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = StreamPipelineHook()
-    finish = once(driver_has_started, lambda: None)
-    task = once(lambda: driver_has_started(), (homes.path() / "go").touch)
+    finish = once(driver_has_started, (homes.path() / "go").touch)
     carry_out(operator("waits"), context())
-    for thread in (finish, task):
-        thread.join()
+    finish.join()
     elsewhere = open_home(URL)
     assert isinstance(elsewhere, DividedHome)
     assert elsewhere.workspace is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.drivers.driver_log import last_lines
+from airflow_provider.drivers.driver_log import LogFile, last_lines, log_last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
@@ -14,6 +14,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, StorageError
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
+from tests.airflow.test_operator import TaskLog
 from tests.support.object_store import BUCKET, object_store
 
 
@@ -178,6 +179,28 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 
 
 @pytest.mark.parametrize(
+    ("workspace_root", "well", "expected"),
+    [
+        ("", True, "can be waited for, but not begun: workspace_root is empty"),
+        (".", True, "have their workspaces in"),
+        ("gone", False, "The workspace root"),
+    ],
+)
+def test_the_test_of_a_connection_looks_at_the_root_of_workspaces(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, workspace_root: str, well: bool, expected: str
+) -> None:
+    """A home in a store needs a directory beside it, on the host of its driver."""
+    extra = {"home_root": f"s3://{BUCKET}/homes", "python": StreamPipelineHook().settings.python}
+    if workspace_root:
+        extra["workspace_root"] = str(homes.root / workspace_root)
+    with object_store():
+        monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(**extra))
+        assert StreamPipelineHook("tried").test_connection()[0] is well
+        assert expected in StreamPipelineHook("tried").test_connection()[1]
+    assert list(homes.root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("extra", "expected"),
     [
         ({}, "home_root is empty"),
@@ -224,6 +247,13 @@ def test_the_last_lines_of_a_log_are_readable(tmp_path: Path) -> None:
         "".join(f"line {n}\n" for n in range(500)) + '{"time": "noon", "level": "info", "message": "hello"}\n[1]\n{}\n'
     )
     assert last_lines(log, 4) == ["line 499", "noon info hello", "[1]", "{}"]
+
+
+def test_a_task_is_told_the_last_fifty_lines_of_its_driver(tmp_path: Path) -> None:
+    log, task_log = tmp_path / "1.log", TaskLog()
+    log.write_text("".join(f"line {n}\n" for n in range(500)))
+    log_last_lines(task_log, LogFile("logs/driver-1.log", log))
+    assert task_log.text.splitlines() == [f"The last 50 lines of {log}:", *(f"line {n}" for n in range(450, 500))]
 
 
 def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import ParamValidationError
 from pydantic import BaseModel, Field, SecretStr
 
-from airflow_provider.params import params_from_schema
+from airflow_provider.params import Below, params_from_schema
 from spark_jobs.api.parameters import schema
 
 
@@ -48,6 +48,37 @@ def test_what_the_pipeline_would_not_take_the_form_refuses(file: Path, name: str
     param: Param = params_from_schema(file)[name]
     with pytest.raises(ParamValidationError):
         param.resolve(value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "taken"),
+    [
+        ("/data/a+b/flights", True),
+        ("/data/a+b/of/every day/..flights", True),
+        ("/data/a+b", False),
+        ("/data/a+b/", False),
+        ("/data/aab/flights", False),
+        ("/data/a+b/../flights", False),
+        ("/data/a+b/x/..", False),
+        ("/data/a+b/./flights", False),
+        ("/elsewhere/data/a+b/flights", False),
+        ("s3://data/a+b/flights", False),
+    ],
+)
+def test_a_path_that_a_form_may_choose_stays_below_its_directory(file: Path, chosen: str, taken: bool) -> None:
+    param: Param = params_from_schema(file, flights=Below("/data/a+b/", "flights"))["flights"]
+    assert param.resolve() == "/data/a+b/flights"
+    if taken:
+        assert param.resolve(chosen) == chosen
+        return
+    with pytest.raises(ParamValidationError):
+        param.resolve(chosen)
+
+
+def test_what_the_pipeline_asks_of_a_path_holds_below_a_directory_too(file: Path) -> None:
+    param: Param = params_from_schema(file, flights=Below("s3://bucket", "flights"))["flights"]
+    with pytest.raises(ParamValidationError):
+        param.resolve()
 
 
 def test_a_default_for_an_unknown_parameter_is_refused(file: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from airflow.sdk import AssetAlias, Context
 from airflow.sdk.exceptions import TaskDeferred
 from deltalake import DeltaTable
 
@@ -34,6 +35,7 @@ from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import Publication
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out, first_event, restarted
+from tests.airflow.test_assets import Events
 from tests.airflow.test_operator import TaskLog, context, until
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.systems import quick
@@ -79,6 +81,18 @@ def test_a_checkpoint_of_another_tasks_xcom_may_be_named(homes: Homes) -> None:
     (facts,) = publish({"orders": "1"}).values()
     assert facts["checkpoint"] == 1
     assert pipeline.commits(HOURLY) == [1]
+
+
+def test_each_table_of_each_pipeline_is_told_of_through_an_alias(homes: Homes) -> None:
+    pipelines = [staged(homes, name) for name in ("orders", "customers")]
+    told, alias = Events(), AssetAlias("tables")
+    task = PublishCheckpointOperator(task_id="publish", pipelines=["orders", "customers"], outlets=[alias])
+    task.execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
+    expected = [
+        (pipeline.tables[HOURLY], {"home": pipeline.files.url, "sink": "hourly", "checkpoint": 1, "version": 1})
+        for pipeline in pipelines
+    ]
+    assert sorted(told.added, key=lambda event: event[0]) == sorted(expected, key=lambda event: event[0])
 
 
 def test_several_pipelines_are_published_together(homes: Homes) -> None:

@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from airflow.sdk import AssetAlias, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
@@ -26,6 +27,7 @@ from spark_jobs.storage.open import open_place
 from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
+from tests.airflow.test_assets import Events
 from tests.airflow.test_operator import TaskLog, context, once, until
 from tests.support.command_line import UsedHome
 from tests.support.object_store import object_store
@@ -112,6 +114,15 @@ def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch:
     monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
     with pytest.raises(PipelineRunError, match="The disk is away"):
         carry_out(savepoint(deferrable=deferrable), context())
+
+
+def test_the_tables_that_a_stop_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
+    told, alias = Events(), AssetAlias("tables")
+    with Driver(running):
+        facts = stop(deferrable=False, outlets=[alias]).execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
+    table, version = (facts["sinks"]["hourly"][name] for name in ("table", "version"))
+    assert told.added == [(table, {"home": running.files.url, "sink": "hourly", "checkpoint": 1, "version": version})]
+    assert version is not None
 
 
 @WAYS

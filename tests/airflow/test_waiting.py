@@ -317,10 +317,10 @@ def test_a_deadline_says_what_is_still_running() -> None:
     assert "not stopped" in caught.value.safe
 
 
-def test_progress_names_stage_batch_rate_and_watermark() -> None:
-    lines = progress(status(rows_in=1_000, rows_per_s=50.4, watermark_ms=1_357_041_600_000, progress=0.25, late_rows=2))
-    assert lines == [
-        "attempt 2: running",
+def test_progress_names_checkpoint_stage_batch_rate_and_watermark() -> None:
+    seen = status(rows_in=1_000, rows_per_s=50.4, watermark_ms=1_357_041_600_000, progress=0.25, late_rows=2)
+    assert progress(seen.model_copy(update={"checkpoint": CheckpointId(7)})) == [
+        "attempt 2: running, checkpoint 7",
         "stage hourly: running, batch 3, 25%, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z, 2 late",
     ]
 
@@ -329,8 +329,8 @@ def test_a_drained_stage_is_at_the_end_of_time() -> None:
     assert "watermark at the end of time" in progress(status(watermark_ms=253_402_300_799_000))[1]
 
 
-def test_progress_is_said_once_per_interval_and_at_once_when_the_state_changes() -> None:
-    log = ProgressLog(interval_s=10.0)
+def test_progress_is_said_every_ten_seconds_at_most_and_at_once_when_the_state_changes() -> None:
+    log = ProgressLog()
     assert log.lines(None, 0.0) == []
     assert log.lines(status(batch=1), 1.0)
     assert log.lines(status(batch=2), 10.9) == []

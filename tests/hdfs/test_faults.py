@@ -219,6 +219,7 @@ def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for
     assert everything(cluster, f"{root}/a") == ["b", "c"]
 
 
+@pytest.mark.nightly
 def test_a_name_node_that_is_not_ready_is_waited_for(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     home.create("a/b", b"data")
     cluster.kill_data_node()

@@ -68,6 +68,18 @@ def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home
     home.assert_one_result(deferred)
 
 
+@pytest.mark.nightly
+def test_a_worker_that_dies_while_its_task_is_deferred_ends_no_driver(
+    airflow: RunningAirflow, deferred: TaskRun, home: Home
+) -> None:
+    """The scheduler dies with it: they are one service here."""
+    airflow.kill_workers()
+    airflow.start_what_is_missing()
+    home.let_end()
+    deferred.reaches("success")
+    assert (home.starts(), deferred.tries) == (1, 1)
+
+
 @pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.nightly)])
 def test_a_task_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
     deferred.mark(state)
@@ -105,17 +117,30 @@ def test_a_task_that_does_not_cancel_leaves_its_driver_to_the_next_try(airflow: 
 
 
 @pytest.mark.nightly
-def test_a_wait_whose_time_is_up_leaves_its_driver(airflow: RunningAirflow, home: Home) -> None:
+def test_a_wait_whose_time_is_up_leaves_its_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "waits_short_of_time", "deferred", "failed")
     task.reaches("failed")
-    assert "has no answer after 5 s" in task.log()
+    assert "has no answer after 10 s" in task.log()
     assert home.is_at_work()
+    task.clear()
+    task.reaches("deferred", tries=2)
+    home.let_end()
+    task.reaches("success", tries=2)
+    assert (home.starts(), task.xcom()["attempt"]) == (1, 1)
 
 
-def test_a_task_whose_time_is_up_in_airflows_eyes_ends_its_driver(airflow: RunningAirflow, home: Home) -> None:
-    task = at_work(airflow, home, "waits_short_of_airflows_time", "deferred")
-    task.reaches("failed")
-    home.ends()
+@pytest.mark.parametrize(
+    "kind", ["", pytest.param("_in_the_worker", marks=pytest.mark.nightly)], ids=["deferred", "in_the_worker"]
+)
+def test_a_task_whose_time_is_up_in_airflows_eyes_ends_its_driver_and_the_next_try_starts_another(
+    airflow: RunningAirflow, home: Home, kind: str
+) -> None:
+    task = at_work(airflow, home, f"waits_short_of_airflows_time{kind}", "running" if kind else "deferred")
+    until(lambda: home.attempts() == 2 and home.has_begun(), "the next attempt is at work")
+    home.let_end()
+    task.reaches("success", tries=2)
+    assert (task.xcom()["attempt"], home.starts()) == (2, 2)
+    home.assert_one_result(task)
 
 
 def test_a_worker_that_dies_while_it_waits_leaves_the_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
@@ -132,6 +157,23 @@ def test_a_task_that_is_marked_while_its_worker_waits_ends_its_driver(airflow: R
     task.mark("failed")
     home.ends()
     assert task.state == "failed"
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_cleared_while_its_worker_waits_starts_the_next_attempt(airflow: RunningAirflow, home: Home) -> None:
+    task = at_work(airflow, home, "waits_in_the_worker", "running")
+    task.clear()
+    until(lambda: home.attempts() == 2 and home.has_begun(), "the next attempt is at work")
+    home.let_end()
+    task.reaches("success", tries=2)
+    assert (home.starts(), task.xcom()["attempt"]) == (2, 2)
+    home.assert_one_result(task)
+
+
+@pytest.mark.nightly
+def test_a_dag_run_that_is_marked_while_a_worker_waits_ends_its_driver(airflow: RunningAirflow, home: Home) -> None:
+    at_work(airflow, home, "waits_in_the_worker", "running").mark_run("failed")
+    home.ends()
 
 
 @pytest.mark.nightly

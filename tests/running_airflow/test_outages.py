@@ -43,13 +43,16 @@ def test_a_deferred_task_outlives_a_minute_without_airflows_database(
 def test_a_task_in_a_worker_outlives_a_minute_without_airflows_database(
     airflow: RunningAirflow, database: Postgres, home: Home
 ) -> None:
+    """Airflow ends a process that it hears nothing of, and that ends the driver; the next try starts another."""
     task = at_work(airflow, home, "waits_in_the_worker", "running")
     database.stop()
     pass_time(AWAY_S)
+    assert not home.is_at_work()
     database.start()
     airflow.start_what_is_missing()
     home.let_end()
     finished(task, home)
+    assert (home.starts(), task.xcom()["attempt"]) == (2, 2)
 
 
 def test_a_deferred_task_outlives_a_restart_of_airflow(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
@@ -71,8 +74,11 @@ def test_an_answer_that_comes_while_airflow_is_away_is_found(airflow: RunningAir
 
 
 def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflow, home: Home) -> None:
+    """Its worker is asked to end, and so is the driver; or it is killed, and the next try finds the driver at work."""
     task = at_work(airflow, home, "waits_in_the_worker", "running")
     airflow.stop_components()
+    left = home.is_at_work()
     airflow.restart()
     home.let_end()
     finished(task, home)
+    assert home.starts() == task.xcom()["attempt"] == (1 if left else 2)

@@ -64,10 +64,22 @@ def test_what_a_person_rejects_stays_staged_and_what_they_approve_is_published(a
     }
 
 
-def test_an_audit_that_fails_leaves_every_table_as_it_was(airflow: RunningAirflow) -> None:
+def test_an_audit_that_fails_leaves_every_table_as_it_was_and_what_passes_starts_the_dag_that_waits_for_it(
+    airflow: RunningAirflow,
+) -> None:
+    airflow.unpause("asset_consumer")
     run = airflow.trigger("write_audit_publish", day="2013-01-01", most_cancelled=0)
     assert ended(run) == {"arrive": "success", "run": "success", "audit": "failed", "publish": "upstream_failed"}
     assert {rows for _, rows in tables(run).values()} == {0}
     log = task(run, "audit").log()
     assert "of the flights were cancelled" in log
     assert "read_staged(spark, 'file://" in log
+    assert airflow.get("dags/asset_consumer/dagRuns")["total_entries"] == 0
+
+    second = airflow.trigger("write_audit_publish", day="2013-01-02")
+    assert set(ended(second).values()) == {"success"}
+    (consumer,) = until(lambda: airflow.get("dags/asset_consumer/dagRuns")["dag_runs"], "the consumer runs")
+    counted = TaskRun(airflow, "asset_consumer", consumer["dag_run_id"], "count_rows")
+    counted.reaches("success")
+    staged = [task(each, "run").xcom()["sinks"] for each in (run, second)]
+    assert counted.xcom() == {name: sum(sinks[name]["rows"] for sinks in staged) for name in staged[0]}

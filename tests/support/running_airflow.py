@@ -109,6 +109,13 @@ class RunningAirflow:
             process.kill()
         until(lambda: not triggerer.is_running() or triggerer.status() == psutil.STATUS_ZOMBIE, "the triggerer is dead")
 
+    def kill_workers(self) -> None:
+        """As a host that loses power: the workers, and the scheduler whose children they are."""
+        scheduler = self.component("scheduler")
+        for process in [*scheduler.children(recursive=True), scheduler]:
+            process.kill()
+        until(lambda: not scheduler.is_running() or scheduler.status() == psutil.STATUS_ZOMBIE, "the scheduler is dead")
+
     def start_triggerer(self) -> None:
         self.others.append(self._start("triggerer"))
 

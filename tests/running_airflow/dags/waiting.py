@@ -18,8 +18,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "deferred": {},
     "in_the_worker": {"deferrable": False},
     "left_running": {"cancel_on_kill": False},
-    "short_of_time": {"timeout_s": 5.0, "retries": 0},
-    "short_of_airflows_time": {"execution_timeout": timedelta(seconds=15), "retries": 0},
+    "short_of_time": {"timeout_s": 10.0, "retries": 0},
+    "short_of_airflows_time": {"execution_timeout": timedelta(seconds=15)},
+    "short_of_airflows_time_in_the_worker": {"execution_timeout": timedelta(seconds=15), "deferrable": False},
 }
 
 with DAG("answers_and_tells", start_date=START, schedule=None):

@@ -20,6 +20,11 @@ def test_a_goal_is_met_from_the_ratio_on(goal: float | None, met: bool | None) -
     assert Figure(RUN, "a run", ours=[1.0], plain=[2.0], goal=goal).met is met
 
 
+@pytest.mark.parametrize(("most", "goal", "met"), [(3.0, None, True), (2.9, None, False), (3.0, 2.0, False), (3.0, 1.0, True)])
+def test_what_may_not_be_exceeded_is_so_in_every_turn(most: float, goal: float | None, met: bool) -> None:
+    assert Figure(RUN, "a run", ours=[1.0, 3.0, 2.0], plain=[2.0] * 3, goal=goal, most=most).met is met
+
+
 def test_a_figure_can_be_kept() -> None:
     figure = Figure(RATE, "a run", ours=[1.0], plain=[2.0], goal=1.2)
     assert Figure.from_json(figure.to_json()) == figure

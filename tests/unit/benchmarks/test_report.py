@@ -15,7 +15,8 @@ RUNS = Kind("whole runs", "seconds a run", Better.LESS, "ours", "writeStream")
 FIGURES = [
     Figure(SINK, "small", ours=[300.0, 200.0, 100.0], plain=[100.0, 100.0, 100.0], goal=1.2),
     Figure(SINK, "large", ours=[99.0], plain=[100.0], goal=1.0),
-    Figure(RUNS, "1 stage", ours=[2.0], plain=[1.0]),
+    Figure(RUNS, "1 stage", ours=[2.0], plain=[1.0], most=3.0),
+    Figure(RUNS, "2 stages", ours=[4.0], plain=[1.0], most=3.0),
 ]
 MANY = [Figure(Kind(f"kind {n}", "seconds", Better.LESS, "ours", "theirs"), f"figure {n}", [1.0], [1.0]) for n in range(20)]
 PAGE = """# Figures
@@ -64,6 +65,7 @@ def test_a_page_gets_a_table_for_each_kind_and_keeps_its_text(report: Report) ->
     page = report.markdown(PAGE)
     assert "| small | 200 (100 to 300) | 100 | 2.00 | ≥ 1.2 |\n| large | 99.00 | 100 | 0.99 | ≥ 1, not met |\n" in page
     assert "Seconds a run; less is better.\n\n| what | ours | writeStream | ratio | goal |\n| --- | ---: |" in page
+    assert "| 1 stage | 2.00 | 1.00 | 0.50 | at most 3 |\n| 2 stages | 4.00 | 1.00 | 0.25 | at most 3, not met |\n" in page
     assert "load 0.5 to 3.2" in page
     assert ("Text between." in page, "old" in page) == (True, False)
     assert report.markdown(page) == page
