@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TEXTS = ("default", "description")
+_PLAIN = r"[^/%#?*:\[\]{}\\\x00-\x1f\x7f]"
+"""A character of a name that stands for itself, for every reader of paths and URLs."""
 _SPECIAL = re.compile(r"[][(){}.^$*+?|\\]")
 
 
@@ -21,8 +23,8 @@ class Below:
     """A path that whoever fills in a form may choose, below a directory.
 
     Args:
-        directory: The directory, absolute, or a prefix in a store. What is chosen has no ``.`` and no ``..`` in it; that no link leads out
-            of the directory is up to who may write there.
+        directory: The directory, absolute, or a prefix in a store. What is chosen has no ``.`` and no ``..`` in it, and nothing that is
+            read as a pattern or an escape; that no link leads out of the directory is up to who may write there.
         path: What the form shows first, from there.
     """
 
@@ -38,7 +40,7 @@ class Below:
     def pattern(self) -> str:
         """What every choice matches, as a regular expression that browsers read, too."""
         directory = _SPECIAL.sub(lambda found: f"\\{found[0]}", self.directory.rstrip("/"))
-        return rf"^{directory}(/(?!\.{{1,2}}(/|$))[^/]+)+$"
+        return rf"^{directory}(/(?!\.{{1,2}}(/|$)){_PLAIN}+)+$(?!\n)"
 
 
 def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, Param]:
@@ -70,7 +72,7 @@ def _given(field: dict[str, Any], name: str, defaults: dict[str, Any]) -> dict[s
     given = defaults[name]
     if not isinstance(given, Below):
         return {"default": given}
-    return {"default": given.default, "allOf": [*field.get("allOf", []), {"pattern": given.pattern}]}
+    return {"default": given.default, "allOf": [*field.get("allOf", []), {"type": "string", "pattern": given.pattern}]}
 
 
 def _param(field: dict[str, Any]) -> Param:

@@ -14,6 +14,7 @@ from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
+ARRIVALS = Below(DATA, "live_stream/arrivals")
 FIRST_DAY = "2013-01-01"
 
 
@@ -42,7 +43,7 @@ with DAG(
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "live.schema.json",
-        arrivals=Below(DATA, "live_stream/arrivals"),
+        arrivals=ARRIVALS,
         warehouse=Below(DATA, "live_stream/warehouse"),
     ),
     doc_md="""
@@ -84,7 +85,7 @@ with DAG(
     params={
         "day": Param("2013-01-02", type="string", format="date", title="Day", description="Whose flights arrive, once."),
         "arrivals": Param(
-            f"{DATA}/live_stream/arrivals", type="string", title="Arrivals", description="Delta table to append to."
+            ARRIVALS.default, type="string", pattern=ARRIVALS.pattern, title="Arrivals", description="Delta table to append to."
         ),
     },
     doc_md="""

@@ -18,7 +18,7 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.params import warn_of_unknown
 from airflow_provider.retry import RETRIES, is_automatic_retry
-from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.charge import KILL_LIMIT_S, Charge
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.task_orders import RESTORE_FIELDS, order_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
@@ -203,7 +203,7 @@ class StreamPipelineOperator(BaseOperator):
         """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
         self._killed = True
         if self.cancel_on_kill and self._charge is not None:
-            self._charge.cancel("its task was killed")
+            self._charge.cancel("its task was killed", KILL_LIMIT_S)
 
     def _carry_on(self, context: "Context") -> dict[str, Any]:
         try:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from airflow_provider.links import RECORD_KEY
+from airflow_provider.pages.in_time import look_in_time
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
 
 LOG_LINES = 200
@@ -102,7 +103,7 @@ def looks(task: Annotated[TaskKey, Depends(task_of_path)], session: SessionDep, 
         raise HTTPException(
             404, "This task instance has recorded no home: it has not run yet, was refused before, or is no task of a pipeline."
         ) from None
-    return list(look_at_homes(task, record, may_see_dags(user)))
+    return look_in_time(lambda: list(look_at_homes(task, record, may_see_dags(user))))
 
 
 Task = Annotated[TaskKey, Depends(task_of_path)]
@@ -129,7 +130,7 @@ def manifest(task: Task, looks: Looks) -> HTMLResponse:
 @router.get("/driver-log", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))])
 def driver_log(task: Task, looks: Looks) -> HTMLResponse:
     """The last lines of what each driver has logged and printed."""
-    logs = {look.home: list(_logs(look)) for look in looks}
+    logs = look_in_time(lambda: {look.home: list(_logs(look)) for look in looks})
     return _page("driver_log.html", task, looks=looks, logs=logs, count=LOG_LINES, host=socket.gethostname())
 
 

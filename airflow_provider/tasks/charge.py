@@ -1,6 +1,8 @@
 """What a process of a task has in hand: the driver that it has started, and the attempt that it has taken charge of."""
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from airflow_provider.drivers.driver_log import log_last_lines
 from airflow_provider.drivers.local_driver import LocalDriver
@@ -17,6 +19,12 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
+from spark_jobs.storage.beside import in_time
+
+T = TypeVar("T")
+
+KILL_LIMIT_S = 2.0
+"""Of a look, and of a cancel, in a signal handler: Airflow kills a process five seconds after it has asked it to end."""
 
 
 class Charge:
@@ -58,12 +66,31 @@ class Charge:
         self._log.info("Its output: %s", driver.output)
         return request.attempt
 
-    def cancel(self, reason: str) -> None:
-        """Ends the attempt, at once where its driver is a process of this one; not what somebody else has taken charge of."""
-        if self.driver is not None and (self.held is None or self._hook.has_charge(self._home, *self.held)):
+    def cancel(self, reason: str, limit_s: float = 60.0) -> None:
+        """Ends the attempt, at once where its driver is a process of this one; not what somebody else has taken charge of.
+
+        A storage that is away, or does not answer, keeps no driver alive that is a process of this one; one that is elsewhere goes on then,
+        for the next try.
+
+        Args:
+            reason: Kept with the cancel.
+            limit_s: How long the storage may take to say who has charge, and to keep the cancel.
+        """
+        held = self.held
+        if self.driver is not None and (held is None or self._has_charge(*held, limit_s)):
             self.driver.stop()  # first: a home that is full takes no cancel
-        if self.held is not None:
-            self._hook.cancel(self._home, *self.held, reason)
+        if held is not None:
+            try:
+                _in_time(lambda: self._hook.cancel(self._home, *held, reason), limit_s)
+            except StorageError as error:
+                self._log.warning("That attempt %s is cancelled could not be written into its home: %s", held[0], error)
+
+    def _has_charge(self, attempt: AttemptNumber, owner: OwnerNumber, limit_s: float) -> bool:
+        """Whether nobody else has; so it is, too, where nobody can say: a next try goes on from what is durable."""
+        try:
+            return _in_time(lambda: self._hook.has_charge(self._home, attempt, owner), limit_s)
+        except StreamPipelineError:
+            return True
 
     def let_end(self, timeout_s: float) -> None:
         """Waits for the end of a driver that has answered."""
@@ -125,3 +152,13 @@ class Charge:
     def log_driver(self, attempt: AttemptNumber) -> None:
         """Tells in the task's log what the driver of an attempt has said last."""
         log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))
+
+
+def _in_time(work: Callable[[], T], limit_s: float) -> T:
+    late = StorageError(
+        "The home's storage does not answer.",
+        safe="Completed checkpoints, and what was published, stay.",
+        remedy="A driver that is a process of this task is ended all the same. Another one goes on, and a next try waits for it; if nobody "
+        "wants it: spark-jobs cancel, once the storage is back.",
+    )
+    return in_time(work, time.monotonic() + limit_s, lambda: late)

@@ -50,14 +50,14 @@ class CheckpointTrigger(WaitingTrigger):
         async def see(listing: Listing, left_s: float | None) -> bool:
             nonlocal found, searched
             if listing != searched:
-                found = await in_thread(search.find, listing)
+                found = await in_thread(self.home, search.find, listing)
                 searched = listing
             if found is None and left_s is not None and left_s <= 0:
                 raise self._too_late()
             return found is not None
 
-        key = ("listing", self.home)  # whatever is searched for there: all waits for one home share the looks
-        waiting = wait_for(key, ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
+        # Whatever is searched for there: all waits for one home share the looks.
+        waiting = wait_for(self.home, "listing", ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
         facts = {"facts": checkpoint_facts(files.url, found)} if found is not None else {}
         yield TriggerEvent({"home": self.home} | event | facts)  # type: ignore[no-untyped-call]

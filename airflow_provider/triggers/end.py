@@ -46,7 +46,9 @@ class EndTrigger(WaitingTrigger):
                 raise too_late(files, self.cancelled, self.timeout_s)
             return look.ended
 
-        key = ("end", self.home, self.cancelled)
-        waiting = wait_for(key, lambda: look_for_end(files, self.cancelled), self.pace, eq, see, self.deadline_at, self.log)
+        key = ("end", self.cancelled)
+        waiting = wait_for(
+            self.home, key, lambda: look_for_end(files, self.cancelled), self.pace, eq, see, self.deadline_at, self.log
+        )
         event = await settled(waiting, self.settle_s)
         yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]

@@ -68,6 +68,7 @@ class WaitingTrigger(BaseTrigger):
 
 
 async def wait_for(
+    home: str,
     key: Hashable,
     look: Callable[[], T],
     pace: Pace,
@@ -80,6 +81,7 @@ async def wait_for(
     """Looks until ``see`` has seen enough.
 
     Args:
+        home: URL of the home.
         key: Whose looks these are; see :func:`airflow_provider.waits.shared_looks.looks`.
         look: Looks once.
         pace: How often.
@@ -97,13 +99,15 @@ async def wait_for(
     patience = Patience(end_s)
     while True:
         try:
-            async with aclosing(looks(key, look, pace, same)) as found:
+            async with aclosing(looks(home, key, look, pace, same)) as found:
                 while True:
-                    async with asyncio.timeout(pace.longest_s + patience.look_max_s(time.monotonic())):
+                    async with asyncio.timeout(pace.rarest_s + patience.look_max_s(time.monotonic())):
                         each = await anext(found)
                     if patience.is_tried:
                         back()
-                    if await see(each, None if end_s is None else end_s - time.monotonic()):
+                    async with asyncio.timeout(patience.look_max_s(time.monotonic())):  # it may hang where the look has not
+                        over = await see(each, None if end_s is None else end_s - time.monotonic())
+                    if over:
                         return {}
                     patience.seen()
         except (StreamPipelineError, OSError) as caught:
@@ -111,7 +115,7 @@ async def wait_for(
             if _is_silence(caught) or not patience.bears(error, time.monotonic()):
                 return failed(error)
             log.warning("The home cannot be read: %s", error)
-            await asyncio.sleep(pace.longest_s)
+            await asyncio.sleep(pace.rarest_s)
 
 
 def failed(error: StreamPipelineError) -> dict[str, Any]:

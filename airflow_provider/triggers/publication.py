@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from hashlib import sha256
 from operator import eq
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
@@ -18,9 +18,12 @@ from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
 from airflow_provider.waits.shared_looks import looks, pace_at
 from airflow_provider.waits.threads import in_thread
+from airflow_provider.waits.waiting import STORAGE_PATIENCE_S
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.storage.files import Files
+
+T = TypeVar("T")
 
 _KEPT_AFTER_S = 5.0
 """The triggerer hands an event on within about a second; what was sent is noted after that, so that no event is lost with it."""
@@ -81,22 +84,31 @@ class PublicationTrigger(BaseEventTrigger):
                 async with aclosing(self._events()) as events:
                     async for each in events:
                         yield each
-            except (StreamPipelineError, AirflowNotFoundException, AirflowRuntimeError) as error:
-                self.log.warning("What %s makes public cannot be seen: %s", self.home, error)
+            except (StreamPipelineError, AirflowNotFoundException, AirflowRuntimeError, TimeoutError) as error:
+                self.log.warning(
+                    "What %s makes public cannot be seen: %s", self.home, f"{error}" or "the storage does not answer"
+                )
                 await asyncio.sleep(_HINDERED_S)
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         connection = await BaseHook.aget_connection(self.conn_id)
         roots = read_settings(connection.extra_dejson, self.conn_id).roots
-        files = await in_thread(open_home, self.home, roots)
+        files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
-        async with aclosing(looks(("listing", files.url), ListingLook(files), pace, eq)) as listings:
-            async for listing in listings:
-                for found in await in_thread(search.find, listing):
+        async with aclosing(looks(files.url, "listing", ListingLook(files), pace, eq)) as listings:
+            while True:
+                listing = await self._in_time(anext(listings), pace.rarest_s)
+                for found in await self._in_time(in_thread(files.url, search.find, listing)):
                     yield _event(files, found)
                     self._sent.append((found, time.monotonic()))
                 await self._keep(files, _KEPT_AFTER_S)
+
+    @staticmethod
+    async def _in_time(look: Awaitable[T], pause_s: float = 0.0) -> T:
+        """What is seen; a storage that does not answer is told of, and asked again."""
+        async with asyncio.timeout(pause_s + STORAGE_PATIENCE_S):
+            return await look
 
     async def _search(self, files: Files) -> PublicationSearch:
         kept: Any = None

@@ -47,7 +47,7 @@ class RequestTrigger(WaitingTrigger):
             return waits.is_over(look, time.monotonic(), left_s)
 
         look = LookForAnswer(open_home(self.home), self.request)
-        key, back = ("request", self.home, self.request), waits.began_anew
-        waiting = wait_for(key, look, self.pace, eq, see, self.deadline_at, self.log, back)
+        key, back = ("request", self.request), waits.began_anew
+        waiting = wait_for(self.home, key, look, self.pace, eq, see, self.deadline_at, self.log, back)
         event = await settled(waiting, self.settle_s)
         yield TriggerEvent({"home": self.home, "request": self.request} | event)  # type: ignore[no-untyped-call]

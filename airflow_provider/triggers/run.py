@@ -97,16 +97,16 @@ class RunTrigger(WaitingTrigger):
                 if wait.see(look, now_s) is not None:
                     return True
             except StreamPipelineError as error:  # the run's own, such as a disk that was full: the home could be read
-                told, send_at = await in_thread(self._followed, error)
+                told, send_at = await in_thread(self.home, self._followed, error)
                 found.update(failed(told))
                 return True
             reached = goal.is_reached(look.status, now_s, started=look.at_work)
             found.update({"reached": self.wait_for.value} if reached else {})
             return reached
 
-        key = ("answer", self.home, self.request)
         waiting = wait_for(
-            key,
+            self.home,
+            ("answer", self.request),
             lambda: look_for_answer(files, self.request),
             self.pace,
             same_run,
@@ -120,7 +120,7 @@ class RunTrigger(WaitingTrigger):
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
-                await in_thread(self._cancel)
+                await in_thread(self.home, self._cancel, urgent=True)
             raise
         yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | found)  # type: ignore[no-untyped-call]
 
@@ -145,7 +145,7 @@ class RunTrigger(WaitingTrigger):
         """
         if self.task_instance is not None and await self._may_wait_still():
             return
-        await in_thread(self._cancel)
+        await in_thread(self.home, self._cancel, urgent=True)
 
     async def _may_wait_still(self) -> bool:
         """Whether the task waits in another triggerer, as far as Airflow can say."""

@@ -66,7 +66,7 @@ class SparkPublicationTrigger(BaseTrigger):
             return not at_work
 
         key = ("publication", self.output)
-        waiting = wait_for(key, lambda: is_at_work(self.output), _PACE, bool.__eq__, see, self.deadline_at, self.log)
+        waiting = wait_for(self.home, key, lambda: is_at_work(self.output), _PACE, bool.__eq__, see, self.deadline_at, self.log)
         yield TriggerEvent(self._event | await settled(waiting, self.settle_s))  # type: ignore[no-untyped-call]
 
     def _too_late(self) -> DeadlineExceededError:

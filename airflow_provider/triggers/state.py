@@ -8,6 +8,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
 from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
+from airflow_provider.waits.threads import in_thread
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError
@@ -40,13 +41,13 @@ class PipelineStateTrigger(WaitingTrigger):
 
         async def see(look: StateLook, left_s: float | None) -> bool:
             if look.is_one_of(self.states):
-                found["facts"] = state_facts(files, look)
+                found["facts"] = await in_thread(self.home, state_facts, files, look)
                 return True
             if left_s is not None and left_s <= 0:
                 raise self._too_late(look)
             return False
 
-        waiting = wait_for(("state", self.home), LookForState(files), self.pace, eq, see, self.deadline_at, self.log)
+        waiting = wait_for(self.home, "state", LookForState(files), self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
         yield TriggerEvent({"home": self.home} | event | found)  # type: ignore[no-untyped-call]
 

@@ -28,9 +28,14 @@ class Pace:
     shortest_s: float
     longest_s: float
 
+    @property
+    def rarest_s(self) -> float:
+        """Between two looks at the most, whichever of the two is longer."""
+        return max(self.longest_s, self.shortest_s)
+
     def after(self, pause_s: float, *, changed: bool) -> float:
         """The pause that follows one of ``pause_s``."""
-        return self.shortest_s if changed else min(pause_s * _BACKOFF, max(self.longest_s, self.shortest_s))
+        return self.shortest_s if changed else min(pause_s * _BACKOFF, self.rarest_s)
 
 
 def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
@@ -48,8 +53,8 @@ def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
 class _Poll(Generic[T]):
     """One thing that is looked at, for everybody who waits for it."""
 
-    def __init__(self, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> None:
-        self._look, self._pace, self._same = look, pace, same
+    def __init__(self, home: str, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> None:
+        self._home, self._look, self._pace, self._same = home, look, pace, same
         self._news = asyncio.Condition()
         self._count = 0
         self._seen: T | BaseException | None = None
@@ -73,7 +78,7 @@ class _Poll(Generic[T]):
         while True:
             before = self._seen
             try:
-                found: T | BaseException = await in_thread(self._look)
+                found: T | BaseException = await in_thread(self._home, self._look)
             except Exception as error:  # noqa: BLE001 - everybody who waits is told
                 found = error
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)
@@ -88,11 +93,14 @@ class _Poll(Generic[T]):
 _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()
 
 
-async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> AsyncGenerator[T, None]:
+async def looks(
+    home: str, key: Hashable, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]
+) -> AsyncGenerator[T, None]:
     """What is seen, again and again, for as long as somebody iterates.
 
     Args:
-        key: What is looked at: all who give the same key and pace in one event loop share the looks.
+        home: URL of the home.
+        key: What is looked at in it: all who give the same home, key and pace in one event loop share the looks.
         look: Looks once; runs in a thread.
         pace: How often.
         same: Whether nothing worth a closer look has changed between two looks.
@@ -101,10 +109,10 @@ async def looks(key: Hashable, look: Callable[[], T], pace: Pace, same: Callable
         Exception: What ``look`` raises. Iterating anew looks again.
     """
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
-    shared = (key, pace)
+    shared = (home, key, pace)
     poll = polls.get(shared)
     if poll is None:
-        poll = polls[shared] = _Poll(look, pace, same)
+        poll = polls[shared] = _Poll(home, look, pace, same)
     poll.waiting += 1
     number = poll.before_newest()
     try:

@@ -178,6 +178,7 @@ class Wait:
         start: StartLimit | None = None,
     ) -> None:
         self._start = start
+        self._unseen = 0
         self._beat: datetime | None = None
         self._home, self._request = home, request
         self._deadline_s = deadline_s
@@ -203,10 +204,13 @@ class Wait:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
         beat = self._beat if look.status is None else look.status.updated_at
         if look.ours_runs or look.at_work or beat != self._beat:  # a new heartbeat is a sign whatever the clock of its host says
-            self._seen_s, self._beat = now_s, beat
+            self._seen_s, self._beat, self._unseen = now_s, beat, 0
+        else:
+            self._unseen += 1
         if look.ours_runs or look.status is not None:
             self._start = None  # it has begun; who is at work may still be the one before it
-        silent = now_s - self._seen_s >= self._silence_max_s
+        # One look may come at a bad moment, and where looks are paid for, the one before it is older than a silence may be.
+        silent = now_s - self._seen_s >= self._silence_max_s and self._unseen > 1
         if silent and self._start is None:
             raise self._gone(InterruptedRunError, f"has not been seen for {now_s - self._seen_s:.0f} s")
         if silent and self._start is not None and now_s >= self._start.until_s:
@@ -217,7 +221,7 @@ class Wait:
 
     def began_anew(self, now_s: float) -> None:
         """Nobody could look at the home until now: that was no silence of its driver."""
-        self._seen_s = now_s
+        self._seen_s, self._unseen = now_s, 0
 
     def _gone(self, kind: type[StreamPipelineError], what: str) -> StreamPipelineError:
         return kind(

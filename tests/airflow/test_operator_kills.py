@@ -11,10 +11,12 @@ import pytest
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
-from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.errors import InterruptedRunError, StorageError
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import GIVEN, context, driver_has_started, failure, once, operator, until
+from tests.airflow.test_operator import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, task_log, until
+
+__all__ = ["task_log"]
 
 AIRFLOW_KILLS_AFTER_S = 5.0
 
@@ -38,6 +40,44 @@ def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> 
     killer.join()
     assert "The task was killed." in str(error)
     assert not StreamPipelineHook().is_at_work("flights")
+    assert not psutil.pid_exists(homes.starts()[0]["pid"])
+
+
+@pytest.mark.parametrize("storage", ["away", "silent"])
+def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, storage: str
+) -> None:
+    task, back, killed_s = operator("waits"), threading.Event(), list[float]()
+
+    def has_charge(*_: object) -> bool:
+        if storage == "away":
+            raise StorageError("The disk is away.")
+        return back.wait(30.0)
+
+    def kill() -> None:
+        monkeypatch.setattr(StreamPipelineHook, "has_charge", has_charge)
+        killed_s.append(time.monotonic())
+        task.on_kill()
+
+    killer = once(driver_has_started, kill)
+    failure(task, InterruptedRunError)
+    assert time.monotonic() - killed_s[0] < AIRFLOW_KILLS_AFTER_S
+    killer.join()
+    back.set()
+    assert not psutil.pid_exists(homes.starts()[0]["pid"])
+
+
+def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
+) -> None:
+    task, back = operator("waits"), threading.Event()
+    monkeypatch.setattr(StreamPipelineHook, "cancel", lambda *_: back.wait(30.0))
+
+    killer = once(driver_has_started, task.on_kill)
+    failure(task, InterruptedRunError)
+    killer.join()
+    back.set()
+    assert "attempt 1 is cancelled could not be written into its home: The home's storage does not answer." in task_log.text
     assert not psutil.pid_exists(homes.starts()[0]["pid"])
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urljoin
 
@@ -17,6 +18,7 @@ from sqlalchemy import select
 from airflow_provider.links import LINKS, RECORD_KEY, URL_PREFIX
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.pages.looks import Look
 from airflow_provider.plugin import StreamPipelinesPlugin
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.documents import Publish
@@ -134,6 +136,28 @@ def test_who_may_see_the_dag_may_see_its_pages(
     answer = Browser(role, signed_in=signed_in).get(kept[page])
     assert answer.status_code == expected
     assert ("file://" in answer.text) == (expected == 200)
+
+
+def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
+    kept: dict[str, str], viewer: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those who load the page again and again: the heartbeats of tasks need those threads."""
+    back, hung = Event(), list[None]()
+
+    def look(*_: object) -> list[Look]:
+        hung.append(None)
+        back.wait(30.0)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_provider.pages.in_time.LOOK_MAX_S", 0.1)
+        patch.setattr("airflow_provider.pages.app.look_at_homes", look)
+        answers = [viewer.get(kept["manifest"]) for _ in range(12)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert "does not answer" in answers[0].text
+    assert len(hung) == 8
+    back.set()
+    assert viewer.get(kept["manifest"]).status_code == 200
 
 
 def test_every_route_is_guarded_and_nothing_describes_them(viewer: Browser) -> None:

@@ -63,6 +63,12 @@ def test_what_the_pipeline_would_not_take_the_form_refuses(file: Path, name: str
         ("/data/a+b/./flights", False),
         ("/elsewhere/data/a+b/flights", False),
         ("s3://data/a+b/flights", False),
+        ("/data/a+b/x\n", False),
+        ("/data/a+b/%2e%2e/flights", False),
+        ("/data/a+b/{x/y,../{c/d,../etc}}", False),
+        ("/data/a+b/*", False),
+        ("/data/a+b/year=2013/ü", True),
+        ("/data/a+b/file:x", False),
     ],
 )
 def test_a_path_that_a_form_may_choose_stays_below_its_directory(file: Path, chosen: str, taken: bool) -> None:
@@ -73,6 +79,19 @@ def test_a_path_that_a_form_may_choose_stays_below_its_directory(file: Path, cho
         return
     with pytest.raises(ParamValidationError):
         param.resolve(chosen)
+
+
+def test_a_path_below_a_directory_is_a_text(tmp_path: Path) -> None:
+    """What matches a pattern or is no text at all would do for a parameter that takes several."""
+
+    class Several(BaseModel):
+        flights: str | list[str]
+
+    (tmp_path / "schema.json").write_text(json.dumps(schema(Several)))
+    param: Param = params_from_schema(tmp_path / "schema.json", flights=Below("/data", "flights"))["flights"]
+    assert param.resolve("/data/x") == "/data/x"
+    with pytest.raises(ParamValidationError):
+        param.resolve(["/elsewhere"])
 
 
 def test_what_the_pipeline_asks_of_a_path_holds_below_a_directory_too(file: Path) -> None:

@@ -10,20 +10,32 @@ import pytest
 
 from airflow_provider.triggers.patience import wait_for
 from airflow_provider.waits.shared_looks import Pace
+from airflow_provider.waits.threads import in_thread
 
 FAST = Pace(0.01, 0.02)
 LOG = logging.getLogger(__name__)
 
 
-def event_of(look: Any, deadline_at: float | None = None, release: threading.Event | None = None) -> dict[str, Any]:
-    """What a wait ends with that nothing but an error ends."""
+HOME = "file:///homes/flights"
 
-    async def see(found: object, left_s: float | None) -> bool:
-        return False
+
+async def sees_nothing(found: object, left_s: float | None) -> bool:
+    return False
+
+
+def event_of(
+    look: Any,
+    deadline_at: float | None = None,
+    release: threading.Event | None = None,
+    see: Any = sees_nothing,
+    pace: Pace = FAST,
+) -> dict[str, Any]:
+    """What a wait ends with."""
 
     async def work() -> dict[str, Any]:
         try:
-            return await asyncio.wait_for(wait_for("a home", look, FAST, lambda before, now: True, see, deadline_at, LOG), 20.0)
+            waiting = wait_for(HOME, "a look", look, pace, lambda before, now: True, see, deadline_at, LOG)
+            return await asyncio.wait_for(waiting, 20.0)
         finally:
             if release is not None:
                 release.set()
@@ -43,6 +55,34 @@ def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monke
     monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_MAX_S", 0.2)
     hung = threading.Event()
     assert event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung)["error"]["error"] == "StorageError"
+
+
+@pytest.mark.parametrize("deadline_s", [None, 0.2])
+def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, deadline_s: float | None
+) -> None:
+    """It is taken where the first one has seen that something has changed, and the storage may go away in between."""
+    for limit in ("STORAGE_PATIENCE_S", "LOOK_MAX_S"):
+        monkeypatch.setattr(f"airflow_provider.waits.waiting.{limit}", 0.2)
+    hung = threading.Event()
+
+    async def see(found: object, left_s: float | None) -> bool:
+        return bool(await in_thread(HOME, hung.wait, 30.0))
+
+    deadline_at = None if deadline_s is None else time.time() + deadline_s
+    assert event_of(lambda: 1, deadline_at, hung, see)["error"]["error"] == "StorageError"
+
+
+def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is no silence of the storage: also where the shortest one is longer than what suits the storage as the longest."""
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    seen: list[object] = []
+
+    async def see(found: object, left_s: float | None) -> bool:
+        seen.append(found)
+        return len(seen) == 3
+
+    assert event_of(lambda: len(seen), see=see, pace=Pace(0.5, 0.05)) == {}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Home:
 
 
 async def first(home: Home, wanted: Callable[[Any], bool], key: str = "home") -> Any:
-    async with aclosing(looks(key, home.look, FAST, lambda before, now: before == now)) as found:
+    async with aclosing(looks("file:///homes/flights", key, home.look, FAST, lambda before, now: before == now)) as found:
         async for look in found:
             if wanted(look):
                 return look
@@ -65,7 +65,7 @@ def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None
     home, slow = Home(*range(20)), Pace(60.0, 60.0)
 
     async def one(pace: Pace, wanted: int) -> int:
-        async with aclosing(looks("home", home.look, pace, lambda before, now: before == now)) as found:
+        async with aclosing(looks("file:///homes/flights", "home", home.look, pace, lambda before, now: before == now)) as found:
             async for look in found:
                 if look >= wanted:
                     return int(look)

@@ -1,8 +1,10 @@
 """The sensor for where a pipeline is."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, A
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
+from airflow_provider.triggers.state import PipelineStateTrigger
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
 from spark_jobs.protocol.documents import RunState, StartResponse
@@ -17,7 +20,7 @@ from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from tests.airflow.away import away
 from tests.airflow.conftest import connection
-from tests.airflow.deferral import carry_out
+from tests.airflow.deferral import carry_out, first_event
 from tests.airflow.test_operator import context, once
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import NOW
@@ -74,6 +77,21 @@ def test_a_pipeline_that_runs_is_found_at_once(running: UsedHome) -> None:
     running.complete()
     found = {"home": running.url, "state": "running", "run": "monday", "attempt": 1, "checkpoint": 1}
     assert PipelineStateSensor(task_id="wait", home="home").execute(context()) == found
+
+
+def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that hangs would hold every task that waits in the triggerer."""
+    threads: list[str] = []
+
+    def facts(*_: Any) -> dict[str, Any]:
+        threads.append(current_thread().name)
+        return {}
+
+    monkeypatch.setattr("airflow_provider.triggers.state.state_facts", facts)
+    running.beat(RunState.RUNNING)
+    limits: dict[str, Any] = {"deadline_at": None, "timeout_s": None, "poll_interval_s": 0.02, "max_poll_interval_s": None}
+    asyncio.run(first_event(PipelineStateTrigger(states=["running"], home=running.url, settle_s=0.0, **limits)))
+    assert [name.startswith("stream-pipeline-look") for name in threads] == [True]
 
 
 def test_a_deferred_wait_ends_when_the_pipeline_is_there(running: UsedHome) -> None:

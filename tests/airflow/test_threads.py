@@ -1,46 +1,72 @@
-"""A storage that hangs holds the threads of looks, and nothing else of the triggerer."""
+"""A storage that hangs holds a few threads of looks, and nothing else of the triggerer."""
 
 import asyncio
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from threading import Event, current_thread
+from typing import Any
 
 import pytest
 
-from airflow_provider.waits import threads
-from airflow_provider.waits.threads import in_thread
+from airflow_provider.waits.threads import LOOKS_AT_ONCE, in_thread
 
 SOON_S = 10.0
+HUNG, BESIDE, ELSEWHERE = "file:///away/flights", "file:///away/orders", "file:///data/homes/orders"
+
+
+def while_others_hang(work: Awaitable[Any], *, given_up: bool = False) -> Any:
+    """What comes of it while more looks hang than homes that are beside each other may have, whose waits may have ended since."""
+    go_on = Event()
+
+    async def run() -> Any:
+        hung = [asyncio.ensure_future(in_thread(HUNG, go_on.wait)) for _ in range(LOOKS_AT_ONCE + 10)]
+        await asyncio.sleep(0.1)
+        try:
+            for each in hung if given_up else ():
+                each.cancel()
+            return await asyncio.wait_for(work, SOON_S)
+        finally:
+            go_on.set()
+            await asyncio.gather(*hung, return_exceptions=True)
+
+    return asyncio.run(run())
 
 
 def test_looks_that_hang_leave_the_event_loop_its_own_threads() -> None:
-    """With more of them than there are threads for looks: the loop's own ask for the addresses of hosts."""
-    go_on = Event()
+    """It looks up the addresses of hosts in them, for every trigger of Airflow."""
+    assert while_others_hang(asyncio.to_thread(lambda: "the loop's own")) == "the loop's own"
 
-    async def work() -> str:
-        hung = [asyncio.ensure_future(in_thread(go_on.wait)) for _ in range(threads._THREADS_MAX + 10)]
+
+def test_looks_that_hang_leave_homes_elsewhere_theirs() -> None:
+    assert while_others_hang(in_thread(ELSEWHERE, lambda: current_thread().name)).startswith("stream-pipeline-look")
+
+
+def test_looks_that_hang_keep_no_cancel_from_the_same_home() -> None:
+    assert while_others_hang(in_thread(HUNG, lambda: "cancelled", urgent=True)) == "cancelled"
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(
+    monkeypatch: pytest.MonkeyPatch, *, given_up: bool
+) -> None:
+    """Else each try of each task would hold one more thread."""
+    monkeypatch.setattr(f"{__name__}.SOON_S", 0.3)
+    with pytest.raises(TimeoutError):
+        while_others_hang(in_thread(BESIDE, lambda: "seen"), given_up=given_up)
+
+
+def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back() -> None:
+    async def run() -> str:
+        go_on = Event()
+        hung = [asyncio.ensure_future(in_thread(HUNG, go_on.wait)) for _ in range(LOOKS_AT_ONCE)]
+        look = asyncio.ensure_future(in_thread(BESIDE, lambda: "seen"))
         await asyncio.sleep(0.1)
-        try:
-            return await asyncio.wait_for(asyncio.to_thread(lambda: "the loop's own"), SOON_S)
-        finally:
-            go_on.set()
-            await asyncio.gather(*hung)
+        assert not look.done()
+        go_on.set()
+        await asyncio.gather(*hung)
+        return await asyncio.wait_for(look, SOON_S)
 
-    assert asyncio.run(work()) == "the loop's own"
-
-
-def test_looks_that_hang_leave_others_theirs() -> None:
-    """As many as the event loop itself has threads for on the largest host."""
-    go_on = Event()
-
-    async def work() -> str:
-        hung = [asyncio.ensure_future(in_thread(go_on.wait)) for _ in range(32)]
-        try:
-            return await asyncio.wait_for(in_thread(lambda: current_thread().name), SOON_S)
-        finally:
-            go_on.set()
-            await asyncio.gather(*hung)
-
-    assert asyncio.run(work()).startswith("stream-pipeline-look")
+    assert asyncio.run(run()) == "seen"
 
 
 def test_a_look_knows_for_whom_it_is() -> None:
@@ -49,7 +75,7 @@ def test_a_look_knows_for_whom_it_is() -> None:
 
     async def work() -> str:
         whose.set("this task")
-        return await in_thread(whose.get)
+        return await in_thread(ELSEWHERE, whose.get)
 
     assert asyncio.run(work()) == "this task"
 
@@ -59,4 +85,4 @@ def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
         raise OSError("away")
 
     with pytest.raises(OSError, match="away"):
-        asyncio.run(in_thread(fail))
+        asyncio.run(in_thread(ELSEWHERE, fail))

@@ -242,8 +242,18 @@ def test_a_driver_that_waits_in_a_queue_is_not_missed_before_its_start_timeout()
 def test_a_driver_that_has_begun_is_missed_as_any_other(sign: Look) -> None:
     waiting = wait(start=IN_A_QUEUE)
     assert waiting.see(sign, 101.0) is None
+    assert waiting.see(NOTHING, 110.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for"):
         waiting.see(NOTHING, 120.0)
+
+
+def test_one_look_at_a_bad_moment_is_no_silence_however_rare_looks_are() -> None:
+    """In an object store they are half a minute apart, and a heartbeat may be late by a write that was tried again."""
+    waiting = wait()
+    for at_s, seen in ((100.0, look()), (130.0, NOTHING), (160.0, look(at_work=True)), (190.0, NOTHING)):
+        assert waiting.see(seen, at_s) is None
+    with pytest.raises(InterruptedRunError, match="has not been seen for 60 s"):
+        waiting.see(NOTHING, 220.0)
 
 
 def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed_once_there_is_none() -> None:
@@ -253,6 +263,7 @@ def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed
         for each in range(6)
     ]
     assert [waiting.see(beat, 100.0 + 10 * each) for each, beat in enumerate(beats)] == [None] * 6
+    assert waiting.see(beats[-1], 160.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
         waiting.see(beats[-1], 165.0)
 

@@ -110,11 +110,16 @@ def test_only_the_live_incarnations_deletes_are_left_in_the_home(customers_site:
 FRESH = [(step, before) for step in (Step.INHERIT_KEYS, Step.INCARNATION_CLOSE) for before in (True, False)]
 
 
-def test_a_fresh_start_that_dies_where_it_inherits_loses_no_delete(customers_site: RunSite) -> None:
+@pytest.mark.parametrize(
+    "deaths", [pytest.param(FRESH, marks=pytest.mark.nightly, id="everywhere"), pytest.param(FRESH[1:2], id="once")]
+)
+def test_a_fresh_start_that_dies_where_it_inherits_loses_no_delete(
+    customers_site: RunSite, deaths: list[tuple[Step, bool]]
+) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
     die_between_the_burial_and_its_publication(customers_site, "second", ("b", 9, "delete"))
     mend(customers_site, ("a", 4, "insert"), ("b", 8, "insert"))
-    for wanted in FRESH:
+    for wanted in deaths:
 
         def is_wanted(passed: Point, wanted: tuple[Step, bool] = wanted) -> bool:
             return passed.name == wanted

@@ -102,11 +102,12 @@ def lose_the_answer(site: RunSite, step: Step) -> None:
     assert observer.lost
 
 
-def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site: RunSite) -> None:
-    """One attempt after the other loses the answer to the next kind of step."""
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site: RunSite, seed: int, every: int) -> None:
+    """One attempt after the other loses the answer to the next kind of step, or to every third one."""
     never = {Step.PUBLISH_SINK, Step.INCARNATION_CLOSE} | HOUSEKEEPING | NOT_IN_A_SMALL_RUN
     landed = [step for step in Step if step not in never]
-    for step in landed:
+    for step in landed[seed % every :: every]:
         lose_the_answer(site, step)
     site.run()
     site.assert_answered()

@@ -244,9 +244,8 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
 
-@pytest.mark.parametrize(
-    ("build", "ended"), [pytest.param(in_one_stage, "past", marks=pytest.mark.nightly), (beside_timers, "cleaned")]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("build", "ended"), [(in_one_stage, "past"), (beside_timers, "cleaned")])
 def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     site: Site, history: Events, live: Events, started: list[str], build: Build, ended: str
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_stage_that_is_restarted_alone_keeps_the_version_of_its_attempt(
     assert names_of(site, 1) == names.upto(0)
 
 
+@pytest.mark.nightly
 def test_a_stage_that_goes_on_without_an_ended_input_keeps_the_version_of_its_attempt(
     site: Site, events: Events, names: Names, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

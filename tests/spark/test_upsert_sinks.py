@@ -86,7 +86,7 @@ def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> Non
     def change(seq: int, op: str) -> pd.DataFrame:
         return pd.DataFrame({"id": [1], "region": ["north"], "seq": [seq], "op": [op], "value": [seq]})
 
-    _in_rounds(site, [change(1, "insert"), change(9, "delete"), change(5, "update")])
+    _in_rounds(site, [pd.concat([change(1, "insert"), change(9, "delete")]), change(5, "update")])
     assert public(site.tables / "customers").total() == 0
     _in_rounds(site, [change(9, "update")])
     assert public(site.tables / "customers").total() == 0, "at the same time the delete wins"
@@ -94,7 +94,7 @@ def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> Non
     assert public(site.tables / "customers", ["id", "value"]) == {(1, 10): 1}
     _in_rounds(site, [change(11, "update")])
     kept = {path.name.split("-")[1] for path in site.home.glob("channels/*/customers/*.parquet")}
-    assert kept == {"3", "4", "5"}, "of what is merged the newest checkpoint and its parent need their last batches alone"
+    assert kept == {"2", "3", "4"}, "of what is merged the newest checkpoint and its parent need their last batches alone"
 
 
 def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -> None:

@@ -14,7 +14,7 @@ ALL_MODES = frozenset(SinkMode)
 APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
 """A replacement is published as an append is, and has tests of its own: tests/spark/test_complete_sinks.py."""
 AT_NIGHT: frozenset[SinkMode] = frozenset()
-"""For another version of a kind of table that every run of the tests tries."""
+"""For another version of a kind of table that every run of the tests tries, or one that they try elsewhere."""
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
 READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
 """Besides Spark, which reads everything."""
@@ -99,7 +99,10 @@ FEATURES = (
         properties={"delta.constraints.small": "value < 1000"},
     ),
     Feature(
-        "`NOT NULL`", frozenset({"invariants"}), columns="id LONG NOT NULL, seq LONG NOT NULL, value INT NOT NULL, name STRING"
+        "`NOT NULL`",
+        frozenset({"invariants"}),
+        columns="id LONG NOT NULL, seq LONG NOT NULL, value INT NOT NULL, name STRING",
+        everyday=AT_NIGHT,
     ),
     Feature(
         "generated columns",
@@ -190,6 +193,7 @@ FEATURES = (
         frozenset({"clustering", "domainMetadata"}),
         sink={"cluster_by": ["name", "value"]},
         publisher=SPARK,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "in-commit timestamps",

@@ -1,0 +1,43 @@
+"""Looks into homes for pages: a few at once, and none for long. Airflow's API server needs its threads for tasks, too."""
+
+import socket
+import time
+from collections.abc import Callable
+from threading import BoundedSemaphore
+from typing import TypeVar
+
+from fastapi import HTTPException
+
+from spark_jobs.storage.beside import in_time
+
+T = TypeVar("T")
+
+LOOK_MAX_S = 10.0
+_AT_ONCE = 8
+_looks = BoundedSemaphore(_AT_ONCE)
+
+
+def look_in_time(look: Callable[[], T]) -> T:
+    """What is seen in a home.
+
+    Raises:
+        HTTPException: The storage does not answer, or has not answered others who have asked before. A look that hangs goes on in a thread
+            of its own.
+    """
+    if not _looks.acquire(timeout=LOOK_MAX_S):
+        raise _late()
+
+    def held() -> T:
+        try:
+            return look()
+        finally:
+            _looks.release()
+
+    return in_time(held, time.monotonic() + LOOK_MAX_S, _late)
+
+
+def _late() -> HTTPException:
+    return HTTPException(
+        503,
+        f"The storage of the homes does not answer on {socket.gethostname()}, where Airflow's API server runs. Look again later.",
+    )
