@@ -116,10 +116,11 @@ def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch:
         carry_out(savepoint(deferrable=deferrable), context())
 
 
-def test_the_tables_that_a_stop_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
+def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
+    """Of a stop, too: it is the same operator."""
     told, alias = Events(), AssetAlias("tables")
     with Driver(running):
-        facts = stop(deferrable=False, outlets=[alias]).execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
+        facts = savepoint(deferrable=False, outlets=[alias]).execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
     table, version = (facts["sinks"]["hourly"][name] for name in ("table", "version"))
     assert told.added == [(table, {"home": running.files.url, "sink": "hourly", "checkpoint": 1, "version": version})]
     assert version is not None
