@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -37,10 +38,16 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
     slots = _slots.setdefault(loop, defaultdict(lambda: asyncio.Semaphore(LOOKS_AT_ONCE)))[home.rpartition("/")[0], urgent]
     await slots.acquire()
 
-    def over(_: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(slots.release)
-
     job = _threads.submit(context.run, work, *arguments)
-    job.add_done_callback(over)  # of the thread, not of the one who waits: a look that hangs keeps its place
-    return await asyncio.wrap_future(job)
+    try:
+        return await asyncio.wrap_future(job)
+    finally:
+        if job.done():
+            slots.release()
+        else:  # nobody waits any more, and a look that hangs keeps its place
+            job.add_done_callback(partial(_release, loop, slots))
+
+
+def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(slots.release)
