@@ -243,6 +243,30 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
     assert "inside none of the connection's home roots" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "hangs", ["airflow_provider.triggers.publication.open_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
+)
+def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.publication._HINDERED_S", 0.05)
+    make_public(staged)
+    back = threading.Event()
+
+    async def work() -> dict[str, Any]:
+        async with aclosing(cast(Any, a_trigger().run())) as events:
+            with monkeypatch.context() as hung:
+                hung.setattr("airflow_provider.triggers.publication.STORAGE_PATIENCE_S", 0.2)
+                hung.setattr(hangs, lambda *_: back.wait(30.0))
+                waiting = asyncio.create_task(next_event(events))
+                await asyncio.sleep(1.0)
+            back.set()
+            return await waiting
+
+    assert asyncio.run(work())["checkpoint"] == 1
+    assert "cannot be seen: the storage does not answer" in capsys.readouterr().out
+
+
 def test_what_hinders_it_does_not_end_it(
     staged: StagedPipeline, homes: Homes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
