@@ -105,15 +105,17 @@ def check_roots(
         StorageError: This host does not have one, or may not look at it.
         MissingRequirementError: One does not hold what a home needs, or what speaks to its store is not installed.
     """
+    opened: dict[str, Files] = {}
     for root in roots:
-        check_create_if_absent(open_root(root))
+        opened[root] = open_root(root)
+        check_create_if_absent(opened[root])
     for root in savepoint_roots:
         files = open_place(root)
         if is_here(files) and not os.path.isdir(_resolved(files)):
             raise _not_there(_resolved(files), "savepoint")
         files.names("")
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
-    away = [root for root in roots if not is_here(open_place(root))]
+    away = [root for root, files in opened.items() if not is_here(files)]
     return f"{', '.join(roots)} can hold homes.{_workspaces(away, workspace_root, driver_is_here) if away else ''}{found}"
 
 

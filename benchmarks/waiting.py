@@ -162,12 +162,11 @@ class Runs(ExitStack):
             "owner": 1,
             "cancel_on_kill": False,
             "wait_for": "final_checkpoint",
-        }
-        return "airflow_provider.triggers.run.RunTrigger", own | {
             "start_by": None,
             "start_timeout_s": None,
             "token": None,
-        } | _limits()
+        }
+        return "airflow_provider.triggers.run.RunTrigger", own | _limits()
 
     def end(self, home: str) -> None:
         answer = {

@@ -35,7 +35,7 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
         urgent: It waits for no look, and no look for it.
     """
     loop, context = asyncio.get_running_loop(), copy_context()
-    slots = _slots.setdefault(loop, defaultdict(lambda: asyncio.Semaphore(LOOKS_AT_ONCE)))[home.rpartition("/")[0], urgent]
+    slots = _slots_of(loop)[home.rpartition("/")[0], urgent]
     await slots.acquire()
 
     job = _threads.submit(context.run, work, *arguments)
@@ -46,6 +46,12 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
             slots.release()
         else:  # nobody waits any more, and a look that hangs keeps its place
             job.add_done_callback(partial(_release, loop, slots))
+
+
+def _slots_of(loop: asyncio.AbstractEventLoop) -> _Slots:
+    if loop not in _slots:
+        _slots[loop] = defaultdict(lambda: asyncio.Semaphore(LOOKS_AT_ONCE))
+    return _slots[loop]
 
 
 def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _: object) -> None:

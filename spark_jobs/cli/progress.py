@@ -1,6 +1,5 @@
 """What people see while a run is under way: bars on a terminal, else a line now and then."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from spark_jobs.cli import words
 from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
+from spark_jobs.storage.beside import every
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -92,22 +92,14 @@ class Progress:
 
     @contextmanager
     def _lines(self) -> Iterator[None]:
-        stop, lines = threading.Event(), ProgressLines()
+        lines = ProgressLines()
 
         def write() -> None:
-            while True:
-                for line in lines.tick(time.monotonic(), self._headline(), self._read()):
-                    self._console.print(f"{line} ({self._elapsed()})")
-                if stop.wait(_TICK_S):
-                    return
+            for line in lines.tick(time.monotonic(), self._headline(), self._read()):
+                self._console.print(f"{line} ({self._elapsed()})")
 
-        thread = threading.Thread(target=write, name="progress", daemon=True)
-        thread.start()
-        try:
+        with every(_TICK_S, write, "progress", now=True):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 class ProgressLines:

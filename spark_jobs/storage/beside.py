@@ -47,17 +47,20 @@ def in_time(
 
 
 @contextmanager
-def every(interval_s: float, look: Callable[[], object], name: str) -> Iterator[None]:
+def every(interval_s: float, look: Callable[[], object], name: str, *, now: bool = False) -> Iterator[None]:
     """Does something again and again in a thread of its own, while the context is open; its last time has ended when that closes.
 
     Args:
         interval_s: Before each time.
         look: What is done; it raises nothing.
         name: The thread's.
+        now: The first time is when the context opens, and there is one however soon it closes.
     """
     stop = Event()
 
     def work() -> None:
+        if now:
+            look()
         while not stop.wait(interval_s):
             look()
 
