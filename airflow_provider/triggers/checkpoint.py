@@ -56,8 +56,9 @@ class CheckpointTrigger(WaitingTrigger):
                 raise self._too_late()
             return found is not None
 
-        # Whatever is searched for there: all waits for one home share the looks.
-        waiting = wait_for(self.home, "listing", ListingLook(files), self.pace, eq, see, self.deadline_at, self.log)
+        look = ListingLook(files, answers=self.wanted.of_a_run)
+        key = ("listing", self.wanted.of_a_run)  # whatever else is searched for there: these waits for one home share the looks
+        waiting = wait_for(self.home, key, look, self.pace, eq, see, self.deadline_at, self.log)
         event = await settled(waiting, self.settle_s)
         facts = {"facts": checkpoint_facts(files.url, found)} if found is not None else {}
         yield TriggerEvent({"home": self.home} | event | facts)  # type: ignore[no-untyped-call]

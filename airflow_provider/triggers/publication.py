@@ -96,7 +96,7 @@ class PublicationTrigger(BaseEventTrigger):
         files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
-        async with aclosing(looks(files.url, "listing", ListingLook(files), pace, eq)) as listings:
+        async with aclosing(looks(files.url, ("listing", False), ListingLook(files, answers=False), pace, eq)) as listings:
             while True:
                 listing = await self._in_time(anext(listings), pace.rarest_s)
                 for found in await self._in_time(in_thread(files.url, search.find, listing)):

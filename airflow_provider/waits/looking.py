@@ -132,25 +132,26 @@ class Listing:
     checkpoints: tuple[CheckpointId, ...]
     """The numbers in use, ascending."""
     answers: tuple[AttemptNumber, ...]
-    """Whose start requests were answered, ascending."""
+    """Whose start requests were answered, ascending; none where nobody asks for them."""
 
 
 class ListingLook:
-    """Lists a home. In a home at rest a look reads two directories, however much there is; one thread at a time.
+    """Lists a home. In a home at rest a look reads a directory or two, however much there is; one thread at a time.
 
     Args:
         files: The home.
+        answers: Whether the answers are listed, too.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._channel, self._store = Channel(files), CheckpointStore(files)
+    def __init__(self, files: Files, *, answers: bool) -> None:
+        self._channel, self._store = Channel(files) if answers else None, CheckpointStore(files)
         self._known: frozenset[CheckpointId] = frozenset()
 
     def __call__(self) -> Listing:
         """What is there now."""
         checkpoints = self._store.taken(self._known)
         self._known = frozenset(checkpoints)
-        return Listing(tuple(checkpoints), tuple(self._channel.answered()))
+        return Listing(tuple(checkpoints), tuple(self._channel.answered()) if self._channel else ())
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,11 @@ class WantedCheckpoint:
     """Only one of this run, or the one that it was answered with: another run may have finished its round."""
     newer_than: CheckpointId = ANY_CHECKPOINT
     """Only one with a higher number."""
+
+    @property
+    def of_a_run(self) -> bool:
+        """Whether it takes the answers to say which one it is."""
+        return self.run is not None
 
 
 class CheckpointSearch:
@@ -185,7 +191,7 @@ class CheckpointSearch:
         Raises:
             StreamPipelineError: The home cannot be read, or not by this version.
         """
-        if self._wanted.run is not None:
+        if self._wanted.of_a_run:
             self._read_answers(listing)
         for number in reversed(listing.checkpoints):
             if number <= self._wanted.newer_than:
@@ -219,7 +225,7 @@ class CheckpointSearch:
 
 def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | None:
     """The newest checkpoint that is wanted; None while there is none."""
-    return CheckpointSearch(files, wanted).find(ListingLook(files)())
+    return CheckpointSearch(files, wanted).find(ListingLook(files, answers=wanted.of_a_run)())
 
 
 class EndLook(NamedTuple):

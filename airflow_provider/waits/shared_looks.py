@@ -1,6 +1,7 @@
 """Looks at homes that many waits share, in one event loop: the more often something changes, the more often it is looked at."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,8 @@ from airflow_provider.waits.threads import in_thread
 T = TypeVar("T")
 
 _BACKOFF = 1.5
+_BEATS = 16
+"""Into so many parts a pause is divided. Looks begin on a beat, many together: each costs half of what it costs alone."""
 _LONGEST_S = 3.0
 _LONGEST_IN_OBJECT_STORES_S = 30.0
 """Each look is paid for there."""
@@ -87,7 +90,14 @@ class _Poll(Generic[T]):
                 self._seen, self._count = found, self._count + 1
                 self._news.notify_all()
             pause_s = self._pace.after(pause_s, changed=changed)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_to_the_beat(pause_s))
+
+
+def _to_the_beat(pause_s: float) -> float:
+    """From now to the first beat after a pause: the same one for all waits with such a pause."""
+    beat_s = pause_s / _BEATS
+    now_s = asyncio.get_running_loop().time()
+    return math.ceil((now_s + pause_s) / beat_s) * beat_s - now_s
 
 
 _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()

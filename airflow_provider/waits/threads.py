@@ -2,31 +2,35 @@
 
 The event loop's own threads, a handful, also look up the addresses of hosts: with those held, every trigger of Airflow would stand still.
 And homes beside each other hang together, as they are on one mount: so each directory of homes has so many threads and no more.
+
+One thread does what is due there, one thing after the other: that costs a fraction of what it costs to hand each look to a thread that
+sleeps. Where something waits for longer than :data:`SLOW_S`, because a look hangs or the storage is far away, another thread helps.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 LOOKS_AT_ONCE = 16
 """Into homes that are beside each other."""
+SLOW_S = 0.1
+"""What is due waits no longer until another thread helps."""
 _THREADS_MAX = 256
-"""They begin one by one as work comes in while all are busy: a look takes milliseconds, so there are few, unless storages hang."""
+"""They begin one by one as work comes in while all are busy: there are few, unless storages hang."""
 _threads = ThreadPoolExecutor(_THREADS_MAX, "stream-pipeline-look")
-_Slots = defaultdict[tuple[str, bool], asyncio.Semaphore]
-_slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots]" = WeakKeyDictionary()
 
 
 async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
-    """What ``work`` returns or raises; it goes on in its thread if the one who waits is cancelled.
+    """What ``work`` returns or raises. If the one who waits is cancelled it goes on in its thread, where it has one already.
 
     Args:
         home: URL of the home that it is done in.
@@ -34,26 +38,94 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
         arguments: Given to it.
         urgent: It waits for no look, and no look for it.
     """
-    loop, context = asyncio.get_running_loop(), copy_context()
-    slots = _slots_of(loop)[home.rpartition("/")[0], urgent]
-    await slots.acquire()
-
-    job = _threads.submit(context.run, work, *arguments)
-    try:
-        return await asyncio.wrap_future(job)
-    finally:
-        if job.done():
-            slots.release()
-        else:  # nobody waits any more, and a look that hangs keeps its place
-            job.add_done_callback(partial(_release, loop, slots))
+    lane = _lanes_of(asyncio.get_running_loop())[home.rpartition("/")[0], urgent]
+    found: T = await lane.done(partial(copy_context().run, work, *arguments))
+    return found
 
 
-def _slots_of(loop: asyncio.AbstractEventLoop) -> _Slots:
-    if loop not in _slots:
-        _slots[loop] = defaultdict(lambda: asyncio.Semaphore(LOOKS_AT_ONCE))
-    return _slots[loop]
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    wanted: "asyncio.Future[Any]"
+    since_s: float
+    """On the event loop's clock."""
 
 
-def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _: object) -> None:
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(slots.release)
+class _Lane:
+    """What is done in homes that are beside each other, oldest first. One event loop's: there all of it is called but for :meth:`_work`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._due: deque[_Job] = deque()
+        self._threads = 0
+        self._ended: deque[Callable[[], None]] = deque()
+        """Told when a thread has nothing to do any more, or some time has passed: the event loop is woken once for many."""
+        self._watched = False
+
+    async def done(self, work: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop.create_future(), loop.time())
+        with self._lock:
+            self._due.append(job)
+            idle = not self._threads
+            self._threads += idle
+        if idle:
+            _threads.submit(self._work, loop)
+        self._watch(loop)
+        try:
+            return await job.wanted
+        except asyncio.CancelledError:
+            with self._lock, suppress(ValueError):
+                self._due.remove(job)
+            raise
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._watched:
+            self._watched = True
+            loop.call_later(SLOW_S, self._help, loop)
+
+    def _help(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watched = False
+        self._tell()
+        with self._lock:
+            if not self._threads:
+                return
+            late = bool(self._due) and loop.time() - self._due[0].since_s >= SLOW_S and self._threads < LOOKS_AT_ONCE
+            self._threads += late
+        if late:
+            _threads.submit(self._work, loop)
+        self._watch(loop)
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: does what is due until nothing is."""
+        while job := self._next():
+            try:
+                end = partial(job.wanted.set_result, job.work())
+            except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where it is waited for
+                end = partial(job.wanted.set_exception, error)
+            self._ended.append(partial(_unless_over, job.wanted, end))
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._tell)
+
+    def _next(self) -> _Job | None:
+        with self._lock:
+            if self._due:
+                return self._due.popleft()
+            self._threads -= 1
+            return None
+
+    def _tell(self) -> None:
+        while self._ended:
+            self._ended.popleft()()
+
+
+def _unless_over(wanted: "asyncio.Future[Any]", end: Callable[[], None]) -> None:
+    if not wanted.done():
+        end()
+
+
+_Lanes = defaultdict[tuple[str, bool], _Lane]
+_lanes: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes]" = WeakKeyDictionary()
+
+
+def _lanes_of(loop: asyncio.AbstractEventLoop) -> _Lanes:
+    return _lanes.setdefault(loop, defaultdict(_Lane))

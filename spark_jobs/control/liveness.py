@@ -63,8 +63,7 @@ def noted(path: Path) -> str:
     Raises:
         StorageError: Or one of its kin: the file cannot be read.
     """
-    with _mutex:
-        note = _held_here.get(_key(path))
+    note = _held_note(path)
     if note is not None:
         return note
     with translated(str(path)):
@@ -77,9 +76,8 @@ def locked(path: Path) -> bool:
     Raises:
         StorageError: Or one of its kin: it cannot be asked for.
     """
-    with _mutex:
-        if _key(path) in _held_here:
-            return True
+    if _held_note(path) is not None:
+        return True
     with translated(str(path)):
         try:
             descriptor = os.open(path, os.O_RDONLY)  # who looks may be another user than who holds it
@@ -91,6 +89,12 @@ def locked(path: Path) -> bool:
             return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
         finally:
             os.close(descriptor)
+
+
+def _held_note(path: Path) -> str | None:
+    """What this process has noted where it holds the lock on ``path``; None where it does not."""
+    with _mutex:
+        return _held_here.get(_key(path)) if _held_here else None  # most processes hold none, and need not resolve the path
 
 
 def _key(path: Path) -> str:

@@ -1,14 +1,27 @@
-"""Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process."""
+"""Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process.
 
+The threads are kept for a while after their work, as a call of a store's library takes less time than to begin one. They do not keep the
+process, as those of an executor would: it waits for them when Python ends.
+"""
+
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LOOK_S = 0.05
+_KEPT_S = 10.0
+_Inbox = SimpleQueue[Callable[[], None]]
+_idle: deque[_Inbox] = deque()
+"""Of threads that wait for work, the one that has waited longest first."""
+os.register_at_fork(after_in_child=_idle.clear)  # where they have not come along
 
 
 def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
@@ -19,11 +32,14 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
         meanwhile: Called again and again until it is. What it raises is raised here, and leaves ``work`` behind: it may go on for as
             long as the process lives, and nobody learns what becomes of it.
     """
-    done, _ = _started([work], 1)
-    while not wait(done, _LOOK_S).done:
-        meanwhile()
-    found: T = done[0].result()
-    return found
+    begun = _begun(work)
+    while not begun.done():
+        try:
+            return begun.result(_LOOK_S)
+        except TimeoutError:  # or its own: then it is done
+            if not begun.done():
+                meanwhile()
+    return begun.result()
 
 
 def in_time(
@@ -79,32 +95,49 @@ def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:
     Raises:
         Exception: What the first of them that has failed raises. None is begun after it.
     """
-    futures, threads = _started(jobs, threads_max)
-    for thread in threads:
-        thread.join()
-    for each in futures:
-        if each.done():
-            each.result()
-    return [each.result() for each in futures]
-
-
-def _started(jobs: Sequence[Callable[[], Any]], threads_max: int) -> tuple[list[Future[Any]], list[Thread]]:
-    """Threads that do not keep the process, as those of an executor would: it waits for them when Python ends."""
-    futures: list[Future[Any]] = [Future() for _ in jobs]
-    left = iter(list(zip(jobs, futures, strict=True)))  # every thread takes from it what no other has taken
+    ends: dict[int, Future[Any]] = {}
+    left = iter(list(enumerate(jobs)))  # every thread takes from it what no other has taken
     failed = Event()
 
     def work() -> None:
-        for job, future in left:
-            try:
-                future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+        while not failed.is_set() and (taken := next(left, None)) is not None:
+            number, job = taken
+            _end(job, ends.setdefault(number, Future()))
+            if ends[number].exception() is not None:
                 failed.set()
-                future.set_exception(error)
-            if failed.is_set():
-                return
 
-    threads = [Thread(target=work, name=f"beside-{number}", daemon=True) for number in range(min(threads_max, len(jobs)))]
-    for thread in threads:
-        thread.start()
-    return futures, threads
+    for each in [_begun(work) for _ in range(min(threads_max, len(jobs)))]:
+        each.result()
+    return [ends[number].result() for number in sorted(ends)]
+
+
+def _begun(work: Callable[[], T]) -> Future[T]:
+    """What comes of ``work``, which goes on in another thread."""
+    future: Future[T] = Future()
+    try:
+        inbox = _idle.pop()  # whose caches are the warmest
+    except IndexError:
+        inbox = _Inbox()
+        Thread(target=_serve, args=(inbox,), name="beside", daemon=True).start()
+    inbox.put(partial(_end, work, future))
+    return future
+
+
+def _end(work: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+        future.set_exception(error)
+
+
+def _serve(inbox: _Inbox) -> None:
+    while True:
+        try:
+            inbox.get(timeout=_KEPT_S)()
+        except Empty:
+            try:
+                _idle.remove(inbox)
+            except ValueError:  # somebody has it, and is about to put work into it
+                continue
+            return
+        _idle.append(inbox)

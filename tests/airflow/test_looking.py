@@ -77,13 +77,13 @@ def answer(files: Files, run: RunId, checkpoint: int) -> None:
 
 def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
     complete(files, *range(1, 30))
-    look = ListingLook(files)
+    look = ListingLook(files, answers=True)
     look()
     assert files.cost(look) == {"names": 2}
 
 
 def test_a_look_sees_a_checkpoint_once_its_manifest_is_there(files: CountedFiles) -> None:
-    look = ListingLook(files)
+    look = ListingLook(files, answers=True)
     assert look() == Listing((), ())
     files.create("checkpoints/1/hourly.actions", b"")
     assert look().checkpoints == ()
@@ -93,7 +93,7 @@ def test_a_look_sees_a_checkpoint_once_its_manifest_is_there(files: CountedFiles
 
 def test_a_look_sees_answers_and_checkpoints_that_went(files: CountedFiles) -> None:
     complete(files, 1, 2)
-    look = ListingLook(files)
+    look = ListingLook(files, answers=True)
     look()
     files.delete("checkpoints/1")
     channel = Channel(files)
@@ -103,7 +103,7 @@ def test_a_look_sees_answers_and_checkpoints_that_went(files: CountedFiles) -> N
 
 def test_a_search_reads_each_manifest_once(files: CountedFiles) -> None:
     complete(files, *range(1, 10), checkpoint_kind=CheckpointKind.PERIODIC)
-    look, search = ListingLook(files), CheckpointSearch(files, FINAL)
+    look, search = ListingLook(files, answers=True), CheckpointSearch(files, FINAL)
     assert search.find(look()) is None
     complete(files, 10, checkpoint_kind=CheckpointKind.PERIODIC)
     listing = look()
@@ -112,13 +112,16 @@ def test_a_search_reads_each_manifest_once(files: CountedFiles) -> None:
 
 def test_a_search_reads_nothing_that_is_not_newer(files: CountedFiles) -> None:
     complete(files, *range(1, 10))
-    search, listing = CheckpointSearch(files, WantedCheckpoint(final=True, newer_than=CheckpointId(9))), ListingLook(files)()
+    search, listing = (
+        CheckpointSearch(files, WantedCheckpoint(final=True, newer_than=CheckpointId(9))),
+        ListingLook(files, answers=True)(),
+    )
     assert files.cost(lambda: search.find(listing)) == {}
 
 
 def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files: CountedFiles) -> None:
     complete(files, 1, run=RunId("another"))
-    look, search = ListingLook(files), CheckpointSearch(files, WantedCheckpoint(final=True, run=RUN))
+    look, search = ListingLook(files, answers=True), CheckpointSearch(files, WantedCheckpoint(final=True, run=RUN))
     assert search.find(look()) is None
     answer(files, RUN, checkpoint=1)
     found = search.find(look())
@@ -138,7 +141,7 @@ def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
 
 def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(files: CountedFiles) -> None:
     complete(files, 1)
-    listing = ListingLook(files)()
+    listing = ListingLook(files, answers=True)()
     files.delete("checkpoints/1")
     assert CheckpointSearch(files, FINAL).find(listing) is None
 

@@ -68,7 +68,7 @@ def search(staged: StagedPipeline, seen: int | None = None) -> PublicationSearch
 
 
 def found_by(search: PublicationSearch, staged: StagedPipeline) -> list[int]:
-    return [each.checkpoint for each in search.find(ListingLook(staged.files)())]
+    return [each.checkpoint for each in search.find(ListingLook(staged.files, answers=False)())]
 
 
 def test_what_is_staged_only_is_not_public(staged: StagedPipeline) -> None:
@@ -253,11 +253,15 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     make_public(staged)
     back = threading.Event()
 
+    def hang(*_: object) -> None:
+        back.wait(30.0)
+        raise StorageError("The mount was away.", safe="Nothing was changed.", remedy="Look again.")
+
     async def work() -> dict[str, Any]:
         async with aclosing(cast(Any, a_trigger().run())) as events:
             with monkeypatch.context() as hung:
                 hung.setattr("airflow_provider.triggers.publication.STORAGE_PATIENCE_S", 0.2)
-                hung.setattr(hangs, lambda *_: back.wait(30.0))
+                hung.setattr(hangs, hang)
                 waiting = asyncio.create_task(next_event(events))
                 await asyncio.sleep(1.0)
             back.set()

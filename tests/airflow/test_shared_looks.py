@@ -1,8 +1,10 @@
 """Waits in one event loop share their looks, and look less often where nothing happens."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -79,6 +81,34 @@ def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None
         return seen
 
     assert soon(work) >= 10
+
+
+def test_those_that_began_at_other_times_look_together() -> None:
+    """What is looked at alone costs twice as much."""
+    pace, at = Pace(0.8, 0.8), list[float]()
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(0.01 * number)
+        seen = 0
+
+        def look() -> int:
+            at.append(time.monotonic())
+            return len(at)
+
+        async with aclosing(looks("file:///homes/flights", number, look, pace, lambda before, now: True)) as found:
+            async for _ in found:
+                seen += 1
+                if seen == 2:
+                    return
+
+    async def work() -> None:
+        await asyncio.gather(*(one(number) for number in range(30)))
+
+    soon(work)
+    seconds = sorted(at)[30:]
+    alone = [after - before for before, after in pairwise(seconds) if after - before > 0.005]
+    assert len(alone) < 15
+    assert min(seconds) - min(at) >= pace.longest_s
 
 
 def test_nothing_is_looked_at_once_nobody_waits() -> None:

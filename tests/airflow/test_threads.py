@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from threading import Event, current_thread
+from threading import Event, Semaphore, current_thread
 from typing import Any
 
 import pytest
@@ -14,14 +14,23 @@ SOON_S = 10.0
 HUNG, BESIDE, ELSEWHERE = "file:///away/flights", "file:///away/orders", "file:///data/homes/orders"
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider.waits.threads.SLOW_S", 0.02)
+
+
 def while_others_hang(work: Awaitable[Any], *, given_up: bool = False) -> Any:
     """What comes of it while more looks hang than homes that are beside each other may have, whose waits may have ended since."""
-    go_on = Event()
+    go_on, begun = Event(), Semaphore(0)
+
+    def hang() -> None:
+        begun.release()
+        go_on.wait()
 
     async def run() -> Any:
-        hung = [asyncio.ensure_future(in_thread(HUNG, go_on.wait)) for _ in range(LOOKS_AT_ONCE + 10)]
-        await asyncio.sleep(0.1)
+        hung = [asyncio.ensure_future(in_thread(HUNG, hang)) for _ in range(LOOKS_AT_ONCE + 10)]
         try:
+            await asyncio.to_thread(lambda: [begun.acquire(timeout=SOON_S) for _ in range(LOOKS_AT_ONCE)])
             for each in hung if given_up else ():
                 each.cancel()
             return await asyncio.wait_for(work, SOON_S)
@@ -60,13 +69,56 @@ def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back(
         go_on = Event()
         hung = [asyncio.ensure_future(in_thread(HUNG, go_on.wait)) for _ in range(LOOKS_AT_ONCE)]
         look = asyncio.ensure_future(in_thread(BESIDE, lambda: "seen"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         assert not look.done()
         go_on.set()
         await asyncio.gather(*hung)
         return await asyncio.wait_for(look, SOON_S)
 
     assert asyncio.run(run()) == "seen"
+
+
+def test_looks_that_take_no_time_share_a_thread() -> None:
+    """To hand each to a thread of its own costs more than they do."""
+
+    async def run() -> set[str]:
+        return set(await asyncio.gather(*(in_thread(BESIDE, lambda: current_thread().name) for _ in range(100))))
+
+    assert len(asyncio.run(run())) == 1
+
+
+def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
+    """Neither what was seen before it, nor what is due after it."""
+
+    async def run() -> list[str]:
+        go_on = Event()
+        looks = [asyncio.ensure_future(in_thread(BESIDE, look)) for look in (lambda: "before", go_on.wait, lambda: "after")]
+        try:
+            return [str(await asyncio.wait_for(looks[number], SOON_S)) for number in (0, 2)]
+        finally:
+            go_on.set()
+            await looks[1]
+
+    assert asyncio.run(run()) == ["before", "after"]
+
+
+def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
+    began = Event()
+
+    async def run() -> None:
+        go_on = Event()
+        first = asyncio.ensure_future(in_thread(BESIDE, go_on.wait))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(in_thread(BESIDE, began.set))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await first
+        await in_thread(BESIDE, lambda: None)
+
+    asyncio.run(run())
+    assert not began.is_set()
 
 
 def test_a_look_knows_for_whom_it_is() -> None:

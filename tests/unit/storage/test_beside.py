@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from functools import partial
-from threading import Barrier, Event
+from threading import Barrier, Event, current_thread
 
 import pytest
 
@@ -22,6 +22,17 @@ try:
     beside(lambda: at_once([Event().wait] * 3, 2), give_up)
 except KeyError:
     print("given up")
+"""
+FORKED = """
+import os
+from spark_jobs.storage.beside import beside
+
+beside(int, lambda: None)
+child = os.fork()
+if not child:
+    print(beside(lambda: 7, lambda: None), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
 """
 
 
@@ -66,6 +77,24 @@ def test_work_has_as_much_time_as_it_is_given() -> None:
 def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "given up\n"
+
+
+def test_one_after_the_other_uses_the_same_thread() -> None:
+    assert len({beside(current_thread, lambda: None) for _ in range(20)}) == 1
+
+
+def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.storage.beside._KEPT_S", 0.01)
+    ended = beside(current_thread, lambda: None)
+    ended.join(SOON_S)
+    assert not ended.is_alive()
+    assert beside(lambda: 7, lambda: None) == 7
+
+
+def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
+    """Tasks of Airflow are; the threads of the process above them have not come along."""
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "7\n"
 
 
 def test_several_are_done_at_the_same_time_and_answer_in_their_order() -> None:
