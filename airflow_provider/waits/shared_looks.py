@@ -94,10 +94,10 @@ class _Poll(Generic[T]):
 
 
 def _to_the_beat(pause_s: float) -> float:
-    """From now to the first beat after a pause: the same one for all waits with such a pause."""
+    """From now to the last beat of a pause: the same one for all waits with such a pause."""
     beat_s = pause_s / _BEATS
     now_s = asyncio.get_running_loop().time()
-    return math.ceil((now_s + pause_s) / beat_s) * beat_s - now_s
+    return math.floor((now_s + pause_s) / beat_s) * beat_s - now_s
 
 
 _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()

@@ -4,13 +4,14 @@ The event loop's own threads, a handful, also look up the addresses of hosts: wi
 And homes beside each other hang together, as they are on one mount: so each directory of homes has so many threads and no more.
 
 One thread does what is due there, one thing after the other: that costs a fraction of what it costs to hand each look to a thread that
-sleeps. Where something waits for longer than :data:`SLOW_S`, because a look hangs or the storage is far away, another thread helps.
+sleeps. Where something waits for longer than :data:`SLOW_S`, because a look hangs or the storage is far away, another thread helps, and
+another one after that time again.
 """
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -23,7 +24,6 @@ T = TypeVar("T")
 LOOKS_AT_ONCE = 16
 """Into homes that are beside each other."""
 SLOW_S = 0.1
-"""What is due waits no longer until another thread helps."""
 _THREADS_MAX = 256
 """They begin one by one as work comes in while all are busy: there are few, unless storages hang."""
 _threads = ThreadPoolExecutor(_THREADS_MAX, "stream-pipeline-look")
@@ -36,16 +36,16 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
         home: URL of the home that it is done in.
         work: What is done.
         arguments: Given to it.
-        urgent: It waits for no look, and no look for it.
+        urgent: It waits for no look, and no look for it; nor for what else is urgent.
     """
     lane = _lanes_of(asyncio.get_running_loop())[home.rpartition("/")[0], urgent]
-    found: T = await lane.done(partial(copy_context().run, work, *arguments))
+    found: T = await lane.done(partial(copy_context().run, work, *arguments), LOOKS_AT_ONCE if urgent else 1)
     return found
 
 
 class _Job(NamedTuple):
     work: Callable[[], Any]
-    wanted: "asyncio.Future[Any]"
+    ended: "asyncio.Future[Future[Any]]"
     since_s: float
     """On the event loop's clock."""
 
@@ -57,26 +57,28 @@ class _Lane:
         self._lock = Lock()
         self._due: deque[_Job] = deque()
         self._threads = 0
-        self._ended: deque[Callable[[], None]] = deque()
+        self._ended: deque[tuple[_Job, Future[Any]]] = deque()
         """Told when a thread has nothing to do any more, or some time has passed: the event loop is woken once for many."""
         self._watched = False
 
-    async def done(self, work: Callable[[], Any]) -> Any:
+    async def done(self, work: Callable[[], Any], threads: int) -> Any:
+        """What ``work`` returns or raises; it has a thread at once while there are fewer than ``threads``."""
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future(), loop.time())
         with self._lock:
             self._due.append(job)
-            idle = not self._threads
-            self._threads += idle
-        if idle:
-            _threads.submit(self._work, loop)
+            begins = self._threads < threads
+            self._threads += begins
         self._watch(loop)
         try:
-            return await job.wanted
-        except asyncio.CancelledError:
+            if begins:
+                _threads.submit(self._work, loop)
+            ended = await job.ended
+        except BaseException:  # cancelled, or there can be no thread
             with self._lock, suppress(ValueError):
                 self._due.remove(job)
             raise
+        return ended.result()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._watched:
@@ -85,42 +87,44 @@ class _Lane:
 
     def _help(self, loop: asyncio.AbstractEventLoop) -> None:
         self._watched = False
-        self._tell()
         with self._lock:
-            if not self._threads:
-                return
-            late = bool(self._due) and loop.time() - self._due[0].since_s >= SLOW_S and self._threads < LOOKS_AT_ONCE
+            at_work = self._threads
+            late = bool(self._due) and loop.time() - self._due[0].since_s >= SLOW_S and at_work < LOOKS_AT_ONCE
             self._threads += late
+        if at_work:
+            self._watch(loop)
+        self._tell()
         if late:
             _threads.submit(self._work, loop)
-        self._watch(loop)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: does what is due until nothing is."""
         while job := self._next():
+            ended: Future[Any] = Future()
             try:
-                end = partial(job.wanted.set_result, job.work())
+                ended.set_result(job.work())
             except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where it is waited for
-                end = partial(job.wanted.set_exception, error)
-            self._ended.append(partial(_unless_over, job.wanted, end))
-        with suppress(RuntimeError):  # the loop is closed
+                ended.set_exception(error)
+            self._ended.append((job, ended))
+        try:
             loop.call_soon_threadsafe(self._tell)
+        except RuntimeError:  # the loop is closed
+            self._ended.clear()
 
     def _next(self) -> _Job | None:
         with self._lock:
-            if self._due:
-                return self._due.popleft()
+            while self._due:
+                job = self._due.popleft()
+                if not job.ended.cancelled():
+                    return job
             self._threads -= 1
             return None
 
     def _tell(self) -> None:
         while self._ended:
-            self._ended.popleft()()
-
-
-def _unless_over(wanted: "asyncio.Future[Any]", end: Callable[[], None]) -> None:
-    if not wanted.done():
-        end()
+            job, ended = self._ended.popleft()
+            if not job.ended.done():
+                job.ended.set_result(ended)
 
 
 _Lanes = defaultdict[tuple[str, bool], _Lane]

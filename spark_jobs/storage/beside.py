@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LOOK_S = 0.05
 _KEPT_S = 10.0
-_Inbox = SimpleQueue[Callable[[], None]]
+AT_WORK, _IDLE = "beside", "beside (idle)"
+"""What its threads are called."""
+_Inbox = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
 _idle: deque[_Inbox] = deque()
 """Of threads that wait for work, the one that has waited longest first."""
 os.register_at_fork(after_in_child=_idle.clear)  # where they have not come along
@@ -102,8 +103,8 @@ def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:
     def work() -> None:
         while not failed.is_set() and (taken := next(left, None)) is not None:
             number, job = taken
-            _end(job, ends.setdefault(number, Future()))
-            if ends[number].exception() is not None:
+            end = ends[number] = _end(job)
+            if end.exception() is not None:
                 failed.set()
 
     for each in [_begun(work) for _ in range(min(threads_max, len(jobs)))]:
@@ -118,26 +119,38 @@ def _begun(work: Callable[[], T]) -> Future[T]:
         inbox = _idle.pop()  # whose caches are the warmest
     except IndexError:
         inbox = _Inbox()
-        Thread(target=_serve, args=(inbox,), name="beside", daemon=True).start()
-    inbox.put(partial(_end, work, future))
+        Thread(target=_serve, args=(inbox,), name=_IDLE, daemon=True).start()
+    inbox.put((work, future))
     return future
 
 
-def _end(work: Callable[[], T], future: Future[T]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
-        future.set_exception(error)
-
-
 def _serve(inbox: _Inbox) -> None:
+    thread = current_thread()
     while True:
         try:
-            inbox.get(timeout=_KEPT_S)()
+            work, future = inbox.get(timeout=_KEPT_S)
         except Empty:
             try:
                 _idle.remove(inbox)
             except ValueError:  # somebody has it, and is about to put work into it
                 continue
             return
-        _idle.append(inbox)
+        thread.name = AT_WORK
+        end = _end(work)
+        thread.name = _IDLE
+        _idle.append(inbox)  # before anybody learns of the end, and may want a thread
+        if (error := end.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(end.result())
+        del work, future, end, error  # nothing of it is kept while there is nothing to do
+
+
+def _end(work: Callable[[], T]) -> Future[T]:
+    """What has come of ``work``."""
+    end: Future[T] = Future()
+    try:
+        end.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+        end.set_exception(error)
+    return end

@@ -1,6 +1,9 @@
 """A storage that hangs holds a few threads of looks, and nothing else of the triggerer."""
 
 import asyncio
+import gc
+import time
+import weakref
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from threading import Event, Semaphore, current_thread
@@ -11,7 +14,23 @@ import pytest
 from airflow_provider.waits.threads import LOOKS_AT_ONCE, in_thread
 
 SOON_S = 10.0
+A_WHILE_S = 0.3
 HUNG, BESIDE, ELSEWHERE = "file:///away/flights", "file:///away/orders", "file:///data/homes/orders"
+
+
+class Hanging:
+    """A look that returns when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on, self.begun = Event(), Semaphore(0)
+
+    def __call__(self) -> None:
+        self.begun.release()
+        self.go_on.wait()
+
+    def fill(self) -> None:
+        """Returns once as many hang as there may be at once."""
+        assert all(self.begun.acquire(timeout=SOON_S) for _ in range(LOOKS_AT_ONCE))
 
 
 @pytest.fixture(autouse=True)
@@ -19,23 +38,24 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider.waits.threads.SLOW_S", 0.02)
 
 
-def while_others_hang(work: Awaitable[Any], *, given_up: bool = False) -> Any:
-    """What comes of it while more looks hang than homes that are beside each other may have, whose waits may have ended since."""
-    go_on, begun = Event(), Semaphore(0)
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider.waits.threads.SLOW_S", 2 * SOON_S)
 
-    def hang() -> None:
-        begun.release()
-        go_on.wait()
+
+def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: float = SOON_S) -> Any:
+    """What comes of it while more looks hang than homes that are beside each other may have, whose waits may have ended since."""
+    hanging = Hanging()
 
     async def run() -> Any:
-        hung = [asyncio.ensure_future(in_thread(HUNG, hang)) for _ in range(LOOKS_AT_ONCE + 10)]
+        hung = [asyncio.ensure_future(in_thread(HUNG, hanging)) for _ in range(LOOKS_AT_ONCE + 10)]
         try:
-            await asyncio.to_thread(lambda: [begun.acquire(timeout=SOON_S) for _ in range(LOOKS_AT_ONCE)])
+            await asyncio.to_thread(hanging.fill)
             for each in hung if given_up else ():
                 each.cancel()
-            return await asyncio.wait_for(work, SOON_S)
+            return await asyncio.wait_for(work, limit_s)
         finally:
-            go_on.set()
+            hanging.go_on.set()
             await asyncio.gather(*hung, return_exceptions=True)
 
     return asyncio.run(run())
@@ -55,34 +75,42 @@ def test_looks_that_hang_keep_no_cancel_from_the_same_home() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(
-    monkeypatch: pytest.MonkeyPatch, *, given_up: bool
-) -> None:
+def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(*, given_up: bool) -> None:
     """Else each try of each task would hold one more thread."""
-    monkeypatch.setattr(f"{__name__}.SOON_S", 0.3)
     with pytest.raises(TimeoutError):
-        while_others_hang(in_thread(BESIDE, lambda: "seen"), given_up=given_up)
+        while_others_hang(in_thread(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
 
 
 def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back() -> None:
     async def run() -> str:
-        go_on = Event()
-        hung = [asyncio.ensure_future(in_thread(HUNG, go_on.wait)) for _ in range(LOOKS_AT_ONCE)]
+        hanging = Hanging()
+        hung = [asyncio.ensure_future(in_thread(HUNG, hanging)) for _ in range(LOOKS_AT_ONCE)]
+        await asyncio.to_thread(hanging.fill)
         look = asyncio.ensure_future(in_thread(BESIDE, lambda: "seen"))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(A_WHILE_S)
         assert not look.done()
-        go_on.set()
+        hanging.go_on.set()
         await asyncio.gather(*hung)
         return await asyncio.wait_for(look, SOON_S)
 
     assert asyncio.run(run()) == "seen"
 
 
-def test_looks_that_take_no_time_share_a_thread() -> None:
+@pytest.mark.usefixtures("_patient")
+def test_looks_that_are_due_together_share_a_thread() -> None:
     """To hand each to a thread of its own costs more than they do."""
 
     async def run() -> set[str]:
-        return set(await asyncio.gather(*(in_thread(BESIDE, lambda: current_thread().name) for _ in range(100))))
+        all_are_due = Event()
+
+        def look() -> str:
+            all_are_due.wait(SOON_S)
+            return current_thread().name
+
+        looks = [asyncio.ensure_future(in_thread(BESIDE, look)) for _ in range(100)]
+        await asyncio.sleep(0)
+        all_are_due.set()
+        return set(await asyncio.gather(*looks))
 
     assert len(asyncio.run(run())) == 1
 
@@ -102,6 +130,22 @@ def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
     assert asyncio.run(run()) == ["before", "after"]
 
 
+@pytest.mark.usefixtures("_patient")
+def test_cancels_wait_for_no_other_cancel() -> None:
+    async def run() -> str:
+        go_on = Event()
+        hangs = asyncio.ensure_future(in_thread(HUNG, go_on.wait, urgent=True))
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(in_thread(BESIDE, lambda: "cancelled", urgent=True), SOON_S)
+        finally:
+            go_on.set()
+            await hangs
+
+    assert asyncio.run(run()) == "cancelled"
+
+
+@pytest.mark.usefixtures("_patient")
 def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
     began = Event()
 
@@ -138,3 +182,31 @@ def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
 
     with pytest.raises(OSError, match="away"):
         asyncio.run(in_thread(ELSEWHERE, fail))
+
+
+def test_whatever_a_look_raises_ends_its_wait_and_none_beside_it() -> None:
+    """A future takes no StopIteration."""
+
+    async def run() -> list[Any]:
+        looks = [in_thread(BESIDE, next, iter(())), in_thread(BESIDE, lambda: "seen")]
+        return await asyncio.wait_for(asyncio.gather(*looks, return_exceptions=True), SOON_S)
+
+    failed, seen = asyncio.run(run())
+    assert (type(failed), seen) == (RuntimeError, "seen")
+
+
+def test_an_event_loop_that_is_closed_is_not_kept_by_a_look_that_ends_later() -> None:
+    hanging = Hanging()
+
+    async def run() -> "weakref.ref[asyncio.AbstractEventLoop]":
+        look = asyncio.ensure_future(in_thread(HUNG, hanging))
+        await asyncio.to_thread(hanging.begun.acquire)
+        look.cancel()
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(run())
+    hanging.go_on.set()
+    end_s = time.monotonic() + SOON_S
+    while gc.collect() + 1 and loop() is not None and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert loop() is None

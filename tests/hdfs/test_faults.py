@@ -27,9 +27,9 @@ from tests.support.hdfs_cluster import (
     LossyLine,
     default_file_system,
     hdfs_cluster,
-    threads_beside,
     write_settings,
 )
+from tests.support.left_behind import land_left_behind
 
 pytestmark = pytest.mark.hdfs
 
@@ -59,8 +59,7 @@ def line(cluster: HdfsCluster) -> Iterator[LossyLine]:
     line = LossyLine(cluster.authority)
     yield line
     line.close()
-    for left_behind in threads_beside():
-        left_behind.join(DEADLINE_S)
+    land_left_behind()
 
 
 def everything(cluster: HdfsCluster, directory: str) -> list[str]:

@@ -147,11 +147,6 @@ def write_settings(directory: Path, core: Mapping[str, object], hdfs: Mapping[st
         (directory / name).write_text(f"<configuration>\n{properties}</configuration>\n")
 
 
-def threads_beside() -> list[threading.Thread]:
-    """Calls that were left behind. One that comes back while Python ends would end the process in its stead, as failed."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("beside-")]
-
-
 class LossyLine:
     """A way to a name node on which the answer to one call, or the call itself, is lost once together with the connection."""
 

@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.hdfs import HdfsFiles
 from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, failure_told_by
-from tests.support.hdfs_cluster import threads_beside
+from tests.support.left_behind import land_left_behind
 
 LOOK_S = 3.0
 """More than a machine with much to do takes to notice that time is up."""
@@ -40,8 +40,7 @@ def silent() -> Iterator[str]:
     """A name node that takes what it is sent, and answers nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-    for left_behind in threads_beside():
-        left_behind.join(60)
+    land_left_behind()
 
 
 CALLS: list[Callable[[Files], object]] = [

@@ -41,6 +41,7 @@ from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.clocks import HOUR_S, ALongTimeOnce
+from tests.support.left_behind import land_left_behind
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import NOW, PIPELINE, Overtaking
@@ -191,8 +192,7 @@ class HangingFiles(LocalFiles):
 def land(home: HangingFiles) -> None:
     """Lets what was left behind come to its end."""
     home.may_go_on.set()
-    for left_behind in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
-        left_behind.join(SOON_S)
+    land_left_behind()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from spark_jobs.storage.files import Digest, Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support.clocks import HOUR_S, ALongTimeOnce
+from tests.support.left_behind import land_left_behind
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import NOW
 
@@ -90,8 +91,7 @@ class Place:
     def lets_go(self) -> None:
         """Lets what was left behind come to its end, after which nothing is slow."""
         self.may_go_on.set()
-        for thread in [thread for thread in threading.enumerate() if thread.name.startswith("beside")]:
-            thread.join(SOON_S)
+        land_left_behind()
         self.slow = ""
         self.is_reached.clear()
 
