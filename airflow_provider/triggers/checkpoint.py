@@ -1,13 +1,12 @@
 """The trigger that waits for a checkpoint."""
 
 from collections.abc import AsyncIterator
-from operator import eq
 from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.facts import checkpoint_facts
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from airflow_provider.waits.threads import in_thread
 from spark_jobs.control.home import open_home
@@ -58,8 +57,7 @@ class CheckpointTrigger(WaitingTrigger):
 
         look = ListingLook(files, answers=self.wanted.of_a_run)
         key = ("listing", self.wanted.of_a_run)  # whatever else is searched for there: these waits for one home share the looks
-        waiting = wait_for(self.home, key, look, self.pace, eq, see, self.deadline_at, self.log)
-        event = await settled(waiting, self.settle_s)
+        event = await self.event_of(key, look, see)
         facts = {"facts": checkpoint_facts(files.url, found)} if found is not None else {}
         yield TriggerEvent({"home": self.home} | event | facts)  # type: ignore[no-untyped-call]
 

@@ -1,12 +1,11 @@
 """The trigger that waits for the end of a cancelled attempt."""
 
 from collections.abc import AsyncIterator
-from operator import eq
 from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import EndLook, look_for_end
 from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.control.cancelling import Cancelled, too_late
@@ -46,9 +45,5 @@ class EndTrigger(WaitingTrigger):
                 raise too_late(files, self.cancelled, self.timeout_s)
             return look.ended
 
-        key = ("end", self.cancelled)
-        waiting = wait_for(
-            self.home, key, lambda: look_for_end(files, self.cancelled), self.pace, eq, see, self.deadline_at, self.log
-        )
-        event = await settled(waiting, self.settle_s)
+        event = await self.event_of(("end", self.cancelled), lambda: look_for_end(files, self.cancelled), see)
         yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]

@@ -5,12 +5,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
+from operator import eq
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.shared_looks import Pace, looks, pace_at
+from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
@@ -66,13 +67,21 @@ class WaitingTrigger(BaseTrigger):
         """Everything the trigger knows."""
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
+    async def event_of(
+        self,
+        key: Hashable,
+        look: Callable[[], T],
+        see: Callable[[T, float | None], Awaitable[bool]],
+        same: Callable[[T, T], bool] = eq,
+        back: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """What the wait ends with; see :class:`~airflow_provider.waits.shared_looks.Looking` and :func:`wait_for`."""
+        waiting = wait_for(Looking(self.home, key, look, self.pace, same), see, self.deadline_at, self.log, back)
+        return await settled(waiting, self.settle_s)
+
 
 async def wait_for(
-    home: str,
-    key: Hashable,
-    look: Callable[[], T],
-    pace: Pace,
-    same: Callable[[T, T], bool],
+    looking: Looking[T],
     see: Callable[[T, float | None], Awaitable[bool]],
     deadline_at: float | None,
     log: Any,
@@ -81,11 +90,7 @@ async def wait_for(
     """Looks until ``see`` has seen enough.
 
     Args:
-        home: URL of the home.
-        key: Whose looks these are; see :func:`airflow_provider.waits.shared_looks.looks`.
-        look: Looks once.
-        pace: How often.
-        same: Whether nothing has changed between two looks.
+        looking: What is looked at.
         see: Told each look, and how many seconds are left; whether it is the last one. It may look further: a storage that is
             away is borne there, too, so that an error which a look has *shown* is no error of its own.
         deadline_at: Seconds since 1970; None: no deadline.
@@ -99,9 +104,9 @@ async def wait_for(
     patience = Patience(end_s)
     while True:
         try:
-            async with aclosing(looks(home, key, look, pace, same)) as found:
+            async with aclosing(looks(looking)) as found:
                 while True:
-                    async with asyncio.timeout(pace.rarest_s + patience.look_max_s(time.monotonic())):
+                    async with asyncio.timeout(looking.pace.rarest_s + patience.look_max_s(time.monotonic())):
                         each = await anext(found)
                     if patience.is_tried:
                         back()
@@ -115,7 +120,7 @@ async def wait_for(
             if _is_silence(caught) or not patience.bears(error, time.monotonic()):
                 return failed(error)
             log.warning("The home cannot be read: %s", error)
-            await asyncio.sleep(pace.rarest_s)
+            await asyncio.sleep(looking.pace.rarest_s)
 
 
 def failed(error: StreamPipelineError) -> dict[str, Any]:

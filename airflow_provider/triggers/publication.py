@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from hashlib import sha256
-from operator import eq
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseHook
@@ -16,7 +15,7 @@ from airflow_provider.homes import open_home
 from airflow_provider.settings import read_settings
 from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
-from airflow_provider.waits.shared_looks import looks, pace_at
+from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.threads import in_thread
 from airflow_provider.waits.waiting import STORAGE_PATIENCE_S
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -96,7 +95,7 @@ class PublicationTrigger(BaseEventTrigger):
         files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
-        async with aclosing(looks(files.url, ("listing", False), ListingLook(files, answers=False), pace, eq)) as listings:
+        async with aclosing(looks(Looking(files.url, ("listing", False), ListingLook(files, answers=False), pace))) as listings:
             while True:
                 listing = await self._in_time(anext(listings), pace.rarest_s)
                 for found in await self._in_time(in_thread(files.url, search.find, listing)):

@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import AsyncIterator
-from operator import eq
 from typing import Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
 from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.control.home import open_home
@@ -47,7 +46,5 @@ class RequestTrigger(WaitingTrigger):
             return waits.is_over(look, time.monotonic(), left_s)
 
         look = LookForAnswer(open_home(self.home), self.request)
-        key, back = ("request", self.request), waits.began_anew
-        waiting = wait_for(self.home, key, look, self.pace, eq, see, self.deadline_at, self.log, back)
-        event = await settled(waiting, self.settle_s)
+        event = await self.event_of(("request", self.request), look, see, back=waits.began_anew)
         yield TriggerEvent({"home": self.home, "request": self.request} | event)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.tasks.time_limits import not_due
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed
 from airflow_provider.version_compat import state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
@@ -104,19 +104,9 @@ class RunTrigger(WaitingTrigger):
             found.update({"reached": self.wait_for.value} if reached else {})
             return reached
 
-        waiting = wait_for(
-            self.home,
-            ("answer", self.request),
-            lambda: look_for_answer(files, self.request),
-            self.pace,
-            same_run,
-            see,
-            self.deadline_at,
-            self.log,
-            lambda: wait.began_anew(time.monotonic()),
-        )
         try:
-            event = await settled(waiting, self.settle_s)
+            key, look = ("answer", self.request), lambda: look_for_answer(files, self.request)
+            event = await self.event_of(key, look, see, same_run, lambda: wait.began_anew(time.monotonic()))
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it

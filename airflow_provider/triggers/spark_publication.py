@@ -8,7 +8,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.triggers.patience import SETTLE_S, settled, wait_for
-from airflow_provider.waits.shared_looks import Pace
+from airflow_provider.waits.shared_looks import Looking, Pace
 from spark_jobs.protocol.errors import DeadlineExceededError
 
 _PACE = Pace(shortest_s=1.0, longest_s=2.0)
@@ -65,8 +65,8 @@ class SparkPublicationTrigger(BaseTrigger):
                 raise self._too_late()
             return not at_work
 
-        key = ("publication", self.output)
-        waiting = wait_for(self.home, key, lambda: is_at_work(self.output), _PACE, bool.__eq__, see, self.deadline_at, self.log)
+        looking = Looking(self.home, ("publication", self.output), lambda: is_at_work(self.output), _PACE)
+        waiting = wait_for(looking, see, self.deadline_at, self.log)
         yield TriggerEvent(self._event | await settled(waiting, self.settle_s))  # type: ignore[no-untyped-call]
 
     def _too_late(self) -> DeadlineExceededError:

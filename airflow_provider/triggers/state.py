@@ -1,12 +1,11 @@
 """The trigger that waits for a state of a pipeline."""
 
 from collections.abc import AsyncIterator, Sequence
-from operator import eq
 from typing import Any, Unpack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, settled, wait_for
+from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
 from airflow_provider.waits.threads import in_thread
 from spark_jobs.control.home import open_home
@@ -47,8 +46,7 @@ class PipelineStateTrigger(WaitingTrigger):
                 raise self._too_late(look)
             return False
 
-        waiting = wait_for(self.home, "state", LookForState(files), self.pace, eq, see, self.deadline_at, self.log)
-        event = await settled(waiting, self.settle_s)
+        event = await self.event_of("state", LookForState(files), see)
         yield TriggerEvent({"home": self.home} | event | found)  # type: ignore[no-untyped-call]
 
     def _too_late(self, look: StateLook) -> DeadlineExceededError:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
+from operator import eq
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -53,11 +54,26 @@ def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
     return Pace(shortest_s, suits_s if longest_s is None else longest_s)
 
 
+@dataclass(frozen=True)
+class Looking(Generic[T]):
+    """What is looked at, and how."""
+
+    home: str
+    """URL of the home."""
+    key: Hashable
+    """What it is in it: all who give the same home, key and pace in one event loop share the looks."""
+    look: Callable[[], T]
+    """Looks once; runs in a thread."""
+    pace: Pace
+    same: Callable[[T, T], bool] = eq
+    """Whether nothing worth a closer look has changed between two looks."""
+
+
 class _Poll(Generic[T]):
     """One thing that is looked at, for everybody who waits for it."""
 
-    def __init__(self, home: str, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]) -> None:
-        self._home, self._look, self._pace, self._same = home, look, pace, same
+    def __init__(self, looking: Looking[T]) -> None:
+        self._looking = looking
         self._news = asyncio.Condition()
         self._count = 0
         self._seen: T | BaseException | None = None
@@ -77,19 +93,20 @@ class _Poll(Generic[T]):
             return self._count, self._seen  # type: ignore[return-value]
 
     async def _run(self) -> None:
-        pause_s = self._pace.shortest_s
+        looking = self._looking
+        pause_s = looking.pace.shortest_s
         while True:
             before = self._seen
             try:
-                found: T | BaseException = await in_thread(self._home, self._look)
+                found: T | BaseException = await in_thread(looking.home, looking.look)
             except Exception as error:  # noqa: BLE001 - everybody who waits is told
                 found = error
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)
-            changed = not known or not self._same(before, found)  # type: ignore[arg-type]
+            changed = not known or not looking.same(before, found)  # type: ignore[arg-type]
             async with self._news:
                 self._seen, self._count = found, self._count + 1
                 self._news.notify_all()
-            pause_s = self._pace.after(pause_s, changed=changed)
+            pause_s = looking.pace.after(pause_s, changed=changed)
             await asyncio.sleep(_to_the_beat(pause_s))
 
 
@@ -103,26 +120,17 @@ def _to_the_beat(pause_s: float) -> float:
 _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()
 
 
-async def looks(
-    home: str, key: Hashable, look: Callable[[], T], pace: Pace, same: Callable[[T, T], bool]
-) -> AsyncGenerator[T, None]:
+async def looks(looking: Looking[T]) -> AsyncGenerator[T, None]:
     """What is seen, again and again, for as long as somebody iterates.
 
-    Args:
-        home: URL of the home.
-        key: What is looked at in it: all who give the same home, key and pace in one event loop share the looks.
-        look: Looks once; runs in a thread.
-        pace: How often.
-        same: Whether nothing worth a closer look has changed between two looks.
-
     Raises:
-        Exception: What ``look`` raises. Iterating anew looks again.
+        Exception: What a look raises. Iterating anew looks again.
     """
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
-    shared = (home, key, pace)
+    shared = (looking.home, looking.key, looking.pace)
     poll = polls.get(shared)
     if poll is None:
-        poll = polls[shared] = _Poll(home, look, pace, same)
+        poll = polls[shared] = _Poll(looking)
     poll.waiting += 1
     number = poll.before_newest()
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.triggers.patience import wait_for
-from airflow_provider.waits.shared_looks import Pace
+from airflow_provider.waits.shared_looks import Looking, Pace
 from airflow_provider.waits.threads import in_thread
 
 FAST = Pace(0.01, 0.02)
@@ -34,7 +34,7 @@ def event_of(
 
     async def work() -> dict[str, Any]:
         try:
-            waiting = wait_for(HOME, "a look", look, pace, lambda before, now: True, see, deadline_at, LOG)
+            waiting = wait_for(Looking(HOME, "a look", look, pace, lambda before, now: True), see, deadline_at, LOG)
             return await asyncio.wait_for(waiting, 20.0)
         finally:
             if release is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.waits.shared_looks import Pace, looks
+from airflow_provider.waits.shared_looks import Looking, Pace, looks
 
 FAST = Pace(0.001, 0.01)
 SOON_S = 10.0
@@ -30,7 +30,7 @@ class Home:
 
 
 async def first(home: Home, wanted: Callable[[Any], bool], key: str = "home") -> Any:
-    async with aclosing(looks("file:///homes/flights", key, home.look, FAST, lambda before, now: before == now)) as found:
+    async with aclosing(looks(Looking("file:///homes/flights", key, home.look, FAST))) as found:
         async for look in found:
             if wanted(look):
                 return look
@@ -67,7 +67,7 @@ def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None
     home, slow = Home(*range(20)), Pace(60.0, 60.0)
 
     async def one(pace: Pace, wanted: int) -> int:
-        async with aclosing(looks("file:///homes/flights", "home", home.look, pace, lambda before, now: before == now)) as found:
+        async with aclosing(looks(Looking("file:///homes/flights", "home", home.look, pace))) as found:
             async for look in found:
                 if look >= wanted:
                     return int(look)
@@ -95,7 +95,7 @@ def test_those_that_began_at_other_times_look_together() -> None:
             at.append(time.monotonic())
             return len(at)
 
-        async with aclosing(looks("file:///homes/flights", number, look, pace, lambda before, now: True)) as found:
+        async with aclosing(looks(Looking("file:///homes/flights", number, look, pace, lambda before, now: True))) as found:
             async for _ in found:
                 seen += 1
                 if seen == 2:
