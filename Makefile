@@ -26,7 +26,7 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not nightly and not hdfs" $(wildcard $(FAST_TESTS))
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not nightly and not hdfs and not slow" $(wildcard $(FAST_TESTS))
 
 test: warm ## Run every test that a change must pass
 	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30

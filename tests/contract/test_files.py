@@ -243,6 +243,7 @@ def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 20_000_000])
+@pytest.mark.slow
 def test_a_copy_of_any_size_is_whole_and_its_digest_is_told(home: Files, tmp_path: Path, size_bytes: int) -> None:
     data = bytes(range(256)) * (size_bytes // 256 + 1)
     (tmp_path / "theirs").write_bytes(data[:size_bytes])
@@ -379,6 +380,7 @@ def test_documents_go_in_and_come_out(home: Files) -> None:
 @only(*LOCAL, in_object_store, HDFS_AT_NIGHT)  # hundreds of creates of half a second
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
 def test_any_bytes_are_read_as_they_were_written(home: Files, contents: list[bytes]) -> None:
     home.delete("d")
     for number, data in enumerate(contents):
@@ -402,6 +404,7 @@ def _creates(home: Files, path: str, data: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
     threads = 8
     homes = [open_home(tmp_path / "home") for _ in range(threads)]
@@ -420,6 +423,7 @@ def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
             assert nothing_is_unfinished(tmp_path), "the losers clear up"
 
 
+@pytest.mark.slow
 def test_one_writer_that_asks_in_many_threads_is_never_refused(open_home: Open, tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     with ThreadPoolExecutor(8) as pool:
@@ -454,6 +458,7 @@ def _create_in_process(open_home: Open, root: Path, number: int, barrier: Barrie
             answers.put((turn, number))
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_creates(open_home: Open, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(3), context.Queue()

@@ -61,6 +61,7 @@ def test_a_document_cut_at_any_byte_is_corrupt(sample: Document) -> None:
 
 
 @every_sample
+@pytest.mark.slow
 def test_a_document_with_any_bit_flipped_is_corrupt(sample: Document) -> None:
     data = encode(sample)
     flipped = (

@@ -117,6 +117,7 @@ def daily_site(site: RunSite, tmp_path: Path) -> RunSite:
     return replace(site, events=tmp_path / "daily events")
 
 
+@pytest.mark.nightly
 def test_three_suspended_days_survive_crashes_by_chance(daily_site: RunSite, clean_run: list[Point], seed: int) -> None:
     chosen = Random(seed)
     for day in range(DAYS):

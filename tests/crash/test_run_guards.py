@@ -81,6 +81,7 @@ def test_nothing_is_planned_while_a_batch_is_pending(hurried: RunSite) -> None:
 
 
 @pytest.mark.parametrize("hurried", [OnEnd.SUSPEND], indirect=True)
+@pytest.mark.nightly
 def test_a_plan_above_a_pending_batch_would_lose_that_batch(hurried: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(log: SparkLog, _: int, entry: OffsetEntry) -> None:
         pending = log.offsets(log.last_offsets())
@@ -101,6 +102,7 @@ def test_nothing_is_cut_while_a_batch_is_pending(hurried: RunSite) -> None:
     assert hurried.public() == {"hourly": [], "daily": []}
 
 
+@pytest.mark.nightly
 def test_a_cut_below_a_pending_batch_would_lose_that_batch(hurried: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkLog, "last_batch", SparkLog.last_commit)
     hurried.run()

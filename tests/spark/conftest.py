@@ -15,7 +15,7 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.support.kafka_broker import CONNECTOR_JARS, KafkaBroker, jars, kafka_broker
-from tests.support.short_jvm import FEW_ROWS
+from tests.support.short_jvm import COMPILED, FEW_ROWS
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM takes 10,000 tasks to list files
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.session.timeZone": "UTC",

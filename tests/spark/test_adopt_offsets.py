@@ -185,6 +185,7 @@ def test_files_are_told_apart_after_the_old_log_was_compacted(files: Move) -> No
     assert public(files.site.tables / "copy").total() == 120
 
 
+@pytest.mark.nightly
 def test_all_stages_that_read_the_source_go_on_there_and_so_do_those_after_them(delta: Move) -> None:
     pipeline = delta.pipeline(copy=_same, few=lambda rows: rows.where("value < 0"))
 
@@ -264,6 +265,7 @@ def _forget(table: Path, up_to: int) -> None:
         (table / "_delta_log" / f"{version:020d}.json").unlink()
 
 
+@pytest.mark.nightly
 def test_a_home_adopts_once_a_retry_gets_the_answer_that_stands_and_a_fresh_start_may_adopt_again(delta: Move) -> None:
     delta.old.run(delta.site.spark, batches=1)
     delta.run(run_id="first", publish="external")

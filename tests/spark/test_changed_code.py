@@ -156,6 +156,7 @@ def test_a_sink_with_rows_that_are_not_public_is_not_left_behind(site: Site, eve
     assert "publish" in error.remedy
 
 
+@pytest.mark.nightly
 def test_a_watermark_delay_may_change(site: Site, events: Events, tmp_path: Path) -> None:
     stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
     events.add(100)

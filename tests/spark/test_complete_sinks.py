@@ -69,6 +69,7 @@ def test_only_the_last_batch_of_a_checkpoint_is_published(site: Site) -> None:
     assert cut.actions.rows == len(inputs.TEAMS)
 
 
+@pytest.mark.nightly
 def test_rows_that_others_have_added_are_replaced_too(site: Site) -> None:
     first, second, _ = _parts()
     inputs.write_versions(site.home.parent / "events", first, 1)

@@ -277,6 +277,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     assert all(old == new for old, new in batches.values()), f"a finished stage goes on: {batches}"
 
 
+@pytest.mark.nightly
 def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_next_one(
     site: Site, history: Events, live: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,6 +429,7 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
 
 
+@pytest.mark.nightly
 def test_a_new_stage_before_one_that_has_ended_is_refused_by_name_and_one_behind_it_ends_at_once(
     site: Site, history: Events, live: Events, tmp_path: Path
 ) -> None:

@@ -69,7 +69,8 @@ def test_every_change_tries_each_class_of_cases() -> None:
     assert tried == there
 
 
-@pytest.mark.parametrize("kind", [pytest.param(Kind.APPEND, marks=pytest.mark.nightly), Kind.SEQUENCED])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [Kind.APPEND, Kind.SEQUENCED])
 def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(tmp_path: Path, spark: SparkSession, kind: Kind) -> None:
     assert_made_again_at_once(tmp_path, Publisher.SPARK, kind, Publishers(lambda: spark))
 

@@ -74,6 +74,7 @@ def test_a_checkpoint_publishes_one_file_a_partition_and_every_row(site: Site, s
     assert_same(public(site.tables / "copy"), whole)
 
 
+@pytest.mark.nightly
 def test_rounds_go_on_and_what_was_packed_is_swept_a_round_later(site: Site, temporary: Path) -> None:
     waste: list[int] = []
     batches = 6

@@ -1,9 +1,10 @@
 """A pipeline goes on with its state in another number of partitions: from a savepoint, and from its own newest checkpoint."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
@@ -78,6 +79,15 @@ def partitions(manifest: Manifest) -> dict[str, int]:
         if numbers:
             found[str(name)] = len(numbers)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _two_partitions(spark: SparkSession) -> Iterator[None]:
+    """To begin with."""
+    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.mark.parametrize("wanted", [pytest.param(5, marks=pytest.mark.nightly), 1])

@@ -361,6 +361,7 @@ def test_old_checkpoints_go_with_their_state_and_the_newest_is_enough_to_go_on(
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
+@pytest.mark.nightly
 def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that_a_later_attempt_is_live(
     site: Site, events: Events
 ) -> None:

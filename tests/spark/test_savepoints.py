@@ -176,6 +176,7 @@ def windows(site: Site, events: Events) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.nightly
 def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path: Path) -> None:
     """151 rows: the drain lets the third minute go with 31 of its rows; the others of it make a row of their own."""
     pipeline = windows(site, events)
@@ -223,6 +224,7 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 251)))
 
 
+@pytest.mark.nightly
 def test_a_channel_goes_on_whatever_its_columns_are_called(site: Site, events: Events, tmp_path: Path) -> None:
     """Names with spaces are written under others, which only the channel's own table knows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))

@@ -76,6 +76,7 @@ def test_a_column_that_a_stage_has_gained_is_added_and_earlier_rows_have_null_th
     assert_same(answer(found), answer(expected))
 
 
+@pytest.mark.nightly
 def test_a_column_that_a_whole_result_has_gained_is_in_every_row_of_it(site: Site) -> None:
     def totals(*columns: str) -> Pipeline:
         pipeline = Pipeline("growing", on_end="suspend")
@@ -122,6 +123,7 @@ def test_rows_staged_before_the_column_are_published_after_it(site: Site) -> Non
     assert _table(site).count() == _source(site, 4).count()
 
 
+@pytest.mark.nightly
 def test_the_earlier_code_goes_on_with_the_wider_table(site: Site) -> None:
     for seed, columns in enumerate([("id", "key"), ("id", "key", "value"), ("id", "key")]):
         _arrive(site, seed)

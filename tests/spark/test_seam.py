@@ -142,6 +142,7 @@ def test_a_tail_waits_for_a_version_that_nobody_has_written_yet_over_attempts_to
     assert_equals_a_batch_query(site, events)
 
 
+@pytest.mark.nightly
 def test_without_it_the_tail_reads_the_history_again(site: Site, events: Events) -> None:
     """What the argument is for."""
     with Running(site.spark, seam(site, events, after=None), site.home) as running:

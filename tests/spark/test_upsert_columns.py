@@ -59,6 +59,7 @@ def test_keys_that_parquet_does_not_take_for_names_are_compared_by_their_values(
         site.run(pipeline)
 
 
+@pytest.mark.nightly
 def test_a_constraint_on_a_column_that_the_stage_does_not_return_is_left_to_the_merge(site: Site) -> None:
     table = f"delta.`{site.tables / 'customers'}`"
     site.spark.sql(f"CREATE TABLE {table} (id LONG, seq LONG, note STRING) USING delta")
@@ -145,6 +146,7 @@ def test_a_row_on_which_the_condition_fails_fails_its_batch_and_not_the_publicat
     assert public(site.tables / "customers", ["id"]) == {(1,): 1}
 
 
+@pytest.mark.nightly
 def test_an_empty_key_that_a_partition_holds_as_null_is_found_again(site: Site) -> None:
     for seq in (1, 2):
         _deliver(site, (1, seq, ""))

@@ -104,6 +104,7 @@ def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -
     assert site.manifest().sinks["customers"].publisher is Publisher.SPARK  # type: ignore[index]
 
 
+@pytest.mark.nightly
 def test_without_sequence_by_the_later_batch_wins(site: Site) -> None:
     days = [
         pd.DataFrame({"id": [1, 2, 3], "region": "n", "seq": 0, "op": "insert", "value": [day, day * 2, day * 3]})
@@ -123,6 +124,7 @@ def test_without_sequence_by_two_rows_of_a_key_in_a_batch_are_refused(site: Site
     assert site.checkpoints() == []
 
 
+@pytest.mark.nightly
 def test_a_running_total_in_update_mode_is_upserted(site: Site) -> None:
     inputs.write_versions(site.home.parent / "events", inputs.events(inputs.ROWS // 5)[["id", "team", "value"]], 5)
     pipeline = Pipeline("totals")

@@ -91,12 +91,12 @@ FEATURES = (
         "partitions (spaces, `%`, `/`, unicode, null, dates, decimals, timestamps)",
         sink={"partition_by": ["region", "day", "price", "at"]},
         staged=(*STAGED, "region", "day", "price", "at"),
-        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "`CHECK` constraints",
         frozenset({"checkConstraints"}),
         properties={"delta.constraints.small": "value < 1000"},
+        everyday=AT_NIGHT,
     ),
     Feature(
         "`NOT NULL`",
@@ -119,7 +119,7 @@ FEATURES = (
         properties={"delta.columnMapping.mode": "name"},
         staged=(*STAGED, "region AS `a b`"),
         columns_of_answer=(*STAGED, "`a b`"),
-        everyday=frozenset({SinkMode.UPSERT}),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "column mapping by name, and partitions",
@@ -150,7 +150,7 @@ FEATURES = (
         "change data feed",
         frozenset({"changeDataFeed"}),
         properties={"delta.enableChangeDataFeed": "true"},
-        everyday=APPEND_AND_UPSERT,
+        everyday=frozenset({SinkMode.UPSERT}),
     ),
     Feature(
         "append only",
@@ -174,19 +174,20 @@ FEATURES = (
         answer=(*STAGED, "concat('{\"value\":', value, '}') AS payload"),
         columns_of_answer=(*STAGED, "to_json(payload) AS payload"),
         elsewhere=STAGED,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "v2 checkpoints",
         frozenset({"v2Checkpoint"}),
         properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "2"},
         between=("ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'us')",),
+        everyday=AT_NIGHT,
     ),
     Feature(
         "row tracking",
         frozenset({"rowTracking", "domainMetadata"}),
         properties={"delta.enableRowTracking": "true"},
         publisher=SPARK,
-        everyday=APPEND_AND_UPSERT,
     ),
     Feature(
         "clustering",
@@ -241,6 +242,7 @@ FEATURES = (
         frozenset({"icebergCompatV2", "columnMapping"}),
         properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
         publisher=SPARK,
+        everyday=AT_NIGHT,
     ),
     Feature(
         "Iceberg compatibility, version 3",

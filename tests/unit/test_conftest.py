@@ -29,12 +29,14 @@ def run(pytester: pytest.Pytester, then: str, processes: list[str]) -> pytest.Ru
     return pytester.runpytest_subprocess("-p", "no:randomly", *processes)
 
 
+@pytest.mark.slow
 def test_a_process_that_outlives_the_tests_fails_them(pytester: pytest.Pytester, processes: list[str]) -> None:
     result = run(pytester, "sys.kept = process", processes)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*processes that outlived the tests*", "*sys.stdin.read()*"])
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester, processes: list[str]) -> None:
     result = run(pytester, "process.communicate()", processes)
     assert result.ret == pytest.ExitCode.OK

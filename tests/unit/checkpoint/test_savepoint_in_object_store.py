@@ -73,6 +73,7 @@ def test_a_prefix_with_something_else_is_refused(site: SavepointSite, manifest: 
     assert list(target.paths()) == ["theirs/a"]
 
 
+@pytest.mark.slow
 def test_many_tries_at_once_come_to_one_savepoint(site: SavepointSite, manifest: Manifest, target: Files) -> None:
     with ThreadPoolExecutor(4) as pool:
         tries = [pool.submit(export, site.home, manifest.checkpoint, open_place(target.url), request=REQUEST) for _ in range(4)]

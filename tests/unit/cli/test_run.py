@@ -318,6 +318,7 @@ def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> N
     assert unused.files.names("") == []
 
 
+@pytest.mark.slow
 def test_main_py_is_the_run_command(drained: UsedHome) -> None:
     command = [sys.executable, str(MAIN), drained.entry, "--home", drained.url, *drained.params, "--output", "json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
@@ -332,6 +333,7 @@ def submitted(main: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=main.parent)
 
 
+@pytest.mark.slow
 def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) -> None:
     """It may be the file of another environment, such as an Airflow worker's."""
     another = tmp_path / "spark_jobs"
@@ -344,6 +346,7 @@ def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) 
     assert "--request" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
     """Where YARN runs it, with the files that were sent along."""
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")

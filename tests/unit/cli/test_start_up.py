@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.command_line import UsedHome
 
 WITHOUT_SPARK = """
@@ -17,6 +19,7 @@ print(json.dumps([results, heavy]))
 """
 
 
+@pytest.mark.slow
 def test_commands_that_only_look_or_publish_load_no_spark(drained: UsedHome) -> None:
     home = ["--home", drained.url]
     commands = [

@@ -355,6 +355,7 @@ def test_what_delta_rs_would_drop_from_an_action_is_refused(pipeline: StagedPipe
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text))
+@pytest.mark.slow
 def test_a_path_is_unquoted_exactly_once(pipeline: StagedPipeline, name: str) -> None:
     add = {"path": quote(name, safe=""), "size": 1, "partitionValues": {"day": None}, "modificationTime": 1, "stats": "{}"}
     handle = open_table(pipeline.tables[HOURLY])

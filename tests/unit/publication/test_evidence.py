@@ -140,6 +140,7 @@ def test_what_a_closed_line_had_published_is_read_from_the_version_before(pipeli
     assert (before.facts.version, before.transaction_version(app)) == (4, 1)
 
 
+@pytest.mark.slow
 def test_looking_for_a_version_opens_few_of_them(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = pipeline.checkpoint({HOURLY: [(1, "a")]})
     foreign_append(pipeline, times=30)

@@ -605,6 +605,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=20)
 @given(events=EVENTS)
+@pytest.mark.slow
 def test_whenever_and_however_it_is_published_each_row_is_public_once(
     events: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

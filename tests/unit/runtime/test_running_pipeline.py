@@ -179,6 +179,7 @@ class Failing:
 
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["fails", "answer lost"])
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for a while"])
+@pytest.mark.slow
 def test_whatever_of_a_try_fails_the_same_attempt_takes_the_number_after_what_has_landed(
     tmp_path: Path, lasting: bool, answer_lost: bool
 ) -> None:

@@ -56,6 +56,7 @@ CALLS: list[Callable[[Files], object]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CALLS)))
+@pytest.mark.slow
 def test_a_call_that_nobody_answers_ends_in_time(silent: str, number: int) -> None:
     files = HdfsFiles(silent, "/home", retry_timeout_s=0.4)
     began_s = time.monotonic()

@@ -325,6 +325,7 @@ def test_two_objects_that_had_one_name_are_never_mixed(store: _Store, files: Fil
         list(chunks)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_busy_is_asked_again_for_as_long_as_there_is_time(store: _Store) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     store.busy = 12

@@ -219,6 +219,7 @@ with pytest.MonkeyPatch.context() as patch:
 """
 
 
+@pytest.mark.slow
 def test_one_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout == "cancelled\n", ended.stderr

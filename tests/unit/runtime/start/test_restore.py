@@ -270,6 +270,7 @@ def files_of(manifest: Manifest) -> tuple[StateFile, ...]:
 
 
 @pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.slow
 def test_a_loss_of_power_leaves_a_directory_that_is_whole_or_is_built_again(tmp_path: Path, seed: int | None) -> None:
     finished = False
     for index in range(200):

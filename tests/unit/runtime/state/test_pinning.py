@@ -152,6 +152,7 @@ def test_a_batch_that_spark_has_purged_fails_the_try(site: Site) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.slow
 def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, seed: int | None) -> None:
     foreign = ("*.zip", "*.changelog", "*.sst", "[0-9]*", "metadata", "schema")  # Spark makes none of these durable
     for index in range(400):

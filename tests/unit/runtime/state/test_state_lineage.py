@@ -100,6 +100,7 @@ def test_a_lineage_that_begins_with_a_snapshot_needs_it(store: Store) -> None:
         (lambda data: lz4_blocks(data + bytes(range(256)) * 4_000), 800),
     ],
 )
+@pytest.mark.slow
 def test_the_lineage_is_read_however_it_is_compressed(store: Store, compressed: object, lineage: int) -> None:
     versions = write(store, lineage)
     newest = StoreVersion(lineage + 1, store_id(7))

@@ -99,6 +99,7 @@ def driver_of(airflow: AirflowProcess, log: Path) -> psutil.Process:
     return psutil.Process(int(log.read_text()))
 
 
+@pytest.mark.slow
 def test_the_end_reaches_a_driver_that_has_a_session_of_its_own(tmp_path: Path, airflow: AirflowProcess) -> None:
     driver = driver_of(airflow, tmp_path / "airflow.log")
     airflow.end()
@@ -107,6 +108,7 @@ def test_the_end_reaches_a_driver_that_has_a_session_of_its_own(tmp_path: Path, 
     assert airflow.poll() is not None
 
 
+@pytest.mark.slow
 def test_what_a_killed_demo_has_left_is_ended_by_the_next(tmp_path: Path, airflow: AirflowProcess) -> None:
     driver = driver_of(airflow, tmp_path / "airflow.log")
     assert end_leftovers(tmp_path) == 2
