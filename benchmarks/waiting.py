@@ -45,7 +45,7 @@ _PAUSE_S = 3.0
 _PAUSE_IN_OBJECT_STORES_S = 30.0
 _REACT_S = 30.0
 _CPU_MOST, _REACTION_MOST_S = 25.0, 5.0
-"""What is promised. In object stores the reaction takes a pause at most, and what the triggerer needs to hand the event on."""
+"""What is promised. In object stores the reaction takes a pause at most."""
 Trigger = tuple[str, Mapping[str, Any]]
 """Class and arguments."""
 
@@ -66,21 +66,22 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     measure, manifest = Measurement(site, waits, quick, tell), _manifest(site)
     in_directories, plain = (measure.of(kind(manifest), f"file://{site.new()}", waits) for kind in (Checkpoints, ManifestFiles))
     yield from _in_directories(f"{waits:,} waits for {waits:,} homes", in_directories, plain)
-    yield _reads(f"{waits:,} waits for {waits:,} homes", in_directories, waits)
+    yield _reads(f"{waits:,} waits for {waits:,} homes", in_directories, waits * Checkpoints.LOOK_READS)
     with Runs() as runs:
         ours = measure.of(runs, f"file://{site.new()}", waits)
     yield from _in_directories(f"{waits:,} waits for {waits:,} runs at work", ours, plain)
+    yield _reads(f"{waits:,} waits for {waits:,} runs at work", ours, waits * Runs.LOOK_READS)
     if not quick:
         ours, plain = (measure.of(kind(manifest), f"file://{site.new()}", waits // 20) for kind in (Checkpoints, ManifestFiles))
         yield from _in_directories(f"{waits:,} waits for {waits // 20:,} homes", ours, plain)
-        yield _reads(f"{waits:,} waits for {waits // 20:,} homes", ours, waits)
+        yield _reads(f"{waits:,} waits for {waits // 20:,} homes", ours, waits * Checkpoints.LOOK_READS)
     with hdfs_cluster(site.new()) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
         found = measure.of(Checkpoints(manifest), f"hdfs://{cluster.authority}", waits)
     yield from _in_stores(f"{waits:,} homes in HDFS", found, in_directories)
     with object_store() as url:
         found = measure.of(Checkpoints(manifest), url, waits, _PAUSE_IN_OBJECT_STORES_S)
-    yield from _in_stores(f"{waits:,} homes in S3", found, in_directories, _PAUSE_IN_OBJECT_STORES_S + 2.0)
+    yield from _in_stores(f"{waits:,} homes in S3", found, in_directories, _PAUSE_IN_OBJECT_STORES_S)
 
 
 def _in_directories(name: str, ours: Measured, plain: Measured) -> Iterator[Figure]:
@@ -89,9 +90,9 @@ def _in_directories(name: str, ours: Measured, plain: Measured) -> Iterator[Figu
     yield Figure(REACTION, name, ours.reaction_s, plain.reaction_s, most=_REACTION_MOST_S)
 
 
-def _reads(name: str, ours: Measured, waits: int) -> Figure:
-    """A look lists one directory."""
-    return Figure(READS, name, ours.reads, [waits / _PAUSE_S] * len(ours.reads))
+def _reads(name: str, ours: Measured, unshared: int) -> Figure:
+    """Against ``unshared``, what one look of every wait reads."""
+    return Figure(READS, name, ours.reads, [unshared / _PAUSE_S] * len(ours.reads))
 
 
 def _in_stores(name: str, found: Measured, in_directories: Measured, most_s: float = _REACTION_MOST_S) -> Iterator[Figure]:
@@ -120,6 +121,9 @@ class Checkpoints:
         first: That one.
     """
 
+    LOOK_READS = 1
+    """It lists the checkpoints."""
+
     def __init__(self, first: Manifest) -> None:
         self._first = first
         self._following = first.model_copy(update={"checkpoint": CheckpointId(2), "parent": CheckpointId(1)})
@@ -145,6 +149,9 @@ class ManifestFiles(Checkpoints):
 
 class Runs(ExitStack):
     """The end of a run, which our operator waits for. Its driver is at work while the context is open: it holds the home's lock."""
+
+    LOOK_READS = 5
+    """It lists the answers, reads the status, and asks three times whose the driver's lock is."""
 
     def begin(self, home: str) -> None:
         files = open_home(home)

@@ -20,6 +20,8 @@ from spark_jobs.storage.os_errors import translated
 
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""
+_END_MAX_S = 0.5
+"""Between a kill and the end of what is killed."""
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC)
 
@@ -48,6 +50,11 @@ class LocalDriver:
         """None while it runs."""
         return self._process.returncode if self._stopping else self._process.poll()
 
+    @property
+    def was_stopped(self) -> bool:
+        """:meth:`stop` has ended it."""
+        return self._stopping and self._process.returncode is not None
+
     def wait(self, timeout_s: float) -> bool:
         """Waits for its end; whether it has ended."""
         try:
@@ -63,7 +70,7 @@ class LocalDriver:
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ends the driver with every process it has started: asks first, kills after ``grace_s``; idempotent.
 
-        Returns when it has ended. A driver that has ended by itself is left alone.
+        Returns when it has ended, or hangs in a storage where no kill reaches it. A driver that has ended by itself is left alone.
         """
         if self._process.returncode is not None:
             return
@@ -73,7 +80,7 @@ class LocalDriver:
         while not self._has_ended() and time.monotonic() < end:
             time.sleep(0.05)
         self._signal_group(signal.SIGKILL)
-        self._process.wait()
+        self.wait(_END_MAX_S)
 
     def _has_ended(self) -> bool:
         # Looked at without reaping: until then its process id, which is its group's too, can be nobody else's.

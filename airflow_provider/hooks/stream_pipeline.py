@@ -211,6 +211,10 @@ class StreamPipelineHook(BaseHook):
             raise
         return request, driver
 
+    def newest_checkpoint(self, home: str) -> CheckpointId | None:
+        """The number of the newest checkpoint there is, fit for something or not; None: there is none."""
+        return max(CheckpointStore(self.files(home)).taken(), default=None)
+
     def plan_publication(self, home: str, checkpoint: CheckpointId | None) -> Publication:
         """A publication of a checkpoint, by default of the newest one, checked; writes nothing."""
         return plan_publication(self.files(home), checkpoint)

@@ -36,12 +36,12 @@ _EXIT_WAIT_S = 10.0
 
 
 class PublishCheckpointOperator(BaseOperator):
-    """Publishes checkpoints of one or several pipelines: of all, or of none.
+    """Publishes checkpoints of one or several pipelines: of all, or of none, as far as can be known before the first row is public.
 
     Every checkpoint is looked at before anything is written to any table: each has to be complete, and every table of every one
     fit for it. If one is not, none is published. Then they are published one after the other, those that need Spark first; whatever
-    dies in between, a retry does the rest, and each row becomes public once. All before a checkpoint that is pending is published
-    with it.
+    dies, or changes in a table, in between, a retry does the rest, and each row becomes public once. All before a checkpoint that is
+    pending is published with it.
 
     Without a JVM, in this worker, in about a second. A pipeline whose sinks Spark publishes needs the connection's ``python``, with
     Spark, on this host: a process that outlives the task's, is found again by a next try, and is waited for in the triggerer.
@@ -96,12 +96,16 @@ class PublishCheckpointOperator(BaseOperator):
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             conf = checked_conf(self, self.written_conf, self.conf)
-            planned = [self.hook.plan_publication(home, number) for home, number in self._wanted().items()]
+            wanted = self._wanted()
+            homes = {self.hook.files(home).url: number or self.hook.newest_checkpoint(home) for home, number in wanted.items()}
+            record_homes(context, self.conn_id, homes)
+            planned = [self.hook.plan_publication(home, number) for home, number in wanted.items()]
             if any(plan.by_spark for plan in planned):
                 self.hook.check_publishes(conf)
             planned.sort(key=lambda plan: not plan.by_spark)  # what a Spark lacks is seen before anything else is public
             checkpoints = {plan.files.url: plan.checkpoint for plan in planned}
-            record_homes(context, self.conn_id, checkpoints)
+            if checkpoints != homes:  # the newest could not be used, or is another one by now
+                record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
     def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float | None = None) -> dict[str, Any]:
@@ -161,11 +165,16 @@ class PublishCheckpointOperator(BaseOperator):
         if self.deferrable and not ends_with_us and is_here(self.hook.files(home)):  # else the triggerer may not see the output
             self._defer(home, checkpoints, started=started)
         patience = Patience(None)
-        while patient_look(lambda: is_at_work(output), patience, self.log) is not False and not self._killed:
+
+        def check() -> None:
+            if self._killed:
+                self.on_kill()  # once more: the signal may have come before the process was known
+                raise _interrupted(home, checkpoint)
+
+        while patient_look(lambda: is_at_work(output), patience, self.log, check) is not False:
+            check()
             time.sleep(_SLICE_S)
-        if self._killed:
-            self.on_kill()  # once more: the signal may have come before the process was known
-            raise _interrupted(home, checkpoint)
+        check()
         if self._spark is not None:
             self._spark.wait(_EXIT_WAIT_S)
             self._check_published(home, checkpoint)

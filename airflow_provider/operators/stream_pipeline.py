@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -18,7 +18,7 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.params import warn_of_unknown
 from airflow_provider.retry import RETRIES, is_automatic_retry
-from airflow_provider.tasks.charge import KILL_LIMIT_S, Charge
+from airflow_provider.tasks.charge import Charge
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.task_orders import RESTORE_FIELDS, order_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
@@ -29,6 +29,7 @@ from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import start_limit
+from airflow_provider.waits.patient_look import answered
 from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
@@ -153,7 +154,7 @@ class StreamPipelineOperator(BaseOperator):
         self.allow_driver_in_pod = allow_driver_in_pod
         self.conn_id = conn_id
         self._charge: Charge | None = None
-        self._killed = False
+        self._killed = self._cancelled = False
 
     @cached_property
     def hook(self) -> StreamPipelineHook:
@@ -202,17 +203,18 @@ class StreamPipelineOperator(BaseOperator):
     def on_kill(self) -> None:
         """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
         self._killed = True
-        if self.cancel_on_kill and self._charge is not None:
-            self._charge.cancel("its task was killed", KILL_LIMIT_S)
+        self._cancelled = self.cancel_on_kill and self._charge is not None and self._charge.kill("its task was killed")
 
     def _carry_on(self, context: "Context") -> dict[str, Any]:
         try:
             with raising_airflow_errors():
                 order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
-                record_homes(context, self.conn_id, {self.hook.files(self.home).url: None})
+                url = answered(lambda: self.hook.files(self.home).url, self._check_not_killed)
+                record_homes(context, self.conn_id, {url: None})
                 while True:
+                    self._check_not_killed()
                     if is_automatic_retry(context["ti"], self.retries):
-                        self._in_charge.check_not_called_off(order.run)
+                        answered(lambda: self._in_charge.check_not_called_off(order.run), self._check_not_killed)
                     begun = self._begin(order, token)
                     if isinstance(begun, StartResponse):
                         self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
@@ -244,7 +246,6 @@ class StreamPipelineOperator(BaseOperator):
 
     def _forget(self, began_at: float | None = None) -> Charge:
         self._limits = time_limits(self, self.timeout_s, began_at)
-        self._killed = False
         self._charge = Charge(self.hook, self.home, self.log)
         return self._charge
 
@@ -320,8 +321,9 @@ class StreamPipelineOperator(BaseOperator):
     def _begin(self, order: StartOrder, token: str) -> StartResponse | AttemptNumber:
         """The answer that is there, or the attempt that will give it, with this task in charge."""
         end_s = time.monotonic() + _LET_END_MAX_S
+        look_first = partial(self.hook.first_look, self.home, order.run, self.start_timeout_s if self.hook.submits else None)
         while True:
-            look = self.hook.first_look(self.home, order.run, self.start_timeout_s if self.hook.submits else None)
+            look = answered(look_first, self._check_not_killed)
             following = first_step(look, order.run)
             if following is Next.RETURN and look.answer is not None:
                 return look.answer
@@ -362,6 +364,8 @@ class StreamPipelineOperator(BaseOperator):
             return here.answer(wait, Patience(deadline_s), Goal(WaitFor(self.wait_for)), until_seen_s)
         except StreamPipelineError as error:
             charge.let_go()  # it may be on its way to its end
+            if self._killed:
+                raise  # at once: the home may not answer
             if charge.was_ended_before(error):
                 return Waited.ENDED_BY_ANOTHER
             charge.log_driver(attempt)
@@ -369,8 +373,7 @@ class StreamPipelineOperator(BaseOperator):
                 waited = self._until_due(restart, until_seen_s)
                 self._restart_after(attempt, error)  # somebody may have cancelled it meanwhile
                 return waited
-            if not self._killed:
-                charge.give_up(attempt, error)
+            charge.give_up(attempt, error)
             raise
 
     def _until_due(self, restart: Restart, until_seen_s: float | None) -> Waited:
@@ -390,11 +393,7 @@ class StreamPipelineOperator(BaseOperator):
         self._check_not_killed()
 
     def _check_not_killed(self) -> None:
-        """A task that was killed must not return: Airflow would call it a success.
-
-        Raises:
-            InterruptedRunError: It was killed.
-        """
+        """Raises an InterruptedRunError in a task that was killed: Airflow would call it a success if it returned."""
         if self._killed:
             self.on_kill()  # once more: the signal may have come before the driver was known
-            raise killed(self.home, cancelled=self.cancel_on_kill)
+            raise killed(self.home, cancelled=self._cancelled)

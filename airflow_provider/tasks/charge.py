@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from airflow_provider.drivers.driver_log import log_last_lines
-from airflow_provider.drivers.local_driver import LocalDriver
+from airflow_provider.drivers.local_driver import STOP_GRACE_S, LocalDriver
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
@@ -23,8 +24,14 @@ from spark_jobs.storage.beside import in_time
 
 T = TypeVar("T")
 
-KILL_LIMIT_S = 2.0
-"""Of a look, and of a cancel, in a signal handler: Airflow kills a process five seconds after it has asked it to end."""
+KILL_LIMIT_S = 4.0
+"""From a kill until the task has seen to its driver: Airflow kills a process five seconds after it has asked it to end."""
+_CHARGE_LIMIT_S = 1.5
+"""Of it, for the home to say who has charge."""
+_KEEP_LIMIT_S = 1.0
+"""Of it, for the home to keep the cancel."""
+_LIMIT_S = 60.0
+"""For the home to answer a task that was not killed."""
 
 
 class Charge:
@@ -42,6 +49,8 @@ class Charge:
         """The one that this process has started."""
         self.held: tuple[AttemptNumber, OwnerNumber] | None = None
         """The attempt, and as whom."""
+        self._kill_by_s: float | None = None
+        self._cancelled: tuple[AttemptNumber, OwnerNumber] | None = None
 
     def check_not_called_off(self, run: RunId) -> None:
         """Refuses to go on with a run that somebody has cancelled.
@@ -66,7 +75,7 @@ class Charge:
         self._log.info("Its output: %s", driver.output)
         return request.attempt
 
-    def cancel(self, reason: str, limit_s: float = 60.0) -> None:
+    def cancel(self, reason: str) -> None:
         """Ends the attempt, at once where its driver is a process of this one; not what somebody else has taken charge of.
 
         A storage that is away, or does not answer, keeps no driver alive that is a process of this one; one that is elsewhere goes on then,
@@ -74,21 +83,42 @@ class Charge:
 
         Args:
             reason: Kept with the cancel.
-            limit_s: How long the storage may take to say who has charge, and to keep the cancel.
         """
-        held = self.held
-        if self.driver is not None and (held is None or self._has_charge(*held, limit_s)):
-            self.driver.stop()  # first: a home that is full takes no cancel
-        if held is not None:
+        now_s = time.monotonic()
+        self._end(reason, now_s + _LIMIT_S, now_s + _LIMIT_S)
+
+    def kill(self, reason: str) -> bool:
+        """As :meth:`cancel`, from a signal handler, and again where the signal may have come before the driver was known.
+
+        All of it has ended ``KILL_LIMIT_S`` after the first call that has something in hand, whatever the driver and the storage do.
+
+        Returns:
+            Whether a driver was stopped, or its cancel is in the home.
+        """
+        if self.driver is None and self.held is None:
+            return False
+        now_s = time.monotonic()
+        if self._kill_by_s is None:
+            self._kill_by_s = now_s + KILL_LIMIT_S
+        return self._end(reason, min(now_s + _CHARGE_LIMIT_S, self._kill_by_s), self._kill_by_s)
+
+    def _end(self, reason: str, charge_by_s: float, by_s: float) -> bool:
+        held, driver = self.held, self.driver
+        if driver is not None and not driver.was_stopped and (held is None or self._has_charge(*held, charge_by_s)):
+            # First, as a home that is full takes no cancel.
+            driver.stop(min(STOP_GRACE_S, max(0.0, by_s - _KEEP_LIMIT_S - time.monotonic())))
+        if held is not None and held != self._cancelled:
             try:
-                _in_time(lambda: self._hook.cancel(self._home, *held, reason), limit_s)
+                _in_time(lambda: self._hook.cancel(self._home, *held, reason), by_s)
+                self._cancelled = held
             except StorageError as error:
                 self._log.warning("That attempt %s is cancelled could not be written into its home: %s", held[0], error)
+        return self._cancelled is not None or (driver is not None and driver.was_stopped)
 
-    def _has_charge(self, attempt: AttemptNumber, owner: OwnerNumber, limit_s: float) -> bool:
+    def _has_charge(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
         """Whether nobody else has; so it is, too, where nobody can say: a next try goes on from what is durable."""
         try:
-            return _in_time(lambda: self._hook.has_charge(self._home, attempt, owner), limit_s)
+            return _in_time(lambda: self._hook.has_charge(self._home, attempt, owner), by_s)
         except StreamPipelineError:
             return True
 
@@ -142,23 +172,33 @@ class Charge:
 
     def after_end(self, error: StreamPipelineError) -> Restart | End | None:
         """What follows from the end of the attempt; see :func:`spark_jobs.control.supervision.after_end`."""
-        if self.held is None:
+        held = self.held
+        if held is None:
             return None
-        following = after_end(self._hook.files(self._home), *self.held, error)
+        try:
+            following = _in_time(lambda: after_end(self._hook.files(self._home), *held, error), time.monotonic() + _LIMIT_S)
+        except StorageError as silent:
+            self._log.warning("What follows from the end of attempt %s is for the next try: %s", held[0], silent)
+            return None
         if isinstance(following, Restart):
-            self._log.warning("Attempt %s failed; %s follows. %s", self.held[0], following, error)
+            self._log.warning("Attempt %s failed; %s follows. %s", held[0], following, error)
         return following
 
     def log_driver(self, attempt: AttemptNumber) -> None:
         """Tells in the task's log what the driver of an attempt has said last."""
-        log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))
+
+        def tell() -> None:
+            log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))
+
+        with suppress(StorageError):  # it is not what the task has failed with
+            _in_time(tell, time.monotonic() + _LIMIT_S)
 
 
-def _in_time(work: Callable[[], T], limit_s: float) -> T:
+def _in_time(work: Callable[[], T], by_s: float) -> T:
     late = StorageError(
         "The home's storage does not answer.",
         safe="Completed checkpoints, and what was published, stay.",
         remedy="A driver that is a process of this task is ended all the same. Another one goes on, and a next try waits for it; if nobody "
         "wants it: spark-jobs cancel, once the storage is back.",
     )
-    return in_time(work, time.monotonic() + limit_s, lambda: late)
+    return in_time(work, by_s, lambda: late)

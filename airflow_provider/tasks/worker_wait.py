@@ -69,8 +69,8 @@ class WorkerWait:
             self.pause()
 
     def _look(self, wait: Wait, patience: Patience) -> Look:
-        """What the home shows, once it can be read."""
-        while (look := patient_look(self._look_once, patience, self.log)) is None:
+        """What the home shows, once it can be read; a home that does not answer keeps no killed task."""
+        while (look := patient_look(self._look_once, patience, self.log, self.check)) is None:
             self.pause()
             wait.began_anew(time.monotonic())
         self.check()

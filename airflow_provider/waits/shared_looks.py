@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 _BACKOFF = 1.5
 _BEATS = 16
-"""Into so many parts a pause is divided. Looks begin on a beat, many together: each costs half of what it costs alone."""
+"""Into so many parts a pause is divided. Looks begin on a beat, many together: each costs half of what it costs alone. They begin one beat
+before the pause is over, so that a triggerer has handed the event on by then where pauses are long."""
 _LONGEST_S = 3.0
 _LONGEST_IN_OBJECT_STORES_S = 30.0
 """Each look is paid for there."""
@@ -107,14 +108,14 @@ class _Poll(Generic[T]):
                 self._seen, self._count = found, self._count + 1
                 self._news.notify_all()
             pause_s = looking.pace.after(pause_s, changed=changed)
-            await asyncio.sleep(_to_the_beat(pause_s))
+            await asyncio.sleep(to_the_beat(pause_s))
 
 
-def _to_the_beat(pause_s: float) -> float:
-    """From now to the last beat of a pause: the same one for all waits with such a pause."""
+def to_the_beat(pause_s: float) -> float:
+    """From now to the last beat but one of a pause: the same one for all waits with such a pause."""
     beat_s = pause_s / _BEATS
     now_s = asyncio.get_running_loop().time()
-    return math.floor((now_s + pause_s) / beat_s) * beat_s - now_s
+    return (math.floor((now_s + pause_s) / beat_s) - 1) * beat_s - now_s
 
 
 _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]]" = WeakKeyDictionary()

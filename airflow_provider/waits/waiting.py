@@ -358,12 +358,12 @@ def _watermark(watermark_ms: int) -> str:
 
 
 def killed(home: str, *, cancelled: bool) -> InterruptedRunError:
-    """That a task was killed, which has ended its driver or left it at work."""
+    """That a task was killed, which has cancelled its driver or has left it at work."""
     return InterruptedRunError(
         "The task was killed.",
-        exists="Its driver was stopped." if cancelled else "A driver at work for it was left running.",
+        exists="Its driver was cancelled." if cancelled else "If a driver is at work for it, that goes on.",
         safe="Completed checkpoints, and what was published, stay.",
-        remedy="A next try resumes." if cancelled else "A next try waits for that driver.",
+        remedy="A next try resumes." if cancelled else "A next try waits for that driver, or resumes.",
         home=home,
     )
 

@@ -43,6 +43,8 @@ class CheckpointStore:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.home = files.url
+        """Where it is."""
 
     def complete(self, manifest: Manifest) -> None:
         """Makes the checkpoint exist; durable on return. The same manifest again is a success.

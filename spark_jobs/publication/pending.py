@@ -50,14 +50,14 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
         manifest = store.head() if checkpoint is None else store.manifest(checkpoint)
     except NotFoundError as error:
         raise RejectedError(
-            f"There is no complete checkpoint {checkpoint}.",
+            f"There is no complete checkpoint {checkpoint} in {store.home}.",
             safe="Nothing was written.",
             remedy="Choose one that spark-jobs checkpoints lists, or leave the number out for the newest.",
             checkpoint=checkpoint,
         ) from error
     if manifest is None:
         raise RejectedError(
-            "The home has no complete checkpoint.",
+            f"The home {store.home} has no complete checkpoint.",
             safe="Nothing was written.",
             remedy="Run the pipeline to its end first; spark-jobs status shows whether it runs.",
         )

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     RejectedError,
     RunCancelledError,
+    StorageError,
     StorageFullError,
     StreamPipelineError,
 )
@@ -62,6 +64,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files, local_path
 from tests.support.staged_pipeline import a_manifest
 
@@ -76,6 +79,7 @@ ERRORS = {
 }
 
 
+HEARTBEAT_S = 2.0
 LIVE = "live_"
 """Begins the name of a pipeline with an input that has no end."""
 STRATEGY = FixedDelay(attempts=2, delay_ms=300)
@@ -250,18 +254,25 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour == f"{LIVE}failed_at_once":
         respond(channel, request, ERRORS["failed"])
         return 3
+    beat(channel, request)
+    with every(HEARTBEAT_S, partial(beat, channel, request), "heartbeat"):
+        return finish(behaviour.removeprefix(LIVE), channel, request)
+
+
+def beat(channel: Channel, request: StartRequest) -> None:
+    """Says that it is at work; a home that does not take it is no reason to end."""
     stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
-    write_status(
-        channel.files,
-        Status(
-            attempt=request.attempt,
-            run=request.run,
-            state=RunState.RUNNING,
-            updated_at=datetime.now(UTC),
-            stages={StageName("hourly"): stage},
-        ),
-    )
-    return finish(behaviour.removeprefix(LIVE), channel, request)
+    with suppress(StorageError):
+        write_status(
+            channel.files,
+            Status(
+                attempt=request.attempt,
+                run=request.run,
+                state=RunState.RUNNING,
+                updated_at=datetime.now(UTC),
+                stages={StageName("hourly"): stage},
+            ),
+        )
 
 
 def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:

@@ -144,7 +144,6 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
 
 
 @pytest.mark.usefixtures("few_rows")
-@pytest.mark.nightly
 def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag) -> None:
     facts = run(bag, "write_audit_publish", DAYS[0])
     assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {

@@ -1,11 +1,13 @@
 """The DAGs on the pages of the documentation, as Airflow parses them."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -36,6 +38,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
 REFERENCE = ROOT / "docs/reference/airflow.md"
 MOVE = ROOT / "docs/how-to/from-spark-submit.md"
 EXAMPLES_PAGE = ROOT / "docs/how-to/run-the-examples.md"
+AUDIT = ROOT / "docs/how-to/write-audit-publish.md"
 SECURITY = ROOT / "docs/security.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 
@@ -50,6 +53,16 @@ OPERATORS: list[type[BaseOperator]] = [
     CheckpointSensor,
     PipelineStateSensor,
 ]
+
+
+@pytest.mark.parametrize(("problems", "code"), [([], None), (["3 days with negative revenue"], "3 days with negative revenue")])
+def test_the_audit_of_the_guide_succeeds_only_where_it_has_found_no_problem(problems: list[str], code: str | None) -> None:
+    ending = ast.parse(files(AUDIT)["audit_orders.py"]).body[-1]
+    assert isinstance(ending, ast.If)
+    found = {"sys": SimpleNamespace(exit=sys.exit, argv=["", ""]), "delta_session": object, "problems": lambda *_: problems}
+    with pytest.raises(SystemExit) as caught:
+        exec(compile(ast.Module(ending.body, []), "audit_orders.py", "exec"), found)
+    assert caught.value.code == code
 
 
 def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path: Path) -> None:

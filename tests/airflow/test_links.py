@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.links import LINKS, RECORD_KEY
+from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.test_operator import context
@@ -64,6 +65,19 @@ def test_links_are_there_before_a_driver_is(homes: Homes, monkeypatch: pytest.Mo
     pushed: dict[str, Any] = cast(Any, given["ti"]).pushed
     assert pushed[RECORD_KEY] == {"conn_id": "stream_pipeline_default", "homes": {f"file://{homes.path()}": None}}
     assert [pushed[each.xcom_key].rpartition("/")[2] for each in LINKS] == ["manifest", "driver-log", "tables"]
+
+
+@pytest.mark.parametrize("number", [7, None])
+def test_links_of_a_publication_are_there_where_it_is_refused(homes: Homes, number: int | None) -> None:
+    given = context()
+    torn = homes.path() / "checkpoints/1/manifest.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text("{}")
+    with pytest.raises(PipelineRunRefusedError):
+        PublishCheckpointOperator(task_id="publish", pipelines={"x/../flights": number}).execute(given)
+    pushed: dict[str, Any] = cast(Any, given["ti"]).pushed
+    assert pushed[RECORD_KEY] == {"conn_id": "stream_pipeline_default", "homes": {f"file://{homes.path()}": number or 1}}
+    assert {each.xcom_key for each in LINKS} <= pushed.keys()
 
 
 def test_a_home_that_is_not_allowed_is_not_recorded(homes: Homes) -> None:

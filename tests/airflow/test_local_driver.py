@@ -1,13 +1,14 @@
-"""A process that cannot be started on this host."""
+"""A process that cannot be started on this host, or does not end."""
 
 import errno
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider.drivers.local_driver import is_at_work, start_local_driver
+from airflow_provider.drivers.local_driver import LocalDriver, is_at_work, start_local_driver
 from spark_jobs.protocol.errors import MissingRequirementError, Retry, StreamPipelineError
 
 
@@ -42,3 +43,15 @@ def test_what_is_no_program_is_not_tried_again_and_said_where_it_is_named(
     assert isinstance(error, MissingRequirementError)
     assert remedy in error.remedy
     assert error.evidence == {"program": program}
+
+
+def test_a_process_that_no_kill_reaches_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a call to a storage whose server is gone."""
+    driver = start_local_driver(["sleep", "3600"], output=tmp_path / "output", environment={})
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDriver, "_signal_group", lambda *_: None)
+        driver.stop(grace_s=0.1)
+    assert not driver.was_stopped
+    os.kill(driver.pid, signal.SIGKILL)
+    assert driver.wait(30.0)
+    assert driver.was_stopped

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -12,6 +13,8 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from spark_jobs.protocol.errors import InterruptedRunError, StorageError
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
+from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.test_operator import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, task_log, until
@@ -26,11 +29,12 @@ def waits_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GIVEN, "deferrable", False)
 
 
-@pytest.mark.parametrize("entry", ["waits", "stubborn"])
-def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
-    task, killed_s = operator(entry), list[float]()
+def killed_in_time(homes: Homes, task: StreamPipelineOperator, before: Callable[[], None] = lambda: None) -> str:
+    """What a task says that is killed once its driver has started; both have ended before Airflow would end it by force."""
+    killed_s = list[float]()
 
     def kill() -> None:
+        before()
         killed_s.append(time.monotonic())
         task.on_kill()
 
@@ -38,47 +42,61 @@ def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> 
     error = failure(task, InterruptedRunError)
     assert time.monotonic() - killed_s[0] < AIRFLOW_KILLS_AFTER_S
     killer.join()
-    assert "The task was killed." in str(error)
-    assert not StreamPipelineHook().is_at_work("flights")
     assert not psutil.pid_exists(homes.starts()[0]["pid"])
+    return str(error)
+
+
+@pytest.mark.parametrize("entry", ["waits", "stubborn"])
+def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> None:
+    assert "The task was killed." in killed_in_time(homes, operator(entry))
+    assert not StreamPipelineHook().is_at_work("flights")
 
 
 @pytest.mark.parametrize("storage", ["away", "silent"])
 def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, storage: str
 ) -> None:
-    task, back, killed_s = operator("waits"), threading.Event(), list[float]()
+    back = threading.Event()
 
     def has_charge(*_: object) -> bool:
         if storage == "away":
             raise StorageError("The disk is away.")
         return back.wait(30.0)
 
-    def kill() -> None:
-        monkeypatch.setattr(StreamPipelineHook, "has_charge", has_charge)
-        killed_s.append(time.monotonic())
-        task.on_kill()
-
-    killer = once(driver_has_started, kill)
-    failure(task, InterruptedRunError)
-    assert time.monotonic() - killed_s[0] < AIRFLOW_KILLS_AFTER_S
-    killer.join()
+    killed_in_time(homes, operator("waits"), lambda: monkeypatch.setattr(StreamPipelineHook, "has_charge", has_charge))
     back.set()
-    assert not psutil.pid_exists(homes.starts()[0]["pid"])
 
 
 def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
-    task, back = operator("waits"), threading.Event()
+    back = threading.Event()
     monkeypatch.setattr(StreamPipelineHook, "cancel", lambda *_: back.wait(30.0))
-
-    killer = once(driver_has_started, task.on_kill)
-    failure(task, InterruptedRunError)
-    killer.join()
+    killed_in_time(homes, operator("waits"))
     back.set()
     assert "attempt 1 is cancelled could not be written into its home: The home's storage does not answer." in task_log.text
-    assert not psutil.pid_exists(homes.starts()[0]["pid"])
+
+
+def test_a_kill_ends_a_driver_that_does_not_hear_it_in_time_although_the_storage_is_silent(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, back = operator("stubborn"), threading.Event()
+
+    def silence() -> None:
+        for name in ("read", "names", "create"):
+            monkeypatch.setattr(LocalFiles, name, lambda *_: back.wait(30.0))
+        time.sleep(3 * task.poll_interval_s)  # a look has begun
+
+    killed_in_time(homes, task, silence)
+    monkeypatch.undo()
+    back.set()
+
+
+def test_a_kill_before_the_task_begins_starts_no_driver(homes: Homes) -> None:
+    task = operator("waits")
+    task.on_kill()
+    assert "If a driver is at work for it, that goes on." in str(failure(task, InterruptedRunError))
+    assert homes.starts() == []
 
 
 def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +109,14 @@ def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatc
         return submitted
 
     monkeypatch.setattr(StreamPipelineHook, "submit", killed_meanwhile)
-    assert "Its driver was stopped." in str(failure(task, InterruptedRunError))
+    assert "Its driver was cancelled." in str(failure(task, InterruptedRunError))
     assert not StreamPipelineHook().is_at_work("flights")
 
 
 def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
     task = operator("waits", cancel_on_kill=False)
     killer = once(driver_has_started, task.on_kill)
-    assert "left running" in str(failure(task, InterruptedRunError))
+    assert "that goes on" in str(failure(task, InterruptedRunError))
     killer.join()
     assert StreamPipelineHook().is_at_work("flights")
 
@@ -114,8 +132,14 @@ def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) 
     assert not StreamPipelineHook().is_at_work("flights")
 
 
-def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
-    task = operator("waits", poll_interval_s=60.0)
+def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, cancel, kept = operator("waits", poll_interval_s=60.0), StreamPipelineHook.cancel, list[str]()
+
+    def counted(hook: StreamPipelineHook, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> None:
+        kept.append(reason)
+        cancel(hook, home, attempt, owner, reason)
+
+    monkeypatch.setattr(StreamPipelineHook, "cancel", counted)
     before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
     try:
         main = threading.get_ident()
@@ -125,3 +149,4 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not StreamPipelineHook().is_at_work("flights")
+    assert kept == ["its task was killed"]

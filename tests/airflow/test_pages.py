@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, RECORD_KEY, URL_PREFIX
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -22,6 +23,7 @@ from airflow_provider.pages.looks import Look
 from airflow_provider.plugin import StreamPipelinesPlugin
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.storage.open import open_files
 from tests.airflow.browser import LINE_MAX_CHARACTERS, LOG_LINES, Browser, init_auth_manager, make_app
@@ -228,6 +230,18 @@ def test_a_checkpoint_that_was_discarded_since_is_said_to_be(homes: Homes, viewe
     discard(open_files(str(homes.path())), [CheckpointId(1)])
     assert "Checkpoint 1, with which this run was answered, was discarded since" in viewer.page(found["manifest"])
     assert "Checkpoint 1, as it was when this task ended" in viewer.page(found["tables"])
+
+
+def test_the_tables_of_a_publication_that_was_refused_are_not_said_to_be_anything(
+    homes: Homes, viewer: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> Any:
+        raise RejectedError("The table is another one.", safe="Nothing was written.", remedy="Look at it.")
+
+    monkeypatch.setattr(StreamPipelineHook, "plan_publication", refused)
+    text = viewer.page(publish(homes, "airflow/publishing/nightly/run")["tables"])
+    assert "<p>Checkpoint 1.</p>" in text
+    assert "not told: this task has not succeeded" in text
 
 
 def test_a_home_on_another_host_is_said_to_be_there(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.waits.shared_looks import Looking, Pace, looks
+from airflow_provider.waits.shared_looks import Looking, Pace, looks, to_the_beat
 
 FAST = Pace(0.001, 0.01)
 SOON_S = 10.0
@@ -108,7 +108,17 @@ def test_those_that_began_at_other_times_look_together() -> None:
     seconds = sorted(at)[30:]
     alone = [after - before for before, after in pairwise(seconds) if after - before > 0.005]
     assert len(alone) < 15
-    assert min(seconds) - min(at) >= pace.longest_s * 15 / 16
+    assert min(seconds) - min(at) >= pace.longest_s * 14 / 16
+
+
+@pytest.mark.parametrize("pause_s", [3.0, 30.0])
+def test_a_look_begins_a_beat_before_its_pause_is_over(pause_s: float) -> None:
+    """What is left of it is for the hand-over to the task."""
+
+    async def begin() -> float:
+        return to_the_beat(pause_s)
+
+    assert pause_s * 14 / 16 - 0.01 <= asyncio.run(begin()) <= pause_s * 15 / 16
 
 
 def test_nothing_is_looked_at_once_nobody_waits() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import CheckpointKind, StartResponse
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 from tests.support.example_copies import copy_examples
 from tests.support.fake_python import make_fake_python
@@ -77,15 +81,6 @@ class Home:
     def ends(self) -> None:
         until(lambda: not self.is_at_work(), f"no driver is at work in {self.name}")
 
-    def cancel(self) -> None:
-        """Ends whatever is under way, as its newest owner may."""
-        for name in self.channel.files.names("requests"):
-            attempt = name.removeprefix("start-").removesuffix(".json")
-            if attempt.isdigit() and self.channel.response(start_request_id(AttemptNumber(int(attempt)))) is None:
-                owners = Owners(self.channel.files, AttemptNumber(int(attempt)))
-                owners.cancel(owners.take_charge("the end of the tests").owner, "the tests are over")
-        self.ends()
-
     def answers(self) -> list[StartResponse]:
         """Every answer that was given, oldest first."""
         found = (self.channel.response(start_request_id(number)) for number in self.channel.answered())
@@ -131,9 +126,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Pos
     make_copies(copies)
     found_in = [bundle("tests", DAGS), bundle("examples", EXAMPLES), bundle("copies", copies)]
     bundles = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(found_in)}
-    with running(directory, DAGS, environment, airflow_settings(database) | bundles) as found:
+    settings = airflow_settings(database) | bundles
+    with nothing_left(roots, programs, directory, examples), running(directory, DAGS, environment, settings) as found:
         yield found
-    assert_nothing_is_left(roots, programs, directory, examples)
 
 
 def make_copies(directory: Path) -> None:
@@ -163,15 +158,42 @@ def connection(roots: Path, python: Path, **places: str) -> dict[str, str]:
     }
 
 
-def assert_nothing_is_left(roots: Path, *directories: Path) -> None:
-    """Ends every driver through its home, once no Airflow is there to start the next one, and lists what is there still."""
-    for requests in roots.rglob("requests"):
-        Home(requests.parent).cancel()
-    _, left = psutil.wait_procs(survivors(roots, *directories), timeout=10.0)
-    told = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
-    for process in left:
-        process.kill()
+@contextmanager
+def nothing_left(roots: Path, *directories: Path, store: str | None = None) -> Iterator[None]:
+    """Around an Airflow: in the end every driver is ended through its home, and what is there still is listed.
+
+    Args:
+        roots: Of homes, or of the workspaces of those in ``store``.
+        directories: Others that an Airflow and its drivers work in.
+        store: Where homes are, under the names of their workspaces.
+    """
+    try:
+        yield
+    finally:  # no Airflow is there any more to start the next driver
+        homes = [open_files(str(requests.parent)) for requests in roots.rglob("requests")]
+        if store is not None:
+            homes += [open_home(f"{store}/{workspace.name}", str(workspace)) for workspace in roots.iterdir()]
+        told = [said for files in homes if (said := not_cancelled(files))]
+        _, left = psutil.wait_procs(survivors(roots, *directories), timeout=10.0)
+        told += [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+        for process in left:
+            process.kill()
     assert told == []
+
+
+def not_cancelled(files: Files) -> str:
+    """Ends whatever is under way in a home, as its newest owner may; why that could not be done."""
+    channel = Channel(files)
+    try:
+        for name in files.names("requests"):
+            attempt = name.removeprefix("start-").removesuffix(".json")
+            if attempt.isdigit() and channel.response(start_request_id(AttemptNumber(int(attempt)))) is None:
+                owners = Owners(files, AttemptNumber(int(attempt)))
+                owners.cancel(owners.take_charge("the end of the tests").owner, "the tests are over")
+        until(lambda: not driver_at_work(files), "no driver is at work")
+    except (AssertionError, StreamPipelineError) as error:  # the other homes have drivers, too
+        return f"{files.url}: {error}"
+    return ""
 
 
 @pytest.fixture

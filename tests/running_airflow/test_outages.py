@@ -1,12 +1,16 @@
-"""What becomes of drivers and their tasks while Airflow itself, or its database, is away."""
+"""What becomes of drivers and their tasks while Airflow itself, its database or a home's storage is away."""
 
 import time
+from functools import partial
+from threading import Lock
 
 import pytest
 
-from tests.running_airflow.conftest import Home, at_work
+from tests.running_airflow.conftest import DAGS, Home, at_work, connection, nothing_left
+from tests.support.fake_python import make_fake_python
+from tests.support.object_store import object_store
 from tests.support.postgres import Postgres
-from tests.support.running_airflow import RunningAirflow, TaskRun, until
+from tests.support.running_airflow import RunningAirflow, TaskRun, running, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.nightly]
 
@@ -82,3 +86,27 @@ def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflo
     home.let_end()
     finished(task, home)
     assert home.starts() == task.xcom()["attempt"] == (1 if left else 2)
+
+
+def test_tasks_bear_a_storage_that_does_not_answer_for_a_minute(tmp_path_factory: pytest.TempPathFactory) -> None:
+    workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "silent"))
+    silence = Lock()
+    with object_store(silence) as url, nothing_left(workspaces, programs, directory, store=f"{url}/homes"):
+        places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
+        with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
+            kinds = {"deferred": "deferred", "in_the_worker": "running"}
+            tasks = {kind: airflow.trigger(f"waits_{kind}", home=kind) for kind in kinds}
+            for kind, task in tasks.items():
+                task.reaches(kinds[kind], deadline_s=LATE_S)
+                until(partial(waits, task), "the task waits", LATE_S)
+            with silence:
+                pass_time(AWAY_S)
+            for kind, task in tasks.items():
+                assert task.state == kinds[kind]
+                Home(workspaces / kind).let_end()
+                task.reaches("success", deadline_s=LATE_S)
+                assert (Home(workspaces / kind).starts(), task.tries) == (1, 1)
+
+
+def waits(task: TaskRun) -> bool:
+    return "stage hourly: running" in task.log()

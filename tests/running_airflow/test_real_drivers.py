@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.channel import Channel
-from tests.running_airflow.conftest import DAGS, Home, assert_nothing_is_left, at_work, connection
+from tests.running_airflow.conftest import DAGS, Home, at_work, connection, nothing_left
 from tests.support.fake_python import make_fake_python
 from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
@@ -62,12 +62,14 @@ def test_a_run_on_sqlite_ends_as_any(tmp_path_factory: pytest.TempPathFactory, t
     roots, programs, directory = (tmp_path_factory.mktemp(name) for name in ("homes", "bin", "sqlite"))
     deliver(tmp_path / "events", 1)
     site = RunSite(roots / "small", tmp_path / "events")
-    with running(directory, DAGS, connection(roots, make_fake_python(programs)), {}) as airflow:
+    with (
+        nothing_left(roots, programs, directory),
+        running(directory, DAGS, connection(roots, make_fake_python(programs)), {}) as airflow,
+    ):
         task = airflow.trigger("small_deferred", **conf(site))
         task.reaches("success", deadline_s=LATE_S)
         site.assert_answered(days=(1,))
         Home(site.home).assert_one_result(task)
-    assert_nothing_is_left(roots, programs, directory)
 
 
 def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
@@ -76,7 +78,7 @@ def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
     """The worker dies while it waits, and the next try goes on with the same driver."""
     workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "in-s3"))
     deliver(tmp_path / "events", 1)
-    with object_store() as url:
+    with object_store() as url, nothing_left(workspaces, programs, directory, store=f"{url}/homes"):
         places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
         site = RunSite(workspaces, tmp_path / "events", store=f"{url}/homes/home")  # its workspace is where it has its home else
         with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
@@ -88,4 +90,3 @@ def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
             site.assert_answered(days=(1,))
             assert site.attempts() == 1
             assert task.xcom()["home"] == site.store
-    assert_nothing_is_left(workspaces, programs, directory)

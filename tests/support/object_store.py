@@ -17,12 +17,16 @@ OTHER_SERVER = "SPARK_TESTS_S3"
 
 
 @contextmanager
-def object_store() -> Iterator[str]:
-    """A server with a place that is empty, which this process and those that it starts find by their environment; the place's URL."""
-    if OTHER_SERVER in os.environ:
+def object_store(silence: "Lock | None" = None) -> Iterator[str]:
+    """A server with a place that is empty, which this process and those that it starts find by their environment; the place's URL.
+
+    Args:
+        silence: While somebody holds it, no request is answered; with it the server is one of this process's own.
+    """
+    if silence is None and OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
         return
-    with _server() as url, pytest.MonkeyPatch.context() as patch:
+    with _server(silence or Lock()) as url, pytest.MonkeyPatch.context() as patch:
         for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         patch.setenv("AWS_ENDPOINT_URL", url)
@@ -33,13 +37,13 @@ def object_store() -> Iterator[str]:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def _server(one_at_a_time: "Lock") -> Iterator[str]:
     # Imported here: it takes a second, which processes that only find the server need not spend.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto, one_at_a_time = DomainDispatcherApplication(create_backend_app), Lock()
+    moto = DomainDispatcherApplication(create_backend_app)
 
     def answer(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with one_at_a_time:  # it looks whether an object is there, and puts it, in two steps
