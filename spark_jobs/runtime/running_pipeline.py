@@ -35,8 +35,11 @@ from spark_jobs.runtime.stages.restarting import StageRestarts
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
+from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
+_LIVE_LIMIT_S = 10.0
+"""For the home to say whether a later attempt is live. Where it does not, the next checkpoint finds out."""
 
 
 class RunningPipeline:
@@ -278,8 +281,17 @@ class RunningPipeline:
         return all(stage.name in last and _says(last[stage.name], stage) for stage in self._stages)
 
     def _check_live(self) -> None:
+        attempts, live = Attempts(self._run.home), self._run.attempt.attempt
+        silent = StorageError(
+            f"{self._run.home.url} does not answer.", safe="Nothing was changed.", remedy="See whether its storage answers."
+        )
         try:
-            Attempts(self._run.home).check_live(self._run.attempt.attempt)
+            in_time(
+                lambda: attempts.check_live(live),
+                time.monotonic() + _LIVE_LIMIT_S,
+                lambda: silent,
+                self._run.site.cancellation.check,
+            )
         except StorageError as error:
             _LOG.warning("whether a later attempt is live cannot be read: %s", error)
 

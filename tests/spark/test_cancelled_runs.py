@@ -35,7 +35,7 @@ class At:
         if step is self._step and not self._done:
             self._done = True
             self._action()
-            self._seen.wait(20.0)
+            assert self._seen.wait(20.0)
 
     def after(self, step: Step) -> None:
         """Nothing."""
@@ -43,21 +43,15 @@ class At:
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set by each look at the home that comes after it was cleared, twice."""
-    seen, cancelled = Event(), Owners.cancelled
-    looks: list[bool] = []
+    """Set once the driver has seen a cancel."""
+    seen, look = Event(), Cancellation._look
 
-    def look(owners: Owners) -> object:
-        found = cancelled(owners)
-        looks.append(found is not None)
-        if len(looks) > 2:
+    def looks(cancellation: Cancellation) -> None:
+        look(cancellation)
+        if cancellation._request is not None:
             seen.set()
-        return found
 
-    monkeypatch.setattr(Owners, "cancelled", look)
-    monkeypatch.setattr(
-        Cancellation.__init__, "__kwdefaults__", {**(Cancellation.__init__.__kwdefaults__ or {}), "interval_s": 0.2}
-    )
+    monkeypatch.setattr(Cancellation, "_look", looks)
     return seen
 
 

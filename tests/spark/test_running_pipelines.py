@@ -122,6 +122,7 @@ def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: S
 
 def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, retained=100), site.home) as running:
+        running.until(lambda: len(ids(site, "copied")) == events.rows)
         for _ in range(3):
             events.add(50)
             running.until(lambda: len(ids(site, "copied")) == events.rows)

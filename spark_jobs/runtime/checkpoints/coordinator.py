@@ -15,6 +15,7 @@ from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
     OutcomeUnknownError,
+    RunCancelledError,
     SparkJobFailedError,
     StorageError,
     StreamPipelineError,
@@ -59,7 +60,8 @@ class Coordinator:
         cancellation: Of the attempt.
         requests: One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
         is_idle: Whether a checkpoint would say what the last one says: then none is taken, unless somebody asks for it.
-        check_live: Raises where a later attempt is live; asked instead of a checkpoint that would have found it out.
+        check_live: Raises where a later attempt is live: asked where no checkpoint finds it out, as none is taken, or a try has failed,
+            perhaps as that attempt has taken away what it would have named.
     """
 
     def __init__(
@@ -144,9 +146,12 @@ class Coordinator:
         try:
             manifest = self._take(Due(kind, find_cut, asked[0].request if asked else None, deadline_s, self.pause))
             self._publish(manifest)
-        except FencedError:
+        except (FencedError, RunCancelledError):
             raise
-        except TRIED_AGAIN as error:
+        except StreamPipelineError as error:
+            self._check_live()
+            if not isinstance(error, TRIED_AGAIN):
+                raise
             what = "a checkpoint" if manifest is None else f"the publication of checkpoint {manifest.checkpoint}"
             _LOG.warning("%s failed: %s", what, error)
             self._requests.failed(asked, error)

@@ -12,6 +12,7 @@ from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
     CheckpointDeclinedError,
+    CorruptDocumentError,
     DeadlineExceededError,
     FencedError,
     InterruptedRunError,
@@ -94,7 +95,8 @@ class World:
         self.not_published: list[Exception] = []
         self.stops: list[list[CheckpointRequest]] = []
         self.stops_end: list[Manifest | None] = []
-        self.looked = 0
+        self.looked, self.fenced_at = 0, 3
+        """How often it was asked whether the attempt is live, and the first time that it is not."""
         self._coordinator = Coordinator(
             cast(Sequence[Cuttable], stages),
             self._failure,
@@ -121,7 +123,7 @@ class World:
 
     def _check_live(self) -> None:
         self.looked += 1
-        if self.looked == 3:
+        if self.looked == self.fenced_at:
             raise FencedError("Another attempt is live.")
 
     def _publish(self, manifest: Manifest) -> None:
@@ -238,6 +240,17 @@ def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
     world.errors = [FencedError("Another attempt is live.")]
     world.run_until(FencedError)
     assert (world.askers.failed_with, world.askers.completed_with) == ([], [])
+
+
+@pytest.mark.parametrize("kind", [StorageError, CorruptDocumentError])
+def test_a_try_that_fails_in_an_attempt_that_was_fenced_is_no_failure_of_the_pipeline(
+    tmp_path: Path, kind: type[StreamPipelineError]
+) -> None:
+    """The live attempt may have deleted what the try would have named."""
+    world = World(tmp_path, Askers([A]))
+    world.fenced_at, world.errors = 1, [kind("A file is gone.")]
+    world.run_until(FencedError)
+    assert world.askers.failed_with == []
 
 
 def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_the_others_too(tmp_path: Path) -> None:

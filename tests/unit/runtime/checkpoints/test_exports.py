@@ -3,8 +3,8 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ class Place:
     """A home with a complete checkpoint, and a slow place for its savepoint."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self.home = SavepointSite(root)
+        self.home, self._patch = SavepointSite(root), patch
         self.manifest: Manifest = self.home.complete([(1, "a")], ["x.parquet"])
         self.directory, self.slow = root / "savepoint", "copy"
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
@@ -78,12 +78,13 @@ class Place:
     def answer(self, request: CheckpointRequest) -> CheckpointResponse | None:
         return CheckpointRequests(self.home.home).answer_of(request.request)
 
-    def goes_on_soon(self) -> None:
-        """Lets what is slow go on a while after it was reached."""
+    def goes_on_once_given_up(self) -> None:
+        """Lets what is slow go on once the savepoint, the only one that is made, was given up."""
+        given_up = threading.Event()
+        self._patch.setattr(exports, "_Export", partial(exports._Export, given_up=given_up))
 
         def go_on() -> None:
-            self.is_reached.wait(SOON_S)
-            time.sleep(0.3)
+            given_up.wait(SOON_S)
             self.may_go_on.set()
 
         threading.Thread(target=go_on, daemon=True).start()
@@ -147,7 +148,7 @@ def test_what_was_copied_in_vain_is_deleted_once_its_storage_answers(place: Plac
 
 def test_of_one_that_is_too_slow_nothing_stays(place: Place) -> None:
     request = place.asks("slow")
-    place.goes_on_soon()
+    place.goes_on_once_given_up()
     place.driver().completed([request], place.manifest)
     assert is_too_late(place.answer(request))
     assert not place.directory.exists()
@@ -156,7 +157,7 @@ def test_of_one_that_is_too_slow_nothing_stays(place: Place) -> None:
 def test_one_that_becomes_whole_while_it_is_given_up_is_the_answer(place: Place) -> None:
     place.slow = "savepoint.json"
     request = place.asks("slow")
-    place.goes_on_soon()
+    place.goes_on_once_given_up()
     place.driver().completed([request], place.manifest)
     answer = place.answer(request)
     assert answer is not None
@@ -227,6 +228,6 @@ def test_one_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
 
 def test_a_stop_waits_for_its_own_as_long_as_it_takes(place: Place) -> None:
     request = place.asks("mine", Wanted.STOP)
-    place.goes_on_soon()
+    place.goes_on_once_given_up()
     assert place.driver().save(request, place.manifest) == place.directory.as_uri()
     assert verify(open_files(str(place.directory))).request == request.request
