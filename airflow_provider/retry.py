@@ -9,8 +9,12 @@ from airflow_provider.exceptions import PipelineRunError
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+_DOUBLED_MOST = 30
+_LONGEST = timedelta(minutes=10)
+"""Of a pause, unless the task says otherwise."""
 RETRIES = 3
 """Of a task that may be tried again at any time, because a next try takes up what is there. Airflow's own default is none."""
 
@@ -23,19 +27,25 @@ class Tries(Protocol):
 
 
 def is_automatic_retry(task: Tries, retries: int | None) -> bool:
-    """Whether Airflow tries a task again by itself: neither for the first time, nor because somebody has cleared it.
+    """Whether Airflow tries a task again by itself: neither for the first time, nor because somebody has cleared it."""
+    return task.try_number > first_try(task.max_tries, retries)
 
-    A clear raises ``max_tries`` so that the try after it has all ``retries`` again, as the first one had.
+
+def first_try(max_tries: int, retries: int | None) -> int:
+    """The number of the try since which Airflow counts ``retries``.
+
+    A clear raises ``max_tries`` so that the try after it has all of them again, as the first one had.
     """
-    return task.try_number > max(1, task.max_tries - (retries or 0) + 1)
+    return max(1, max_tries - (retries or 0) + 1)
 
 
 class PipelineRetryPolicy(RetryPolicy):
-    """Retries at once what somebody else won, fails at once what would be refused again, and leaves the rest to the task.
+    """Retries at once what somebody else won, fails at once what would be refused again, and the rest with backoff.
 
-    "The rest" waits as ``retry_delay``, ``retry_exponential_backoff`` and ``max_retry_delay`` say. No policy goes beyond ``retries``;
-    and Airflow asks none where there is no exception: a worker that is lost is retried as ``retries`` say. Errors that are not a
-    pipeline's are treated as without a policy.
+    "The rest" waits for the task's ``retry_delay``, and after each further try twice as long, up to ``max_retry_delay`` or ten minutes; a
+    task with ``retry_exponential_backoff`` has a backoff of its own, which counts. No policy goes beyond ``retries``; and Airflow asks none
+    where there is no exception: a worker that is lost is retried as ``retries`` say. Errors that are not a pipeline's are treated as
+    without a policy.
     """
 
     def evaluate(
@@ -51,7 +61,8 @@ class PipelineRetryPolicy(RetryPolicy):
                 return RetryDecision.fail(f"{name}: the next try would meet it again")
             case Retry.AT_ONCE:
                 return RetryDecision.retry(timedelta(0), f"{name}: look again at once")
-        return RetryDecision.retry(None, f"{name}: a next try goes on from what is durable")
+        delay = None if context is None else _delay(context["task"], try_number, max_tries)
+        return RetryDecision.retry(delay, f"{name}: a next try goes on from what is durable")
 
     def serialize(self) -> dict[str, Any]:
         """Nothing: it has no settings."""
@@ -61,3 +72,16 @@ class PipelineRetryPolicy(RetryPolicy):
     def deserialize(cls, data: dict[str, Any]) -> "PipelineRetryPolicy":
         """The policy."""
         return cls()
+
+
+def _delay(task: "BaseOperator | MappedOperator", try_number: int, max_tries: int) -> timedelta | None:
+    """The pause after a try; None: as the task has it."""
+    if task.retry_exponential_backoff:
+        return None
+    first, longest = _duration(task.retry_delay), _duration(task.max_retry_delay or _LONGEST)
+    doubled = max(0, try_number - first_try(max_tries, task.retries))
+    return min(max(first, longest), first * (1 << min(doubled, _DOUBLED_MOST)))
+
+
+def _duration(given: timedelta | float) -> timedelta:
+    return given if isinstance(given, timedelta) else timedelta(seconds=given)

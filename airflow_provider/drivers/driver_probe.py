@@ -1,10 +1,15 @@
 """What a driver on this host would have: Python, Spark, Delta and Java."""
 
 import json
+import re
 import subprocess
 
 from spark_jobs.protocol.errors import MissingRequirementError
 
+SPARK = "4.2"
+"""The version of Spark that pipelines run on."""
+_JAVA = 17
+"""The oldest that it runs on."""
 _PROBE_TIMEOUT_S = 60.0
 _PROBE = """
 import importlib.metadata as m, json, os, platform, shutil, subprocess
@@ -13,7 +18,7 @@ home = os.environ.get("JAVA_HOME")
 java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
 said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
 print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pyspark"), "delta-spark": m.version("delta-spark"),
-                  "Java": said.splitlines()[0] if said else None}))
+                  "Java": next((line for line in said.splitlines() if 'version "' in line), None)}))
 """
 
 
@@ -21,7 +26,7 @@ def probe_driver(python: str) -> dict[str, str]:
     """The versions of what a driver needs, by name; starts that Python.
 
     Raises:
-        MissingRequirementError: Something is missing.
+        MissingRequirementError: Something is missing, or is of a version that runs no pipelines.
     """
     try:
         probe = subprocess.run(
@@ -42,6 +47,21 @@ def probe_driver(python: str) -> dict[str, str]:
         ) from error
     if found["Java"] is None:
         raise MissingRequirementError(
-            f"{python} finds no Java.", remedy="Install Java 17 or newer there, or set JAVA_HOME.", python=python
+            f"{python} finds no Java.", remedy=f"Install Java {_JAVA} or newer there, or set JAVA_HOME.", python=python
         )
-    return {name: str(version) for name, version in found.items()}
+    versions = {name: str(version) for name, version in found.items()}
+    java = re.search(r'version "(\d+)', versions["Java"])
+    if java is None or int(java[1]) < _JAVA:
+        raise _unfit(python, versions["Java"], f"Java {_JAVA} or newer")
+    if not versions["pyspark"].startswith(f"{SPARK}."):
+        raise _unfit(python, f"pyspark {versions['pyspark']}", f"pyspark {SPARK}")
+    return versions
+
+
+def _unfit(python: str, found: str, needed: str) -> MissingRequirementError:
+    return MissingRequirementError(
+        f"{python} finds {found}; a driver needs {needed}.",
+        remedy=f"Install {needed} there, or name another Python in the connection's extras.",
+        python=python,
+        found=found,
+    )

@@ -20,6 +20,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 import spark_jobs
+from airflow_provider.drivers.driver_probe import SPARK
 from airflow_provider.drivers.keytabs import keytab_file
 from airflow_provider.homes import home_options
 from airflow_provider.settings import Settings
@@ -28,7 +29,6 @@ from spark_jobs.protocol.ids import RequestId
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Of the versions that the extra ``spark`` installs."""
-_SPARK = "4.2"
 _DELTA = re.compile(r"io[.]delta:delta-spark_")
 _PACKAGES = "spark.jars.packages"
 _DEPLOY_MODE = "spark.submit.deployMode"
@@ -239,10 +239,10 @@ def check_spark(submission: Submission) -> str:
         ) from error
     said = re.search(r"version (\d\S*)", done.stderr + done.stdout)
     version = said[1] if said else "unknown"
-    if not version.startswith(f"{_SPARK}."):
+    if not version.startswith(f"{SPARK}."):
         raise MissingRequirementError(
-            f"{submission.program} is of Spark {version}; pipelines need Spark {_SPARK}.",
-            remedy=f"Install Spark {_SPARK} there, and put its bin directory first in the workers' PATH.",
+            f"{submission.program} is of Spark {version}; pipelines need Spark {SPARK}.",
+            remedy=f"Install Spark {SPARK} there, and put its bin directory first in the workers' PATH.",
             program=submission.program,
             found=version,
         )

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -32,11 +33,12 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
     MissingRequirementError,
+    StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
-from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
 from spark_jobs.publication.publisher import Publication, plan_publication
+from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, local_path
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LAST_LINES = 500
 """Of an output, where the answer of a command is looked for."""
+_TEST_MAX_S = 20.0
+"""For the roots to answer who tests a connection: Airflow's API server has one thread less meanwhile."""
 
 
 class StreamPipelineHook(BaseHook):
@@ -139,11 +143,6 @@ class StreamPipelineHook(BaseHook):
     def cancel(self, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> None:
         """Asks the driver of an attempt to end; it does unless somebody else has taken charge since."""
         Owners(self.files(home), attempt).cancel(owner, reason)
-
-    def owner_and_cancel(self, home: str, attempt: AttemptNumber) -> tuple[OwnerDocument | None, CancelRequest | None]:
-        """Who has charge of an attempt, and what they have asked for; None: nobody has, or nothing."""
-        owners = Owners(self.files(home), attempt)
-        return owners.newest(), owners.cancelled()
 
     def ended_by_another(self, home: str, attempt: AttemptNumber, owner: OwnerNumber) -> bool:
         """Whether an attempt has ended without an answer, and who had charge of it before ``owner`` has asked for that."""
@@ -319,7 +318,13 @@ class StreamPipelineHook(BaseHook):
             if not self.settings.roots:
                 return False, "home_root is empty: name the directory that holds your pipelines' homes."
             here, settings = self.driver_is_here({}), self.settings
-            places = check_roots(settings.roots, settings.savepoint_roots, settings.workspace_root, driver_is_here=here)
+            places = in_time(
+                lambda: check_roots(settings.roots, settings.savepoint_roots, settings.workspace_root, driver_is_here=here),
+                time.monotonic() + _TEST_MAX_S,
+                lambda: StorageError(
+                    f"The roots {', '.join(settings.roots)} do not answer.", remedy="See whether they are mounted."
+                ),
+            )
             self.settings.check_python()
             self.settings.driver_conf({})
             submitting = self._probe_submission() if self.submits else ""

@@ -28,7 +28,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
@@ -106,9 +106,9 @@ class TriggerSavepointOperator(BaseOperator):
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             files = self.hook.files(self.home)
+            record_homes(context, self.conn_id, {files.url: None})
             target = self.hook.savepoint_files(self.target).url if self.target else None
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=target)
-            record_homes(context, self.conn_id, {files.url: None})
             self.log.info("Asked %s for a %s: %s", files.url, self.wanted.value, request)
             if not self.deferrable:
                 self._wait(files, request, limits)
@@ -157,7 +157,13 @@ class TriggerSavepointOperator(BaseOperator):
         files = self.hook.files(home)
         answer = CheckpointRequests(files).answer_of(request)
         if answer is None:
-            raise ValueError(f"{request} has lost its answer")
+            raise InterruptedRunError(
+                f"{request} in {files.url} has no answer any more.",
+                safe="Nothing was changed.",
+                remedy="Somebody has removed it, or made the home anew. A retry asks what is there.",
+                home=files.url,
+                request=request,
+            )
         if answer.error is not None:
             raise reported_error(answer.error)
         facts = savepoint_facts(files.url, answer)

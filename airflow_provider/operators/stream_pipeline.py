@@ -164,7 +164,7 @@ class StreamPipelineOperator(BaseOperator):
         """Runs the pipeline, or takes up what an earlier try has begun; deferred unless ``deferrable`` is off."""
         self._forget()
         warn_of_unknown(self, context)
-        return self._carry_on(context)
+        return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
 
     def execute_complete(
         self, context: "Context", event: dict[str, Any], began_at: float | None = None, owner: int | None = None
@@ -187,10 +187,10 @@ class StreamPipelineOperator(BaseOperator):
                 elif not isinstance(error, StorageError):  # nothing is written where a home may be away
                     self._take_charge(number, str(context["ti"].id))
                 if charge.was_ended_before(error):
-                    return self._carry_on(context)
+                    return self._carry_on(context, goes_on=True)
                 charge.log_driver(number)
                 if self._restart_after(number, error) is not None:
-                    return self._carry_on(context)
+                    return self._carry_on(context, goes_on=True)
                 if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
                     charge.cancel("its task has reached its execution_timeout")
                 charge.give_up(number, error)
@@ -205,7 +205,8 @@ class StreamPipelineOperator(BaseOperator):
         self._killed = True
         self._cancelled = self.cancel_on_kill and self._charge is not None and self._charge.kill("its task was killed")
 
-    def _carry_on(self, context: "Context") -> dict[str, Any]:
+    def _carry_on(self, context: "Context", *, goes_on: bool) -> dict[str, Any]:
+        """Until there is an answer, or the task is deferred; what somebody has cancelled ends one that only ``goes_on``."""
         try:
             with raising_airflow_errors():
                 order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
@@ -213,9 +214,9 @@ class StreamPipelineOperator(BaseOperator):
                 record_homes(context, self.conn_id, {url: None})
                 while True:
                     self._check_not_killed()
-                    if is_automatic_retry(context["ti"], self.retries):
+                    if goes_on:
                         answered(lambda: self._in_charge.check_not_called_off(order.run), self._check_not_killed)
-                    begun = self._begin(order, token)
+                    begun, goes_on = self._begin(order, token), True
                     if isinstance(begun, StartResponse):
                         self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
                         return self._finished(context, checked(begun, self.home))

@@ -11,7 +11,9 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from spark_jobs.control.cancelling import called_off
-from spark_jobs.control.supervision import End, Restart, after_end
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.supervision import End, Restart, after_end, is_of_the_wait
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
@@ -19,7 +21,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.storage.beside import in_time
 
 T = TypeVar("T")
@@ -152,11 +154,29 @@ class Charge:
         return before
 
     def cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
-        """That somebody else has taken charge of the attempt and has cancelled it, whatever its driver has ended with; None: nobody has."""
-        if self.held is None or isinstance(error, DeadlineExceededError | StorageError):
+        """That somebody else has taken charge of the attempt and has cancelled it, whatever its driver has ended with.
+
+        Args:
+            error: What the wait for it has ended with.
+
+        Returns:
+            None where nobody has, or the home does not say so.
+        """
+        try:
+            return _in_time(lambda: self._cancelled_since(error), time.monotonic() + _LIMIT_S)
+        except StorageError as silent:
+            self._log.warning("Whether somebody has cancelled the attempt cannot be read: %s", silent)
+            return None
+
+    def _cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+        if self.held is None:
             return None
         attempt, owner = self.held
-        newest, asked = self._hook.owner_and_cancel(self._home, attempt)
+        files = self._hook.files(self._home)
+        if is_of_the_wait(Channel(files).response(start_request_id(attempt)), error):
+            return None
+        owners = Owners(files, attempt)
+        newest, asked = owners.newest(), owners.cancelled()
         if newest is None or asked is None or newest.owner <= owner:
             return None
         if isinstance(error, RunCancelledError):

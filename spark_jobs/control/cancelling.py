@@ -18,7 +18,7 @@ from spark_jobs.control.liveness import claimed_request, driver_at_work
 from spark_jobs.control.owners import CANCELLER, Owners
 from spark_jobs.control.supervision import Restart, after_end, is_called_off
 from spark_jobs.protocol.documents import StartRequest, StartResponse
-from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, NotFoundError, RunCancelledError
+from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, InterruptedRunError, NotFoundError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
@@ -105,10 +105,20 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
 
 
 def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
-    """How a cancelled attempt has ended, once :func:`has_ended`: with an error, unless it was done before the cancel reached it."""
+    """How a cancelled attempt has ended, once :func:`has_ended`: with an error, unless it was done before the cancel reached it.
+
+    Raises:
+        InterruptedRunError: The home does not know any more.
+    """
     answer = Channel(files).response(start_request_id(cancelled.attempt))
     if answer is None:
-        raise ValueError(f"attempt {cancelled.attempt} in {files.url} has not ended")
+        raise InterruptedRunError(
+            f"Attempt {cancelled.attempt} in {files.url} has no answer any more.",
+            safe="Nothing was changed.",
+            remedy="Somebody has removed it, or made the home anew. Cancel again what is there.",
+            home=files.url,
+            attempt=cancelled.attempt,
+        )
     return answer
 
 

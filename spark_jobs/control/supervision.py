@@ -68,6 +68,11 @@ def decided(request: StartRequest, answer: StartResponse, strategy: RestartSetti
     return Restart(request.attempt, history, failed_ms / 1000 + decision.delay_s)
 
 
+def is_of_the_wait(answer: StartResponse | None, error: StreamPipelineError) -> bool:
+    """Whether a wait has failed by itself, and not with what its attempt was answered with: a driver may be at work."""
+    return isinstance(error, DeadlineExceededError | StorageError) and (answer is None or answer.error != report_error(error))
+
+
 def after_end(
     files: Files, attempt: AttemptNumber, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> Restart | End | None:
@@ -89,10 +94,8 @@ def after_end(
     if strategy is None:
         return None
     answer = channel.response(request.request)
-    if isinstance(error, DeadlineExceededError) and (answer is None or answer.error != report_error(error)):
-        return None  # the wait's own: what follows from the attempt is for the next wait
-    if answer is None and isinstance(error, StorageError):
-        return None
+    if is_of_the_wait(answer, error) and (answer is None or isinstance(error, DeadlineExceededError)):
+        return None  # what follows from the attempt is for the next wait
     if answer is None and not may_heal(error):  # it has left no more than its exit code
         return End(error)
     if answer is None:

@@ -37,6 +37,7 @@ from spark_jobs.protocol.documents import (
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import (
+    CheckpointDeclinedError,
     ConflictError,
     CorruptDocumentError,
     FencedError,
@@ -72,6 +73,7 @@ ERRORS = {
     "refused": RejectedError("The pipeline is wrong.", safe="Nothing was written.", remedy="Correct line 3."),
     "corrupt": CorruptDocumentError("A manifest is torn.", path="checkpoints/1/manifest.json"),
     "full": StorageFullError("The disk of the tables is full.", remedy="Free space."),
+    "declined": CheckpointDeclinedError("A stage is failing.", remedy="Wait until it is back."),
     "beaten": ConflictError("Somebody else was faster.", remedy="Look again."),
     "failed": InterruptedRunError(
         "A stage failed.", exists="Checkpoint 4.", safe="Its tables.", remedy="Free space.", stage="hourly"

@@ -11,6 +11,7 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.retry import RETRIES
+from airflow_provider.tasks.charge import Charge
 from airflow_provider.triggers.end import EndTrigger
 from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
@@ -22,6 +23,7 @@ from spark_jobs.protocol.restarts import RestartHistory
 from tests.airflow.away import away
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
+from tests.airflow.fake_driver import ERRORS
 from tests.airflow.test_operator import GIVEN, RUN, TaskLog, a_driver_at_work, context, driver_has_started, once, operator, until
 
 
@@ -178,9 +180,30 @@ def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["failed", "full", "declined"])
+def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Also where the driver has failed with what a wait may fail with, too."""
     soon = FixedDelay(attempts=2, delay_ms=1_500)
     monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: soon)
+    supervising, ended = a_supervised_pipeline(homes, f"live_{kind}")
+    until(lambda: answered(1))
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+    assert cancel(deferrable=False)["cancelled"]
+    supervising.join()
+    (error,) = ended
+    assert isinstance(error, PipelineRunRefusedError)
+    assert "has cancelled it" in str(error)
+    assert ERRORS[kind].failed in str(error)
+    assert len(homes.starts()) == 1
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = FixedDelay(attempts=2, delay_ms=1_500)
+    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: later)
+    monkeypatch.setattr(Charge, "cancelled_since", lambda *_: None)
     supervising, ended = a_supervised_pipeline(homes, "live_failed")
     until(lambda: answered(1))
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -189,7 +212,6 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
     (error,) = ended
     assert isinstance(error, PipelineRunRefusedError)
     assert "has cancelled it" in str(error)
-    assert "A stage failed." in str(error)
     assert len(homes.starts()) == 1
 
 

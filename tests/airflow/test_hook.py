@@ -1,7 +1,9 @@
 """The hook and its connection."""
 
+import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, StorageError
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.test_operator import TaskLog
+from tests.support.left_behind import land_left_behind
 from tests.support.object_store import BUCKET, object_store
 
 
@@ -228,6 +231,40 @@ def test_a_connection_without_java_is_told_so(homes: Homes, monkeypatch: pytest.
     well, said = StreamPipelineHook().test_connection()
     assert not well
     assert "no Java" in said
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "java", "expected"),
+    [
+        ("4.2.1", 'openjdk version "17.0.2" 2022-01-18', None),
+        ("4.2.1", 'openjdk version "21" 2023-09-19', None),
+        ("4.2.1", 'java version "1.8.0_392"', "a driver needs Java 17 or newer"),
+        ("4.2.1", 'openjdk version "11.0.21" 2023-10-17', "a driver needs Java 17 or newer"),
+        ("4.0.1", 'openjdk version "17.0.2" 2022-01-18', "a driver needs pyspark 4.2"),
+    ],
+)
+def test_the_test_of_a_connection_refuses_versions_that_run_no_pipeline(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pyspark: str, java: str, expected: str | None
+) -> None:
+    found = json.dumps({"Python": "3.11.7", "pyspark": pyspark, "delta-spark": "4.4.0", "Java": java})
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{found}'\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(home_root=str(homes.root), python=str(python)))
+    well, said = StreamPipelineHook("tried").test_connection()
+    assert well is (expected is None), said
+    assert (expected or java) in said
+
+
+def test_the_test_of_a_connection_waits_for_no_root_that_does_not_answer(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = threading.Event()
+    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline._TEST_MAX_S", 0.1)
+    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.check_roots", lambda *_, **__: back.wait(30.0))
+    well, said = StreamPipelineHook().test_connection()
+    back.set()
+    land_left_behind()
+    assert not well
+    assert f"{homes.root} do not answer" in said
 
 
 def test_an_unused_home_has_neither_answer_nor_driver(homes: Homes) -> None:

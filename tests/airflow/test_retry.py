@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from airflow.sdk import RetryAction
+from airflow.sdk import BaseOperator, Context, RetryAction
 
 from airflow_provider.exceptions import airflow_error
 from airflow_provider.retry import PipelineRetryPolicy, is_automatic_retry
@@ -53,6 +54,27 @@ def test_the_branch_decides(kind: type[StreamPipelineError], action: RetryAction
 def test_a_home_that_stays_in_use_does_not_eat_all_retries_at_once() -> None:
     delays = [PipelineRetryPolicy().evaluate(HomeInUseError("It is in use."), tried, 3).retry_delay for tried in (1, 2, 3)]
     assert delays == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "delays_min"),
+    [
+        ({}, [5, 10, 10, 10]),  # Airflow's own delay, and ours at most
+        ({"retry_delay": timedelta(minutes=1)}, [1, 2, 4, 8]),
+        ({"retry_delay": timedelta(minutes=1), "max_retry_delay": timedelta(minutes=3)}, [1, 2, 3, 3]),
+        ({"retry_delay": timedelta(minutes=30)}, [30, 30, 30, 30]),
+        ({"retry_delay": timedelta(minutes=1), "retry_exponential_backoff": 3.0}, [None, None, None, None]),
+    ],
+)
+@pytest.mark.parametrize("tries_before_a_clear", [0, 3])
+def test_what_may_heal_is_tried_after_pauses_that_grow(
+    settings: dict[str, Any], delays_min: list[int | None], tries_before_a_clear: int
+) -> None:
+    task = BaseOperator(task_id="any", retries=4, **settings)
+    given = cast(Context, {"task": task})
+    for tried, expected in enumerate(delays_min, start=1 + tries_before_a_clear):
+        decision = PipelineRetryPolicy().evaluate(StorageError("The disk is away."), tried, 4 + tries_before_a_clear, given)
+        assert decision.retry_delay == (None if expected is None else timedelta(minutes=expected))
 
 
 def test_other_errors_are_treated_as_without_a_policy() -> None:

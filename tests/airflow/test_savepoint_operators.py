@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk import AssetAlias, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.links import RECORD_KEY
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.triggers.request import RequestTrigger
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait, ask_once
@@ -19,7 +20,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Publish, RunState, StartResponse, StopStatus
-from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, RejectedError
+from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, RejectedError, Retry
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.states import StopState
@@ -158,6 +159,20 @@ def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_aske
         with pytest.raises(PipelineRunRefusedError):
             carry_out(task, context())
     assert CheckpointRequests(running.files).open() == ()
+
+
+def test_a_request_that_is_refused_leaves_links_to_its_home(used: UsedHome) -> None:
+    given = context()
+    with pytest.raises(PipelineRunError):  # no driver is at work
+        carry_out(savepoint(), given)
+    assert cast(Any, given["ti"]).pushed[RECORD_KEY]["homes"] == {f"file://{used.directory}/home": None}
+
+
+def test_an_answer_that_is_gone_when_the_task_is_resumed_is_no_bug_of_the_task(running: UsedHome) -> None:
+    request = ask_once(running.files, Wanted.SAVEPOINT, RunId("airflow/flights/now/run"))
+    with pytest.raises(PipelineRunError, match="has no answer any more") as caught:
+        savepoint().execute_complete(context(), {"home": f"file://{running.directory}/home", "request": request})
+    assert caught.value.error.retry is Retry.WITH_BACKOFF
 
 
 def test_between_two_attempts_a_retry_asks_again(used: UsedHome) -> None:
