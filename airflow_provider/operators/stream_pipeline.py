@@ -20,6 +20,7 @@ from airflow_provider.params import warn_of_unknown
 from airflow_provider.retry import RETRIES, is_automatic_retry
 from airflow_provider.tasks.charge import Charge
 from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.kill import Kill
 from airflow_provider.tasks.task_orders import RESTORE_FIELDS, order_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
 from airflow_provider.tasks.worker_wait import WorkerWait
@@ -30,7 +31,7 @@ from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import start_limit
 from airflow_provider.waits.patient_look import answered
-from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, killed, not_ending
+from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, not_ending
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
@@ -154,7 +155,7 @@ class StreamPipelineOperator(BaseOperator):
         self.allow_driver_in_pod = allow_driver_in_pod
         self.conn_id = conn_id
         self._charge: Charge | None = None
-        self._killed = self._cancelled = False
+        self._kill = Kill()
 
     @cached_property
     def hook(self) -> StreamPipelineHook:
@@ -164,7 +165,8 @@ class StreamPipelineOperator(BaseOperator):
         """Runs the pipeline, or takes up what an earlier try has begun; deferred unless ``deferrable`` is off."""
         self._forget()
         warn_of_unknown(self, context)
-        return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
+        with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
+            return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
 
     def execute_complete(
         self, context: "Context", event: dict[str, Any], began_at: float | None = None, owner: int | None = None
@@ -179,7 +181,7 @@ class StreamPipelineOperator(BaseOperator):
         """
         self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may say another one by now
         charge = self._forget(began_at)
-        with raising_airflow_errors():
+        with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
             if "error" in event:
                 error = reported_error(ErrorReport.model_validate(event["error"]))
                 if owner is not None:
@@ -202,31 +204,29 @@ class StreamPipelineOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
-        self._killed = True
-        self._cancelled = self.cancel_on_kill and self._charge is not None and self._charge.kill("its task was killed")
+        self._kill.hear()
 
     def _carry_on(self, context: "Context", *, goes_on: bool) -> dict[str, Any]:
         """Until there is an answer, or the task is deferred; what somebody has cancelled ends one that only ``goes_on``."""
         try:
-            with raising_airflow_errors():
-                order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
-                url = answered(lambda: self.hook.files(self.home).url, self._check_not_killed)
-                record_homes(context, self.conn_id, {url: None})
-                while True:
-                    self._check_not_killed()
-                    if goes_on:
-                        answered(lambda: self._in_charge.check_not_called_off(order.run), self._check_not_killed)
-                    begun, goes_on = self._begin(order, token), True
-                    if isinstance(begun, StartResponse):
-                        self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
-                        return self._finished(context, checked(begun, self.home))
-                    outcome = self._wait(begun, self._until_seen_s)
-                    if isinstance(outcome, StartResponse):
-                        return self._finished(context, outcome)
-                    if outcome is Waited.FAR_ENOUGH:
-                        return self._left_at_work(context, begun)
-                    if outcome is Waited.SEEN:
-                        self._defer(begun, token)
+            order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
+            url = answered(lambda: self.hook.files(self.home).url, self._check_not_killed)
+            record_homes(context, self.conn_id, {url: None})
+            while True:
+                self._check_not_killed()
+                if goes_on:
+                    answered(lambda: self._in_charge.check_not_called_off(order.run), self._check_not_killed)
+                begun, goes_on = self._begin(order, token), True
+                if isinstance(begun, StartResponse):
+                    self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
+                    return self._finished(context, checked(begun, self.home))
+                outcome = self._wait(begun, self._until_seen_s)
+                if isinstance(outcome, StartResponse):
+                    return self._finished(context, outcome)
+                if outcome is Waited.FAR_ENOUGH:
+                    return self._left_at_work(context, begun)
+                if outcome is Waited.SEEN:
+                    self._defer(begun, token)
         except KeyboardInterrupt:  # Airflow's own test runs send no kill
             self.on_kill()
             raise
@@ -248,6 +248,7 @@ class StreamPipelineOperator(BaseOperator):
     def _forget(self, began_at: float | None = None) -> Charge:
         self._limits = time_limits(self, self.timeout_s, began_at)
         self._charge = Charge(self.hook, self.home, self.log)
+        self._kill.ends(self._charge if self.cancel_on_kill else None)
         return self._charge
 
     def _restart_after(self, attempt: AttemptNumber, error: StreamPipelineError) -> Restart | None:
@@ -256,9 +257,9 @@ class StreamPipelineOperator(BaseOperator):
         Raises:
             PipelineRunRefusedError: The strategy, or somebody, has ended the pipeline: Airflow's retries are not to begin it again.
         """
-        if not self._killed and (cancelled := self._in_charge.cancelled_since(error)) is not None:
+        if not self._kill.came and (cancelled := self._in_charge.cancelled_since(error)) is not None:
             raise PipelineRunRefusedError(cancelled) from error
-        if not self._supervises or self._killed:
+        if not self._supervises or self._kill.came:
             return None
         following = self._in_charge.after_end(error)
         if isinstance(following, End):
@@ -277,7 +278,7 @@ class StreamPipelineOperator(BaseOperator):
         return facts
 
     def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:
-        self._in_charge.let_go()
+        self._in_charge.leave(attempt, str(context["ti"].id))
         self.log.info("Attempt %s is %s, and is left at work.", attempt, self.wait_for)
         return live_facts(self.hook.files(self.home).url, run_id_of(context["ti"]), attempt, self.hook.status(self.home))
 
@@ -365,7 +366,7 @@ class StreamPipelineOperator(BaseOperator):
             return here.answer(wait, Patience(deadline_s), Goal(WaitFor(self.wait_for)), until_seen_s)
         except StreamPipelineError as error:
             charge.let_go()  # it may be on its way to its end
-            if self._killed:
+            if self._kill.came:
                 raise  # at once: the home may not answer
             if charge.was_ended_before(error):
                 return Waited.ENDED_BY_ANOTHER
@@ -389,12 +390,9 @@ class StreamPipelineOperator(BaseOperator):
 
     def _pause(self, at_most_s: float = math.inf) -> None:
         end_s = time.monotonic() + min(self.poll_interval_s, at_most_s)
-        while not self._killed and (left_s := end_s - time.monotonic()) > 0:
+        while not self._kill.came and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(_SLICE_S, left_s))
         self._check_not_killed()
 
     def _check_not_killed(self) -> None:
-        """Raises an InterruptedRunError in a task that was killed: Airflow would call it a success if it returned."""
-        if self._killed:
-            self.on_kill()  # once more: the signal may have come before the driver was known
-            raise killed(self.home, cancelled=self._cancelled)
+        self._kill.check(self.home)

@@ -53,6 +53,7 @@ class Charge:
         """The attempt, and as whom."""
         self._kill_by_s: float | None = None
         self._cancelled: tuple[AttemptNumber, OwnerNumber] | None = None
+        self._not_kept: tuple[AttemptNumber, StorageError] | None = None
 
     def check_not_called_off(self, run: RunId) -> None:
         """Refuses to go on with a run that somebody has cancelled.
@@ -88,11 +89,13 @@ class Charge:
         """
         now_s = time.monotonic()
         self._end(reason, now_s + _LIMIT_S, now_s + _LIMIT_S)
+        self.log_kill()
 
     def kill(self, reason: str) -> bool:
         """As :meth:`cancel`, from a signal handler, and again where the signal may have come before the driver was known.
 
-        All of it has ended ``KILL_LIMIT_S`` after the first call that has something in hand, whatever the driver and the storage do.
+        All of it has ended ``KILL_LIMIT_S`` after the first call that has something in hand, whatever the driver and the storage do. It
+        logs nothing: what the signal has interrupted may hold the log's lock.
 
         Returns:
             Whether a driver was stopped, or its cancel is in the home.
@@ -113,9 +116,16 @@ class Charge:
             try:
                 _in_time(lambda: self._hook.cancel(self._home, *held, reason), by_s)
                 self._cancelled = held
+                self._not_kept = None
             except StorageError as error:
-                self._log.warning("That attempt %s is cancelled could not be written into its home: %s", held[0], error)
-        return self._cancelled is not None or (driver is not None and driver.was_stopped)
+                self._not_kept = (held[0], error)
+        return self._cancelled is not None or (driver is not None and driver.was_stopped and not driver.submits)
+
+    def log_kill(self) -> None:
+        """Tells in the task's log what has become of the cancel, where that is worth a line."""
+        if self._not_kept is not None:
+            self._log.warning("That attempt %s is cancelled could not be written into its home: %s", *self._not_kept)
+            self._not_kept = None
 
     def _has_charge(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
         """Whether nobody else has; so it is, too, where nobody can say: a next try goes on from what is durable."""
@@ -128,6 +138,11 @@ class Charge:
         """Waits for the end of a driver that has answered."""
         if self.driver is not None and not self.driver.wait(timeout_s):
             self._log.info("The driver, process %s, has answered and is still on its way to its end.", self.driver.pid)
+
+    def leave(self, attempt: AttemptNumber, token: str) -> None:
+        """Leaves the driver at work for good: whoever has waited for it under ``token`` cancels it no more, however late."""
+        self.let_go()
+        self.take(attempt, f"left at work by {token}")
 
     def let_go(self) -> None:
         """Leaves the driver to itself."""

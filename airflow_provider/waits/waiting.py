@@ -31,6 +31,8 @@ SILENCE_MAX_S = 15.0
 """A driver may be starting, or be on its way from its answer to its end, while nothing is seen of it."""
 STORAGE_PATIENCE_S = 300.0
 """How long a home may not be readable before a wait ends with that."""
+LOOK_PATIENCE_S = STORAGE_PATIENCE_S
+"""How long a look may take: a storage that does not answer is borne as long as one that is away."""
 LOOK_MAX_S = 30.0
 """How long after a deadline a look may take that has to say what is going on."""
 _UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
@@ -131,10 +133,11 @@ class Patience:
     def __init__(self, end_s: float | None) -> None:
         self._end_s = end_s
         self._away_since_s: float | None = None
+        self._has_seen = False
 
     def seen(self) -> None:
         """A look has succeeded."""
-        self._away_since_s = None
+        self._away_since_s, self._has_seen = None, True
 
     @property
     def is_tried(self) -> bool:
@@ -143,12 +146,15 @@ class Patience:
 
     def look_max_s(self, now_s: float) -> float:
         """How long a look that begins now may take. A second one would hang as the first does, in one more thread."""
-        return STORAGE_PATIENCE_S if self._end_s is None else min(STORAGE_PATIENCE_S, max(0.0, self._end_s - now_s) + LOOK_MAX_S)
+        return LOOK_PATIENCE_S if self._end_s is None else min(LOOK_PATIENCE_S, max(0.0, self._end_s - now_s) + LOOK_MAX_S)
 
     def bears(self, error: StreamPipelineError, now_s: float) -> bool:
-        """Whether a look that has failed is worth another one."""
+        """Whether a look that has failed is worth another one.
+
+        A storage that refuses what it has allowed before may be about to get new keys, or to set its clock.
+        """
         self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
-        passing = isinstance(error, StorageError) and not isinstance(error, AccessDeniedError)
+        passing = isinstance(error, StorageError) and (self._has_seen or not isinstance(error, AccessDeniedError))
         in_time = self._end_s is None or now_s < self._end_s
         return passing and in_time and now_s - self._away_since_s < STORAGE_PATIENCE_S
 

@@ -18,7 +18,14 @@ from spark_jobs.control.liveness import claimed_request, driver_at_work
 from spark_jobs.control.owners import CANCELLER, Owners
 from spark_jobs.control.supervision import Restart, after_end, is_called_off
 from spark_jobs.protocol.documents import StartRequest, StartResponse
-from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, InterruptedRunError, NotFoundError, RunCancelledError
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    DeadlineExceededError,
+    InterruptedRunError,
+    NotFoundError,
+    Retry,
+    RunCancelledError,
+)
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
@@ -35,7 +42,8 @@ class Cancelled:
 def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
     """Asks for the end of the attempt at work, else of the newest one, durably; idempotent.
 
-    One that has ended, but is followed by a restart unless somebody says otherwise, is cancelled, too.
+    One that has ended, but is followed by another unless somebody says otherwise, is cancelled, too: by a restart of the pipeline's
+    strategy, or by the next try of a task whose run has failed.
 
     Args:
         files: The home.
@@ -54,7 +62,7 @@ def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
     if before is not None and not _is_its_restart(channel, before, newest):
         return before
     answer = channel.response(newest.request)
-    if answer is not None and not _is_restarted(files, answer):
+    if answer is not None and not _is_followed(files, answer):
         return None
     if unclaimed is not None and unclaimed != newest:  # as another one: a next try is to find what was at work
         _cancel(channel, unclaimed, f"{token}, besides", reason)
@@ -161,11 +169,14 @@ def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) ->
     return Cancelled(request.attempt, owner)
 
 
-def _is_restarted(files: Files, answer: StartResponse) -> bool:
-    """Whether the pipeline's strategy lets another attempt follow an answered one."""
+def _is_followed(files: Files, answer: StartResponse) -> bool:
+    """Whether another attempt may follow an answered one although nobody asks for it anew."""
     if answer.error is None or is_called_off(files, answer):
         return False
-    return isinstance(after_end(files, answer.attempt, None, reported_error(answer.error)), Restart)
+    following = after_end(files, answer.attempt, None, reported_error(answer.error))
+    if following is None:  # no strategy has a say, but whoever has asked for the run may try it again
+        return answer.error.retry != Retry.NEVER.value and Owners(files, answer.attempt).called_off() is None
+    return isinstance(following, Restart)
 
 
 def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Cancelled | None:

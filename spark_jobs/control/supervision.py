@@ -183,6 +183,9 @@ def _answer_for_lost(
         if cancelled or owner not in (None, newest.owner):
             return None
     answer = channel.respond_failure(request, error)
-    if newest is not None:  # after the answer: a driver that lives must not call its own loss a cancel
+    newest = (
+        owners.newest()
+    )  # somebody may have taken charge since; and after the answer, as a driver that lives must not call its loss a cancel
+    if newest is not None:
         owners.cancel(newest.owner, "it was taken for lost, and the next attempt does its work")
     return answer

@@ -231,6 +231,22 @@ def assert_only_a_clear_goes_on(homes: Homes) -> None:
     assert carry_out(operator("answers"), cleared)["attempt"] == 2
 
 
+def test_a_retry_of_a_run_that_has_failed_undoes_no_cancel(homes: Homes) -> None:
+    """Of bounded inputs, whose failure is Airflow's business: nothing is at work while the next try is due."""
+    with pytest.raises(PipelineRunError, match="A stage failed."):
+        carry_out(operator("failed"), context())
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+    assert cancel()["cancelled"]
+    assert_only_a_clear_goes_on(homes)
+
+
+def test_where_a_run_was_refused_there_is_nothing_to_cancel(homes: Homes) -> None:
+    with pytest.raises(PipelineRunRefusedError):
+        carry_out(operator("refused"), context())
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+    assert not cancel()["cancelled"]
+
+
 def test_a_retry_that_was_due_already_undoes_no_cancel(homes: Homes) -> None:
     a_try_whose_time_is_up("live_waits")
     until(driver_has_started)

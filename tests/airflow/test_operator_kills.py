@@ -12,7 +12,9 @@ import pytest
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
-from spark_jobs.protocol.errors import InterruptedRunError, StorageError
+from airflow_provider.tasks.charge import Charge
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes
@@ -150,3 +152,44 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypa
         signal.signal(signal.SIGTERM, before)
     assert not StreamPipelineHook().is_at_work("flights")
     assert kept == ["its task was killed"]
+
+
+def test_a_signal_after_the_task_has_ended_ends_no_driver_that_it_has_left_at_work(homes: Homes) -> None:
+    """As Airflow sends it to a process whose callbacks take long, and as a worker does that stops."""
+    task = operator("waits", wait_for="submitted")
+    carry_out(task, context())
+    task.on_kill()
+    assert Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
+    until(lambda: StreamPipelineHook().is_at_work("flights"))
+
+
+def test_a_signal_after_a_task_whose_time_was_up_ends_no_driver_that_goes_on(homes: Homes) -> None:
+    task = operator("waits", timeout_s=0.5)
+    failure(task, DeadlineExceededError)
+    task.on_kill()
+    assert Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
+
+
+@pytest.mark.parametrize("ending", ["leaves", "defers"])
+def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """It may come after the last look. A task that was deferred all the same would meet its own cancel, and end for good."""
+    task = operator("waits", wait_for="submitted") if ending == "leaves" else operator("waits", deferrable=True)
+    let_go = Charge.let_go
+
+    def killed_meanwhile(charge: Charge) -> None:
+        let_go(charge)
+        task.on_kill()
+
+    monkeypatch.setattr(Charge, "let_go", killed_meanwhile)
+    assert "Its driver was cancelled." in str(failure(task, InterruptedRunError))
+    until(lambda: not StreamPipelineHook().is_at_work("flights"))
+
+
+def test_what_has_waited_for_a_driver_cancels_it_no_more_once_its_task_has_left_it(homes: Homes) -> None:
+    """Such as a trigger in a triggerer that was held up, while another one has ended the wait."""
+    carry_out(operator("waits", wait_for="submitted"), context())
+    owners = Owners(StreamPipelineHook().files("flights"), AttemptNumber(1))
+    owners.cancel(OwnerNumber(1), "its task was cleared, or marked, while it was deferred")
+    assert owners.cancelled() is None

@@ -45,7 +45,7 @@ def event_of(
 
 def test_a_look_that_never_returns_is_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network file system whose server is gone: no call fails, none ends."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), release=hung)["error"]
     assert (error["error"], error["retry"]) == ("StorageError", "with_backoff")
@@ -62,7 +62,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
     monkeypatch: pytest.MonkeyPatch, deadline_s: float | None
 ) -> None:
     """It is taken where the first one has seen that something has changed, and the storage may go away in between."""
-    for limit in ("STORAGE_PATIENCE_S", "LOOK_MAX_S"):
+    for limit in ("LOOK_PATIENCE_S", "LOOK_MAX_S"):
         monkeypatch.setattr(f"airflow_provider.waits.waiting.{limit}", 0.2)
     hung = threading.Event()
 
@@ -75,7 +75,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
 
 def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause is no silence of the storage: also where the shortest one is longer than what suits the storage as the longest."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
     seen: list[object] = []
 
     async def see(found: object, left_s: float | None) -> bool:

@@ -20,7 +20,7 @@ def test_a_storage_that_is_away_is_worth_another_look() -> None:
 
 
 def test_a_storage_that_does_not_answer_is_borne_no_longer_than_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
     back = threading.Event()
     with pytest.raises(StorageError, match="does not answer"):
         patient_look(lambda: back.wait(30.0), Patience(None), LOG)

@@ -23,10 +23,10 @@ def silence() -> Iterator[Callable[[], None]]:
     """From when it is called no call of a storage comes back, until the test is over."""
     back = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.3)
-        patch.setattr("airflow_provider.tasks.charge._LIMIT_S", 0.3)
+        patch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 2.0)  # counts for the look that it interrupts, too
 
         def begins() -> None:
+            patch.setattr("airflow_provider.tasks.charge._LIMIT_S", 0.3)
             for name in ("read", "chunks", "names", "create"):
                 patch.setattr(LocalFiles, name, lambda *_: back.wait(2 * DEADLINE_S) and None)
 

@@ -288,6 +288,14 @@ def test_a_storage_that_is_away_is_borne_for_a_while_from_its_first_failure_on()
     assert not patience.bears(away, 100.0 + STORAGE_PATIENCE_S)
 
 
+def test_a_storage_that_refuses_is_borne_where_it_has_allowed_before() -> None:
+    patience, refused = Patience(None), AccessDeniedError("Not for you.")
+    assert not patience.bears(refused, 0.0)
+    patience.seen()
+    assert patience.bears(refused, 0.0)
+    assert not patience.bears(refused, STORAGE_PATIENCE_S)
+
+
 def test_a_look_that_succeeds_begins_the_patience_anew() -> None:
     patience, away = Patience(None), StorageError("The disk is away.")
     assert patience.bears(away, 0.0)
