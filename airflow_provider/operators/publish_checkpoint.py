@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -143,6 +143,7 @@ class PublishCheckpointOperator(BaseOperator):
     def _publish(self, context: "Context", checkpoints: Mapping[str, CheckpointId]) -> dict[str, Any]:
         facts = {}
         for home, checkpoint in checkpoints.items():
+            self._check_not_killed(home, checkpoint)
             while (plan := self.hook.plan_publication(home, checkpoint)).by_spark:
                 self.log.info("Checkpoint %s of %s: Spark publishes %s.", checkpoint, home, ", ".join(plan.by_spark))
                 self._publish_by_spark(home, checkpoints)
@@ -164,13 +165,7 @@ class PublishCheckpointOperator(BaseOperator):
         ends_with_us = started and container_of_one_task() is not None
         if self.deferrable and not ends_with_us and is_here(self.hook.files(home)):  # else the triggerer may not see the output
             self._defer(home, checkpoints, started=started)
-        patience = Patience(None)
-
-        def check() -> None:
-            if self._killed:
-                self.on_kill()  # once more: the signal may have come before the process was known
-                raise _interrupted(home, checkpoint)
-
+        patience, check = Patience(None), partial(self._check_not_killed, home, checkpoint)
         while patient_look(lambda: is_at_work(output), patience, self.log, check) is not False:
             check()
             time.sleep(_SLICE_S)
@@ -178,6 +173,11 @@ class PublishCheckpointOperator(BaseOperator):
         if self._spark is not None:
             self._spark.wait(_EXIT_WAIT_S)
             self._check_published(home, checkpoint)
+
+    def _check_not_killed(self, home: str, checkpoint: CheckpointId) -> None:
+        if self._killed:
+            self.on_kill()  # once more: the signal may have come before the process was known
+            raise _interrupted(home, checkpoint)
 
     def _check_published(self, home: str, checkpoint: CheckpointId) -> None:
         """Raises why the process that this task has started has not done it."""

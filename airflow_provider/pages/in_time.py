@@ -13,6 +13,8 @@ from spark_jobs.storage.beside import in_time
 T = TypeVar("T")
 
 LOOK_MAX_S = 10.0
+PLACE_MAX_S = 1.0
+"""For a place among those that look at once: looks that do not hang give theirs back soon."""
 _AT_ONCE = 8
 _looks = BoundedSemaphore(_AT_ONCE)
 
@@ -24,7 +26,7 @@ def look_in_time(look: Callable[[], T]) -> T:
         HTTPException: The storage does not answer, or has not answered others who have asked before. A look that hangs goes on in a thread
             of its own.
     """
-    if not _looks.acquire(timeout=LOOK_MAX_S):
+    if not _looks.acquire(timeout=PLACE_MAX_S):
         raise _late()
 
     def held() -> T:

@@ -1,18 +1,15 @@
 """The trigger that waits for a checkpoint."""
 
-from collections.abc import AsyncIterator
-from typing import Unpack
-
-from airflow.triggers.base import TriggerEvent
+from typing import Any, Unpack
 
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from airflow_provider.waits.threads import in_thread
-from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
+from spark_jobs.storage.files import Files
 
 
 class CheckpointTrigger(WaitingTrigger):
@@ -39,9 +36,8 @@ class CheckpointTrigger(WaitingTrigger):
         super().__init__({"final": final, "run": run, "newer_than": newer_than}, **waiting)
         self.wanted = WantedCheckpoint(final, None if run is None else RunId(run), CheckpointId(newer_than))
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and sends one event."""
-        files = open_home(self.home)
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """The checkpoint."""
         search = CheckpointSearch(files, self.wanted)
         found: Manifest | None = None
         searched: Listing | None = None
@@ -58,8 +54,7 @@ class CheckpointTrigger(WaitingTrigger):
         look = ListingLook(files, answers=self.wanted.of_a_run)
         key = ("listing", self.wanted.of_a_run)  # whatever else is searched for there: these waits for one home share the looks
         event = await self.event_of(key, look, see)
-        facts = {"facts": checkpoint_facts(files.url, found)} if found is not None else {}
-        yield TriggerEvent({"home": self.home} | event | facts)  # type: ignore[no-untyped-call]
+        return event | ({"facts": checkpoint_facts(files.url, found)} if found is not None else {})
 
     def _too_late(self) -> DeadlineExceededError:
         what = "a final checkpoint" if self.wanted.final else "a checkpoint"

@@ -1,16 +1,13 @@
 """The trigger that waits for the end of a cancelled attempt."""
 
-from collections.abc import AsyncIterator
-from typing import Unpack
-
-from airflow.triggers.base import TriggerEvent
+from typing import Any, Unpack
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import EndLook, look_for_end
 from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.control.cancelling import Cancelled, too_late
-from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
+from spark_jobs.storage.files import Files
 
 
 class EndTrigger(WaitingTrigger):
@@ -35,9 +32,9 @@ class EndTrigger(WaitingTrigger):
         super().__init__({"attempt": attempt, "owner": owner}, **waiting)
         self.cancelled = Cancelled(AttemptNumber(attempt), OwnerNumber(owner))
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, logs what the pipeline is doing, and sends one event."""
-        files, changes = open_home(self.home), ChangeLog(self.log)
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """Nothing more; logs what the pipeline is doing meanwhile."""
+        changes = ChangeLog(self.log)
 
         async def see(look: EndLook, left_s: float | None) -> bool:
             changes.see(look.doing)
@@ -45,5 +42,4 @@ class EndTrigger(WaitingTrigger):
                 raise too_late(files, self.cancelled, self.timeout_s)
             return look.ended
 
-        event = await self.event_of(("end", self.cancelled), lambda: look_for_end(files, self.cancelled), see)
-        yield TriggerEvent({"home": self.home} | event)  # type: ignore[no-untyped-call]
+        return await self.event_of(("end", self.cancelled), lambda: look_for_end(files, self.cancelled), see)

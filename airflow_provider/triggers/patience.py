@@ -3,18 +3,20 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
 from operator import eq
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
-from airflow.triggers.base import BaseTrigger
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.waiting import Patience
+from spark_jobs.control.home import open_home
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.storage.files import Files
 
 T = TypeVar("T")
 
@@ -67,6 +69,23 @@ class WaitingTrigger(BaseTrigger):
         """Everything the trigger knows."""
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and sends one event; a home that cannot be opened here is one, too."""
+        try:
+            seen = await self.wait(open_home(self.home))
+        except StreamPipelineError as error:
+            await asyncio.sleep(self.settle_s)
+            seen = failed(error)
+        yield TriggerEvent({"home": self.home} | self.told() | seen)  # type: ignore[no-untyped-call]
+
+    def told(self) -> dict[str, Any]:
+        """What the event says whatever was seen."""
+        return {}
+
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """What the event says of what was seen; see :meth:`event_of`."""
+        raise NotImplementedError
+
     async def event_of(
         self,
         key: Hashable,
@@ -74,9 +93,11 @@ class WaitingTrigger(BaseTrigger):
         see: Callable[[T, float | None], Awaitable[bool]],
         same: Callable[[T, T], bool] = eq,
         back: Callable[[], None] = lambda: None,
+        *,
+        lasting: bool = True,
     ) -> dict[str, Any]:
         """What the wait ends with; see :class:`~airflow_provider.waits.shared_looks.Looking` and :func:`wait_for`."""
-        waiting = wait_for(Looking(self.home, key, look, self.pace, same), see, self.deadline_at, self.log, back)
+        waiting = wait_for(Looking(self.home, key, look, self.pace, same, lasting), see, self.deadline_at, self.log, back)
         return await settled(waiting, self.settle_s)
 
 

@@ -1,16 +1,13 @@
 """The trigger that waits for the answer to a request."""
 
 import time
-from collections.abc import AsyncIterator
-from typing import Unpack
-
-from airflow.triggers.base import TriggerEvent
+from typing import Any, Unpack
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
 from airflow_provider.waits.waiting import ChangeLog
-from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.storage.files import Files
 
 
 class RequestTrigger(WaitingTrigger):
@@ -36,8 +33,12 @@ class RequestTrigger(WaitingTrigger):
         self.request = RequestId(request)
         self.restart_timeout_s = restart_timeout_s
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, logs what the pipeline is doing, and sends one event."""
+    def told(self) -> dict[str, Any]:
+        """Which request."""
+        return {"request": self.request}
+
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """Nothing more; logs what the pipeline is doing meanwhile."""
         changes = ChangeLog(self.log)
         waits = RequestWait(self.home, self.request, self.restart_timeout_s, self.timeout_s)
 
@@ -45,6 +46,5 @@ class RequestTrigger(WaitingTrigger):
             changes.see(look.doing)
             return waits.is_over(look, time.monotonic(), left_s)
 
-        look = LookForAnswer(open_home(self.home), self.request)
-        event = await self.event_of(("request", self.request), look, see, back=waits.began_anew)
-        yield TriggerEvent({"home": self.home, "request": self.request} | event)  # type: ignore[no-untyped-call]
+        look = LookForAnswer(files, self.request)
+        return await self.event_of(("request", self.request), look, see, back=waits.began_anew)

@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any, Unpack
 
-from airflow.triggers.base import TriggerEvent
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.tasks.time_limits import not_due
@@ -21,6 +19,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
+from spark_jobs.storage.files import Files
 
 
 class RunTrigger(WaitingTrigger):
@@ -78,9 +77,13 @@ class RunTrigger(WaitingTrigger):
         self.wait_for = WaitFor(wait_for)
         self.start_by, self.start_timeout_s = start_by, start_timeout_s
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, logs the progress, and sends one event."""
-        files, began_s = open_home(self.home), time.monotonic()
+    def told(self) -> dict[str, Any]:
+        """Which attempt."""
+        return {"attempt": self.attempt}
+
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """What was reached, or what the attempt has failed with; logs the progress meanwhile."""
+        began_s = time.monotonic()
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
@@ -112,7 +115,7 @@ class RunTrigger(WaitingTrigger):
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
                 await in_thread(self.home, self._cancel, urgent=True)
             raise
-        yield TriggerEvent({"home": self.home, "attempt": self.attempt} | event | found)  # type: ignore[no-untyped-call]
+        return event | found
 
     def _followed(self, error: StreamPipelineError) -> tuple[StreamPipelineError, float]:
         """What to tell of an attempt that has ended with ``error``, and when: a restart that follows has its time."""

@@ -1,16 +1,14 @@
 """The trigger that waits for a state of a pipeline."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
-
-from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
 from airflow_provider.waits.threads import in_thread
-from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.storage.files import Files
 
 
 class PipelineStateTrigger(WaitingTrigger):
@@ -33,9 +31,8 @@ class PipelineStateTrigger(WaitingTrigger):
         super().__init__({"states": list(states)}, **waiting)
         self.states = frozenset(RunState(state) for state in states)
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and sends one event."""
-        files = open_home(self.home)
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """The state."""
         found: dict[str, Any] = {}
 
         async def see(look: StateLook, left_s: float | None) -> bool:
@@ -46,8 +43,7 @@ class PipelineStateTrigger(WaitingTrigger):
                 raise self._too_late(look)
             return False
 
-        event = await self.event_of("state", LookForState(files), see)
-        yield TriggerEvent({"home": self.home} | event | found)  # type: ignore[no-untyped-call]
+        return await self.event_of("state", LookForState(files), see, lasting=False) | found
 
     def _too_late(self, look: StateLook) -> DeadlineExceededError:
         return DeadlineExceededError(

@@ -68,6 +68,8 @@ class Looking(Generic[T]):
     pace: Pace
     same: Callable[[T, T], bool] = eq
     """Whether nothing worth a closer look has changed between two looks."""
+    lasting: bool = True
+    """Whether what is waited for stays once it is there: then somebody who comes later begins with what was seen last."""
 
 
 class _Poll(Generic[T]):
@@ -78,11 +80,17 @@ class _Poll(Generic[T]):
         self._news = asyncio.Condition()
         self._count = 0
         self._seen: T | BaseException | None = None
+        self._is_looking = False
         self.waiting = 0
         self.task = asyncio.create_task(self._run())
 
-    def before_newest(self) -> int:
-        """Where somebody begins: the newest look is worth seeing, an old error is not."""
+    def first(self) -> int:
+        """The number of the look that somebody begins after: the newest one is worth seeing, an old error is not.
+
+        Where what it shows may be over by now, it is one that has not begun yet.
+        """
+        if not self._looking.lasting:
+            return self._count + self._is_looking
         return self._count - (self._count > 0 and not isinstance(self._seen, BaseException))
 
     async def next(self, after: int) -> tuple[int, T]:
@@ -97,7 +105,7 @@ class _Poll(Generic[T]):
         looking = self._looking
         pause_s = looking.pace.shortest_s
         while True:
-            before = self._seen
+            before, self._is_looking = self._seen, True
             try:
                 found: T | BaseException = await in_thread(looking.home, looking.look)
             except Exception as error:  # noqa: BLE001 - everybody who waits is told
@@ -105,7 +113,7 @@ class _Poll(Generic[T]):
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)
             changed = not known or not looking.same(before, found)  # type: ignore[arg-type]
             async with self._news:
-                self._seen, self._count = found, self._count + 1
+                self._seen, self._count, self._is_looking = found, self._count + 1, False
                 self._news.notify_all()
             pause_s = looking.pace.after(pause_s, changed=changed)
             await asyncio.sleep(to_the_beat(pause_s))
@@ -133,7 +141,7 @@ async def looks(looking: Looking[T]) -> AsyncGenerator[T, None]:
     if poll is None:
         poll = polls[shared] = _Poll(looking)
     poll.waiting += 1
-    number = poll.before_newest()
+    number = poll.first()
     try:
         while True:
             number, found = await poll.next(number)

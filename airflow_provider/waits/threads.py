@@ -5,17 +5,17 @@ And homes beside each other hang together, as they are on one mount: so each dir
 
 One thread does what is due there, one thing after the other: that costs a fraction of what it costs to hand each look to a thread that
 sleeps. Where something waits for longer than :data:`SLOW_S`, because a look hangs or the storage is far away, another thread helps, and
-another one after that time again.
+another one after that time again. All that help are limited together: however many directories hang, any other one has a thread.
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -24,9 +24,12 @@ T = TypeVar("T")
 LOOKS_AT_ONCE = 16
 """Into homes that are beside each other."""
 SLOW_S = 0.1
-_THREADS_MAX = 256
+_THREADS_MAX = 1024
 """They begin one by one as work comes in while all are busy: there are few, unless storages hang."""
-_threads = ThreadPoolExecutor(_THREADS_MAX, "stream-pipeline-look")
+_threads = {urgent: ThreadPoolExecutor(_THREADS_MAX, "stream-pipeline-look") for urgent in (False, True)}
+"""What is urgent has others than looks have."""
+HELPERS_MAX = 192
+_helpers = BoundedSemaphore(HELPERS_MAX)
 
 
 async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
@@ -38,7 +41,8 @@ async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: 
         arguments: Given to it.
         urgent: It waits for no look, and no look for it; nor for what else is urgent.
     """
-    lane = _lanes_of(asyncio.get_running_loop())[home.rpartition("/")[0], urgent]
+    lanes, key = _lanes_of(asyncio.get_running_loop()), (home.rpartition("/")[0], urgent)
+    lane = lanes.get(key) or lanes.setdefault(key, _Lane(_threads[urgent]))
     found: T = await lane.done(partial(copy_context().run, work, *arguments), LOOKS_AT_ONCE if urgent else 1)
     return found
 
@@ -53,7 +57,8 @@ class _Job(NamedTuple):
 class _Lane:
     """What is done in homes that are beside each other, oldest first. One event loop's: there all of it is called but for :meth:`_work`."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
         self._lock = Lock()
         self._due: deque[_Job] = deque()
         self._threads = 0
@@ -72,7 +77,7 @@ class _Lane:
         self._watch(loop)
         try:
             if begins:
-                _threads.submit(self._work, loop)
+                self._pool.submit(self._work, loop)
             ended = await job.ended
         except BaseException:  # cancelled, or there can be no thread
             with self._lock, suppress(ValueError):
@@ -90,12 +95,13 @@ class _Lane:
         with self._lock:
             at_work = self._threads
             late = bool(self._due) and loop.time() - self._due[0].since_s >= SLOW_S and at_work < LOOKS_AT_ONCE
+            late = late and _helpers.acquire(blocking=False)
             self._threads += late
         if at_work:
             self._watch(loop)
         self._tell()
         if late:
-            _threads.submit(self._work, loop)
+            self._pool.submit(self._work, loop).add_done_callback(lambda _: _helpers.release())
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: does what is due until nothing is."""
@@ -127,9 +133,9 @@ class _Lane:
                 job.ended.set_result(ended)
 
 
-_Lanes = defaultdict[tuple[str, bool], _Lane]
+_Lanes = dict[tuple[str, bool], _Lane]
 _lanes: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes]" = WeakKeyDictionary()
 
 
 def _lanes_of(loop: asyncio.AbstractEventLoop) -> _Lanes:
-    return _lanes.setdefault(loop, defaultdict(_Lane))
+    return _lanes.setdefault(loop, {})

@@ -35,6 +35,8 @@ LOOK_PATIENCE_S = STORAGE_PATIENCE_S
 """How long a look may take: a storage that does not answer is borne as long as one that is away."""
 LOOK_MAX_S = 30.0
 """How long after a deadline a look may take that has to say what is going on."""
+_RARER = 1.1
+"""By this the pause between two reports of progress grows: from ten seconds to a minute in nine minutes, and to five in an hour."""
 _UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
 
 
@@ -291,13 +293,15 @@ def checked(answer: StartResponse, home: str) -> StartResponse:
 
 
 class ProgressLog:
-    """Picks the progress that is worth a line in a task's log.
+    """Picks the progress that is worth a line in a task's log: much at first, and less of what goes on for weeks.
 
     Args:
-        interval_s: Between two reports at least, while the run's state does not change.
+        interval_s: Between the first two reports at least, while the run's state does not change.
+        longest_s: Between any two at most, where there is something to tell.
     """
 
-    def __init__(self, interval_s: float = 10.0) -> None:
+    def __init__(self, interval_s: float = 10.0, longest_s: float = 300.0) -> None:
+        self._shortest_s, self._longest_s = interval_s, longest_s
         self._interval_s = interval_s
         self._said: list[str] = []
         self._state: RunState | None = None
@@ -310,7 +314,10 @@ class ProgressLog:
         lines = progress(status)
         new = [line for line in lines if line not in self._said]
         if new:
+            if status.state is not self._state:
+                self._interval_s = self._shortest_s
             self._said, self._state, self._due_s = lines, status.state, now_s + self._interval_s
+            self._interval_s = min(self._longest_s, self._interval_s * _RARER)
         return new
 
 

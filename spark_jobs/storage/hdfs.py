@@ -39,7 +39,7 @@ from spark_jobs.protocol.errors import (
     OutcomeUnknownError,
 )
 from spark_jobs.storage.files import Digest, Digesting, Files, by_directory, paths_by_names
-from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, repeated
+from spark_jobs.storage.hdfs_client import Calls, HdfsFailure, repeated, shared_client
 from spark_jobs.storage.os_errors import overtaken, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
 
@@ -83,7 +83,7 @@ class HdfsFiles:
                 path=root,
             )
         self._authority, self._root = authority, "/" + "/".join(parts)
-        self._client = HdfsClient(authority, retry_timeout_s)
+        self._client = shared_client(authority, retry_timeout_s)
 
     @property
     def url(self) -> str:

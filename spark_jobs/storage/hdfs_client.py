@@ -8,13 +8,14 @@ The library repeats no call that changes something once it has been sent, and ne
 by whoever knows how to look what has become of the one before.
 """
 
+import errno
 import math
 import os
 import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -54,6 +55,9 @@ _ANSWERED = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]*)", "(?P<reason>.*)"
 _TRACE = re.compile(r"(\\n|\n)(\\t|\t)at .*", re.DOTALL)
 """The name node adds where in its own code it has failed."""
 _NO_NAME_NODE = "No NameNode hosts found"
+_TOO_MANY_FILES = os.strerror(errno.EMFILE)
+_SAYS_HOW = ("HADOOP_", "KRB5", "HOME", "USER")
+"""Begins the names of environment variables that the library reads."""
 _UNUSABLE = re.compile(r"(?:InvalidArgument|UrlParseError|XmlParseError)\b")
 _REFUSED = re.compile(r"(?:SASLError|GSSAPIError|NoSASLMechanism)\b")
 _NO_DATA_NODE = re.compile(r"could only be (?:written|replicated) to .*? There are (\d+) datanode\(s\) running", re.DOTALL)
@@ -138,6 +142,7 @@ class HdfsClient:
 
     Raises:
         InvalidParameterError: There is no such name service, or no default file system; or the settings cannot be read.
+        StorageError: This process has too many files open.
     """
 
     def __init__(self, authority: str, retry_timeout_s: float) -> None:
@@ -176,6 +181,13 @@ class HdfsClient:
         try:
             return self._with_port(settings)
         except (RuntimeError, OSError) as error:
+            if _TOO_MANY_FILES in f"{error}":
+                raise StorageError(
+                    f"{self._url} cannot be opened: this process has too many files open.",
+                    safe="Nothing was read or written.",
+                    remedy="Let it have more (ulimit -n), then repeat.",
+                    url=self._url,
+                ) from error
             said = "no name node of it is known" if _NO_NAME_NODE in f"{error}" else _reason(error)
             raise InvalidParameterError(
                 f"{self._url} cannot be opened: {said}.",
@@ -192,6 +204,32 @@ class HdfsClient:
             if _NO_NAME_NODE not in f"{error}" or not host:
                 raise
             return Client(f"hdfs://{host}:{_PORT}/", settings)
+
+
+def shared_client(authority: str, retry_timeout_s: float) -> HdfsClient:
+    """The client of a place with what the environment and Hadoop's settings say by now. Reads and writes nothing in HDFS.
+
+    All who open the same place share it, its connections and its threads: a triggerer looks at a thousand homes.
+
+    Raises:
+        InvalidParameterError: See :class:`HdfsClient`.
+        StorageError: This process has too many files open.
+    """
+    said = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SAYS_HOW))
+    changed_at_ns = [_changed_at_ns(f"{_settings_directory()}/{file}") for file in ("core-site.xml", "hdfs-site.xml")]
+    return _client(authority, retry_timeout_s, tuple(said), tuple(changed_at_ns))
+
+
+@lru_cache(maxsize=16)
+def _client(authority: str, retry_timeout_s: float, *_: object) -> HdfsClient:
+    return HdfsClient(authority, retry_timeout_s)
+
+
+def _changed_at_ns(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
 
 
 class Calls:
@@ -298,11 +336,14 @@ def _name_nodes(authority: str) -> dict[str, list[str]]:
     return {key: found.split(",")} if found else {}
 
 
-def _setting(file: str, key: str) -> str:
+def _settings_directory() -> str:
     home = os.environ.get("HADOOP_HOME")
-    directory = os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else "")
+    return os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else "")
+
+
+def _setting(file: str, key: str) -> str:
     with suppress(OSError, ElementTree.ParseError):
-        for each in ElementTree.parse(f"{directory}/{file}").iter("property"):
+        for each in ElementTree.parse(f"{_settings_directory()}/{file}").iter("property"):
             if (each.findtext("name") or "").strip() == key:
                 return (each.findtext("value") or "").strip()
     return ""

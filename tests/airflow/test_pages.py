@@ -152,7 +152,8 @@ def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
         return []
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider.pages.in_time.LOOK_MAX_S", 0.1)
+        for limit in ("LOOK_MAX_S", "PLACE_MAX_S"):
+            patch.setattr(f"airflow_provider.pages.in_time.{limit}", 0.1)
         patch.setattr("airflow_provider.pages.app.look_at_homes", look)
         answers = [viewer.get(kept["manifest"]) for _ in range(12)]
     assert {answer.status_code for answer in answers} == {503}

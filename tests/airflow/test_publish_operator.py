@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.facts import publication_facts
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
 from spark_jobs.checkpoint.retention import discard, kept
@@ -333,6 +334,20 @@ def test_a_kill_while_the_worker_waits_ends_the_spark(homes: Homes) -> None:
         waiting.result(SOON_S)
     assert not is_at_work(homes.path("orders") / "work/publish-1.out")
     assert pipeline.rows(HOURLY) == []
+
+
+def test_a_task_that_was_killed_publishes_no_other_pipeline(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (staged(homes, name) for name in ("customers", "orders"))
+    killed = task()
+
+    def published(*arguments: Any) -> dict[str, Any]:
+        killed.on_kill()
+        return publication_facts(*arguments)
+
+    monkeypatch.setattr("airflow_provider.operators.publish_checkpoint.publication_facts", published)
+    with pytest.raises(PipelineRunError, match="was killed"):
+        killed.execute(context())
+    assert [first.commits(HOURLY), second.rows(HOURLY)] == [[1], []]
 
 
 def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Homes) -> None:

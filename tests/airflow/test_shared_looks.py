@@ -1,6 +1,7 @@
 """Waits in one event loop share their looks, and look less often where nothing happens."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -61,6 +62,45 @@ def test_other_things_are_looked_at_separately() -> None:
         return await asyncio.gather(*(first(home, lambda look: True, f"home {home.seen}") for home in homes))
 
     assert soon(work) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_who_comes_later_begins_with_the_last_look_unless_what_it_shows_may_be_over(*, lasting: bool) -> None:
+    """Also where a look is under way: it may have begun before somebody came."""
+    under_way, goes_on, count = threading.Event(), threading.Event(), 0
+
+    def look() -> int:
+        nonlocal count
+        count += 1
+        number = count
+        if number == 2:
+            under_way.set()
+            goes_on.wait(SOON_S)
+        return number
+
+    looking = Looking("file:///homes/flights", "state", look, FAST, lasting=lasting)
+
+    async def first_look() -> int:
+        async with aclosing(looks(looking)) as found:
+            return await anext(found)
+
+    async def work() -> int:
+        async def stays() -> None:
+            async with aclosing(looks(looking)) as found:
+                async for _ in found:
+                    pass
+
+        before = asyncio.create_task(stays())
+        await asyncio.to_thread(under_way.wait, SOON_S)
+        late = asyncio.create_task(first_look())
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        try:
+            return await late
+        finally:
+            before.cancel()
+
+    assert soon(work) == (1 if lasting else 3)
 
 
 def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None:

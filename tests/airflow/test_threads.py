@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.waits.threads import LOOKS_AT_ONCE, in_thread
+from airflow_provider.waits.threads import HELPERS_MAX, LOOKS_AT_ONCE, in_thread
 
 SOON_S = 10.0
 A_WHILE_S = 0.3
@@ -72,6 +72,27 @@ def test_looks_that_hang_leave_homes_elsewhere_theirs() -> None:
 
 def test_looks_that_hang_keep_no_cancel_from_the_same_home() -> None:
     assert while_others_hang(in_thread(HUNG, lambda: "cancelled", urgent=True)) == "cancelled"
+
+
+def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads() -> None:
+    hanging, directories = Hanging(), HELPERS_MAX // (LOOKS_AT_ONCE - 1) + 8
+
+    async def run() -> list[str]:
+        hung = [
+            asyncio.ensure_future(in_thread(f"file:///away/{directory}/flights", hanging))
+            for directory in range(directories)
+            for _ in range(LOOKS_AT_ONCE)
+        ]
+        try:
+            for _ in range(directories + HELPERS_MAX):
+                assert await asyncio.to_thread(hanging.begun.acquire, timeout=SOON_S)
+            looks = [in_thread(ELSEWHERE, lambda: "seen"), in_thread("file:///away/0/orders", lambda: "cancelled", urgent=True)]
+            return await asyncio.wait_for(asyncio.gather(*looks), SOON_S)
+        finally:
+            hanging.go_on.set()
+            await asyncio.gather(*hung)
+
+    assert asyncio.run(run()) == ["seen", "cancelled"]
 
 
 @pytest.mark.parametrize("given_up", [False, True])

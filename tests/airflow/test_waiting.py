@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -356,3 +357,15 @@ def test_progress_is_said_every_ten_seconds_at_most_and_at_once_when_the_state_c
     assert log.lines(status(batch=2), 11.0)
     assert log.lines(status(batch=2), 30.0) == []
     assert log.lines(status(RunState.PUBLISHING, batch=2), 30.1) == ["attempt 2: publishing"]
+
+
+def test_progress_of_what_goes_on_for_weeks_is_told_less_often_until_it_does_something_else() -> None:
+    log = ProgressLog()
+    told_s = [second for second in range(7 * 86_400) if second % 5 == 0 and log.lines(status(batch=second), float(second))]
+    pauses_s = [later - sooner for sooner, later in pairwise(told_s)]
+    assert pauses_s[0] == 10
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] == 300
+    last_s = told_s[-1]
+    assert log.lines(status(RunState.STOPPING, batch=1), last_s + 1.0)
+    assert log.lines(status(RunState.STOPPING, batch=2), last_s + 11.0)

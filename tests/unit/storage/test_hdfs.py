@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hdfs_native import Client
 
@@ -16,10 +17,12 @@ from spark_jobs.protocol.errors import (
     InvalidParameterError,
     MissingRequirementError,
     NotFoundError,
+    Retry,
     StorageError,
     StorageFullError,
     StreamPipelineError,
 )
+from spark_jobs.storage import hdfs_client
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.hdfs import HdfsFiles
 from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, failure_told_by
@@ -92,6 +95,32 @@ def test_a_call_after_one_that_nobody_has_answered_has_a_connection_of_its_own(s
         with pytest.raises(HdfsFailure):
             client.call(ask, 0.1)
     assert seen[0] is not seen[1]
+
+
+def test_a_thousand_homes_share_threads_and_files_until_the_settings_are_others(
+    silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = psutil.Process()
+    HdfsFiles(silent, "/home")
+    before = (process.num_threads(), process.num_fds())
+    files = [HdfsFiles(silent, f"/homes/{number}") for number in range(1000)]
+    assert process.num_threads() <= before[0]
+    assert process.num_fds() <= before[1]
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert HdfsFiles(silent, "/homes/0")._client is not files[0]._client
+    before_a_change = HdfsFiles(silent, "/homes/0")._client
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    assert HdfsFiles(silent, "/homes/0")._client is not before_a_change
+
+
+def test_a_process_with_too_many_open_files_says_so_and_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Client:
+        raise RuntimeError("Too many open files (os error 24)")
+
+    monkeypatch.setattr(hdfs_client, "Client", full)
+    with pytest.raises(StorageError, match="too many files open") as failed:
+        HdfsClient("name-node:8020", 1.0)
+    assert failed.value.retry is Retry.WITH_BACKOFF
 
 
 def test_no_call_begins_when_time_is_up(silent: str) -> None:
