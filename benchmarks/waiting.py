@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,14 +17,36 @@ from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.site import Site, chain
 from benchmarks.triggerer import Triggerer, waiting
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import Manifest, Publish, RunState, StageState, StageStatus, StartResponse, Status
-from spark_jobs.protocol.ids import BatchId, CheckpointId, PipelineName, RunId, StageName
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    Manifest,
+    Publish,
+    RunState,
+    StageState,
+    StageStatus,
+    StartRequest,
+    StartResponse,
+    Status,
+    WorkDirectory,
+)
+from spark_jobs.protocol.ids import (
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    PipelineName,
+    RoundNumber,
+    RunId,
+    StageName,
+    WorkDirectoryId,
+)
+from spark_jobs.protocol.workspace import NamedWorkspace
 from spark_jobs.storage.beside import at_once
-from spark_jobs.storage.files import local_path
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store
@@ -77,11 +99,13 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
         yield _reads(f"{waits:,} waits for {waits // 20:,} homes", ours, waits * Checkpoints.LOOK_READS)
     with hdfs_cluster(site.new()) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
-        found = measure.of(Checkpoints(manifest), f"hdfs://{cluster.authority}", waits)
-    yield from _in_stores(f"{waits:,} homes in HDFS", found, in_directories)
-    with object_store() as url:
-        found = measure.of(Checkpoints(manifest), url, waits, _PAUSE_IN_OBJECT_STORES_S)
-    yield from _in_stores(f"{waits:,} homes in S3", found, in_directories, _PAUSE_IN_OBJECT_STORES_S)
+        for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), ours)):
+            found = measure.of(kind, f"hdfs://{cluster.authority}/{what.partition(' ')[0]}", waits)
+            yield from _in_stores(f"{waits:,} {what} in HDFS", found, beside)
+    for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), ours)):
+        with object_store() as url:
+            found = measure.of(kind, url, waits, _PAUSE_IN_OBJECT_STORES_S)
+        yield from _in_stores(f"{waits:,} {what} in S3", found, beside, _PAUSE_IN_OBJECT_STORES_S)
 
 
 def _in_directories(name: str, ours: Measured, plain: Measured) -> Iterator[Figure]:
@@ -150,19 +174,12 @@ class ManifestFiles(Checkpoints):
 class Runs(ExitStack):
     """The end of a run, which our operator waits for. Its driver is at work while the context is open: it holds the home's lock."""
 
-    LOOK_READS = 5
-    """It lists the answers, reads the status, and asks three times whose the driver's lock is."""
+    LOOK_READS = 4
+    """It reads the heartbeat, asks whether the driver's lock is held and what it notes, and asks for the answer."""
 
     def begin(self, home: str) -> None:
         files = open_home(home)
-        channel = Channel(files)
-        channel.claim(PipelineName("waited_for"))
-        request = channel.request_start(RunId("run"), parameters={})
-        stages = {StageName(f"stage_{number}"): StageStatus(state=StageState.RUNNING, batch=BatchId(7)) for number in range(3)}
-        now = datetime.now(UTC)
-        write_status(
-            files, Status(attempt=request.attempt, run=request.run, state=RunState.RUNNING, updated_at=now, stages=stages)
-        )
+        request = _asked(files, datetime.now(UTC))
         self.enter_context(holding(local_path(files, DRIVER_LOCK), request.request))
 
     def trigger(self, home: str) -> Trigger:
@@ -189,6 +206,44 @@ class Runs(ExitStack):
             "answered_at": datetime.now(UTC),
         }
         Channel(open_home(home)).respond(StartResponse.model_validate(answer))
+
+
+class RunsElsewhere(Runs):
+    """The same, whose drivers are on hosts that the triggerer sees no locks of: it goes by their heartbeats.
+
+    A thousand drivers cannot beat on this machine, so that each heartbeat is of a moment that is to come: a look takes it for a fresh one,
+    and reads what it reads of a living one. What drivers write is not measured.
+    """
+
+    def begin(self, home: str) -> None:
+        files, now = open_home(home), datetime.now(UTC)
+        request = _asked(files, now + timedelta(days=1), NamedWorkspace(url="file:///not/on/this/host", id="elsewhere"))
+        elsewhere = AttemptDocument(
+            attempt=request.attempt,
+            request=request.request,
+            run=request.run,
+            round=RoundNumber(1),
+            incarnation=IncarnationId("first"),
+            restored_from=None,
+            work_directory=WorkDirectory(id=WorkDirectoryId("work"), path="work/work", host="elsewhere"),
+            host="elsewhere",
+            process=1,
+            started_at=now,
+            versions={},
+        )
+        Attempts(files).create(elsewhere)
+
+
+def _asked(files: Files, heard_at: datetime, workspace: NamedWorkspace | None = None) -> StartRequest:
+    """A request in a new home, and the heartbeat of a driver that is at work on it."""
+    channel = Channel(files)
+    channel.claim(PipelineName("waited_for"), workspace)
+    request = channel.request_start(RunId("run"), parameters={})
+    stages = {StageName(f"stage_{number}"): StageStatus(state=StageState.RUNNING, batch=BatchId(7)) for number in range(3)}
+    write_status(
+        files, Status(attempt=request.attempt, run=request.run, state=RunState.RUNNING, updated_at=heard_at, stages=stages)
+    )
+    return request
 
 
 def _limits() -> dict[str, Any]:

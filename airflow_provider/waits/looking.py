@@ -12,10 +12,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.cancelling import Cancelled, has_ended
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work
+from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files
@@ -76,12 +76,8 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
         StorageError: It cannot be read.
     """
     exit_code = driver.exit_code if driver is not None else None
-    status, at_work, claimed = read_status(files), driver_at_work(files), claimed_request(files)
-    if claimed is None:
-        live = Attempts(files).latest() if at_work else None
-        at_work = at_work and (live is None or live.attempt <= int(request.removeprefix("start-")))
-    else:
-        at_work = claimed == request
+    status, claimed = read_status(files), claimed_request(files)
+    at_work = claimed == request if claimed else _may_be_for(files, request, status)
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
     answer = Channel(files).response(request)
@@ -95,6 +91,18 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
         taken_by=None if claimed in (None, request) else claimed,
         answer=answer,
     )
+
+
+def _may_be_for(files: Files, request: RequestId, status: Status | None) -> bool:
+    """Whether a driver is at work that does not say on what: one that has only just begun, or is on another host.
+
+    Written with as few reads as it takes: in a store each of them is paid for, at each look of each wait.
+    """
+    is_here, live = is_locked(files), Attempts(files).latest()
+    if live is None:
+        return is_here
+    works = is_here or (is_elsewhere(files, live) and is_fresh(status, live))
+    return works and live.attempt <= int(request.removeprefix("start-"))
 
 
 def _check_is_there(files: Files, request: RequestId) -> None:
@@ -113,12 +121,12 @@ def _check_is_there(files: Files, request: RequestId) -> None:
 
 
 def same_run(before: Look, now: Look) -> bool:
-    """Whether nothing has happened but heartbeats."""
-    return (before.at_work, before.answer, _news(before)) == (now.at_work, now.answer, _news(now))
+    """Whether nothing has happened but heartbeats and progress, which no task follows from second to second."""
+    return _news(before) == _news(now)
 
 
 def _news(look: Look) -> object:
-    return look.status and look.status.model_dump(exclude={"updated_at"})
+    return look.at_work, look.answer, look.status and (look.status.attempt, look.status.state)
 
 
 ANY_CHECKPOINT = CheckpointId(0)

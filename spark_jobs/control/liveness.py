@@ -14,7 +14,7 @@ from threading import Lock
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import DividedHome
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import AttemptDocument, RunState
+from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.os_errors import translated
@@ -132,20 +132,29 @@ def claimed_by_another(files: Files, request: RequestId) -> bool:
 
 def driver_at_work(files: Files) -> bool:
     """Whether a driver holds this home, as far as this host can tell."""
-    if any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK))):
+    if is_locked(files):
         return True
     attempt = Attempts(files).latest()
     return attempt is not None and works_elsewhere(files, attempt)
 
 
+def is_locked(files: Files) -> bool:
+    """Whether a process on this host holds this home: a driver's, or its JVM."""
+    return any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK)))
+
+
 def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
     """Whether the driver of this attempt is where this host sees no lock of it, and has been heard from lately."""
-    elsewhere = attempt.host != socket.gethostname() or (isinstance(files, DividedHome) and not files.sees_workspace)
-    return elsewhere and _heartbeat_is_fresh(files, attempt)
+    return is_elsewhere(files, attempt) and is_fresh(read_status(files), attempt)
 
 
-def _heartbeat_is_fresh(files: Files, attempt: AttemptDocument) -> bool:
-    status = read_status(files)
+def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
+    """Whether the driver of this attempt, if there is one, is where this host sees no lock of it."""
+    return attempt.host != socket.gethostname() or (isinstance(files, DividedHome) and not files.sees_workspace)
+
+
+def is_fresh(status: Status | None, attempt: AttemptDocument) -> bool:
+    """Whether the driver of this attempt was heard from lately, by the newest heartbeat of its home."""
     if status is None or status.attempt != attempt.attempt or status.state in (RunState.DONE, RunState.FAILED):
         return False
     return (datetime.now(UTC) - status.updated_at).total_seconds() < HEARTBEAT_AGE_MAX_S

@@ -188,7 +188,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, at_work: bool, expected: int | None
 ) -> None:
     asked_by_an_earlier_try()
-    monkeypatch.setattr("airflow_provider.waits.looking.driver_at_work", lambda files: at_work)
+    monkeypatch.setattr("airflow_provider.waits.looking.is_locked", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
     look = StreamPipelineHook().look("flights", start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)

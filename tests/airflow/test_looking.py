@@ -14,14 +14,16 @@ from airflow_provider.waits.looking import (
     WantedCheckpoint,
     find_checkpoint,
     look_for_answer,
+    same_run,
 )
+from airflow_provider.waits.waiting import Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import DRIVER_LOCK, holding
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import CheckpointKind, RunState, Status
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import ERRORS, respond
@@ -162,3 +164,22 @@ def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: Coun
     )
     assert not look_for_answer(files, first.request).at_work
     assert look_for_answer(files, second.request).at_work
+    cost = files.cost(lambda: look_for_answer(files, second.request))
+    assert cost == {"names": 2, "read": 2}, "in a store each is paid for: attempts, the newest one, the heartbeat, answers"
+
+
+def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(files: CountedFiles) -> None:
+    request = Channel(files).request_start(RUN, parameters={})
+    Attempts(files).create(attempt(request.attempt, run=RUN))
+
+    def seen(state: RunState, batch: int) -> Look:
+        stages = {StageName("hourly"): StageStatus(state=StageState.RUNNING, batch=BatchId(batch), rows_in=batch)}
+        now = datetime.now(UTC)
+        write_status(files, Status(attempt=request.attempt, run=RUN, state=state, updated_at=now, stages=stages))
+        return look_for_answer(files, request.request)
+
+    runs = seen(RunState.RUNNING, 1)
+    assert same_run(runs, seen(RunState.RUNNING, 2))
+    assert not same_run(runs, seen(RunState.COMPLETING, 2))
+    respond(Channel(files), request, ERRORS["failed"])
+    assert not same_run(runs, seen(RunState.RUNNING, 1))
