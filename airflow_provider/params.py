@@ -1,6 +1,7 @@
 """A DAG's form from a pipeline's own schema, so that what the form allows and what the pipeline takes cannot drift apart."""
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from os import PathLike
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
 
+from spark_jobs.protocol.errors import InvalidParameterError
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TEXTS = ("default", "description")
 _PLAIN = r"[^/%#?*:\[\]{}\\\x00-\x1f\x7f]"
 """A character of a name that stands for itself, for every reader of paths and URLs."""
+_BELOW = "x-below"
+"""A key of a param's schema: the directory that every choice is in. Validators of JSON schemas pass over what they do not know."""
 _SPECIAL = re.compile(r"[][(){}.^$*+?|\\]")
 
 
@@ -24,7 +29,8 @@ class Below:
 
     Args:
         directory: The directory, absolute, or a prefix in a store. What is chosen has no ``.`` and no ``..`` in it, and nothing that is
-            read as a pattern or an escape; that no link leads out of the directory is up to who may write there.
+            read as a pattern or an escape; and the operator that runs a pipeline refuses one that a link leads out of the directory, as
+            its worker sees it.
         path: What the form shows first, from there.
     """
 
@@ -72,7 +78,8 @@ def _given(field: dict[str, Any], name: str, defaults: dict[str, Any]) -> dict[s
     given = defaults[name]
     if not isinstance(given, Below):
         return {"default": given}
-    return {"default": given.default, "allOf": [*field.get("allOf", []), {"type": "string", "pattern": given.pattern}]}
+    inside = {"type": "string", "pattern": given.pattern}
+    return {"default": given.default, "allOf": [*field.get("allOf", []), inside], _BELOW: given.directory}
 
 
 def _param(field: dict[str, Any]) -> Param:
@@ -89,3 +96,25 @@ def warn_of_unknown(task: BaseOperator, context: "Context") -> None:
     conf = getattr(context.get("dag_run"), "conf", None) or {}
     if known and (unknown := sorted(set(conf) - set(known))):
         task.log.warning("The conf of this run has %s, no param of the DAG; it has %s.", ", ".join(unknown), ", ".join(known))
+
+
+def refuse_links_out(context: "Context") -> None:
+    """Refuses a path of a form, see :class:`Below`, that a link leads out of its directory, as this host sees it.
+
+    Raises:
+        InvalidParameterError: One does.
+    """
+    chosen = context.get("params") or {}
+    for name, param in dict(getattr(context.get("dag"), "params", {}).items()).items():
+        directory, path = getattr(param, "schema", {}).get(_BELOW, ""), chosen.get(name)
+        if not (directory.startswith("/") and isinstance(path, str)):
+            continue
+        root, place = os.path.realpath(directory), os.path.realpath(path)
+        if os.path.commonpath((root, place)) != root:
+            raise InvalidParameterError(
+                f"The param {name} is {path}, which a link leads to {place}, out of {directory}.",
+                safe="Nothing was started or written.",
+                remedy="Choose another path, or remove the link. Let only those write there who may choose any path.",
+                parameter=name,
+                path=path,
+            )

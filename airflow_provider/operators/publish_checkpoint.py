@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +24,7 @@ from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.patient_look import patient_look
 from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import is_here
@@ -119,6 +120,8 @@ class PublishCheckpointOperator(BaseOperator):
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
             if "error" in event:
+                with suppress(StreamPipelineError):  # it is not what the task has failed with
+                    log_last_lines(self.log, self.hook.publication_log(event["home"], event["checkpoints"][event["home"]]))
                 raise reported_error(ErrorReport.model_validate(event["error"]))
             checkpoints = {home: CheckpointId(number) for home, number in event["checkpoints"].items()}
             if event["started"]:
@@ -160,6 +163,7 @@ class PublishCheckpointOperator(BaseOperator):
         checkpoint = checkpoints[home]
         output = self.hook.publication_output(home, checkpoint)
         self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self.written_conf, self.conf))
+        self._check_not_killed(home, checkpoint)
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
         ends_with_us = started and container_of_one_task() is not None
@@ -189,6 +193,7 @@ class PublishCheckpointOperator(BaseOperator):
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:
         if self._spark is not None:
             self._spark.let_go()
+            self._spark = None  # a signal that comes when the task is deferred already ends it no more
         self.defer(
             trigger=SparkPublicationTrigger(
                 home=home,

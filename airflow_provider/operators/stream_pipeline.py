@@ -16,7 +16,7 @@ from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.orders import StartOrder, check_waits
-from airflow_provider.params import warn_of_unknown
+from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import RETRIES, is_automatic_retry
 from airflow_provider.tasks.charge import Charge
 from airflow_provider.tasks.identity import run_id_of
@@ -166,6 +166,7 @@ class StreamPipelineOperator(BaseOperator):
         self._forget()
         warn_of_unknown(self, context)
         with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
+            refuse_links_out(context)
             return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
 
     def execute_complete(

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -131,6 +132,21 @@ def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(StreamPipelineOperator, "_pause", interrupted)
     with pytest.raises(KeyboardInterrupt):
         carry_out(operator("waits"), context())
+    assert not StreamPipelineHook().is_at_work("flights")
+
+
+def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow breaks the try off first, and tells the task of the kill then."""
+
+    def broken_off(self: StreamPipelineOperator) -> None:
+        until(lambda: StreamPipelineHook().is_at_work("flights"))
+        raise AirflowTaskTimeout
+
+    monkeypatch.setattr(StreamPipelineOperator, "_pause", broken_off)
+    task = operator("waits")
+    with pytest.raises(AirflowTaskTimeout):
+        carry_out(task, context())
+    task.on_kill()
     assert not StreamPipelineHook().is_at_work("flights")
 
 

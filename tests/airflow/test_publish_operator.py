@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.facts import publication_facts
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
 from spark_jobs.checkpoint.retention import discard, kept
@@ -295,6 +296,33 @@ def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
     assert pipelines[1].commits(HOURLY) == [1]
 
 
+def test_a_signal_after_the_deferral_leaves_the_spark_at_work(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    deferred = task()
+    with pytest.raises(TaskDeferred):
+        deferred.execute(context())
+    deferred.on_kill()
+    let_go(homes)
+    until(lambda: pipelines[1].commits(HOURLY) == [1])
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_kill_before_the_spark_is_known_ends_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool) -> None:
+    staged(homes, "customers")
+    by_spark(homes)
+    killed, start = task(deferrable=deferrable), StreamPipelineHook.start_publication
+
+    def killed_meanwhile(*arguments: Any) -> Any:
+        started = start(*arguments)
+        killed.on_kill()
+        return started
+
+    monkeypatch.setattr(StreamPipelineHook, "start_publication", killed_meanwhile)
+    with pytest.raises(PipelineRunError, match="was killed"):
+        killed.execute(context())
+    assert not is_at_work(homes.path("orders") / "work/publish-1.out")
+
+
 def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_publishes_it(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     waiting = in_thread(lambda: carry_out(task(), context()))
@@ -350,11 +378,15 @@ def test_a_task_that_was_killed_publishes_no_other_pipeline(homes: Homes, monkey
     assert [first.commits(HOURLY), second.rows(HOURLY)] == [[1], []]
 
 
-def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication(homes: Homes) -> None:
-    pipeline = by_spark(homes)
+def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication_and_shows_its_last_lines(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, log = by_spark(homes), TaskLog()
+    monkeypatch.setattr(PublishCheckpointOperator, "log", log)
     staged(homes, "customers")
-    with pytest.raises(PipelineRunError, match="has not ended within 1 s"):
-        carry_out(task(execution_timeout=timedelta(seconds=1)), context())
+    with pytest.raises(PipelineRunError, match="has not ended within 2 s"):
+        carry_out(task(execution_timeout=timedelta(seconds=2)), context())
+    assert "publishing checkpoint 1" in log.text
     let_go(homes)
     until(lambda: pipeline.commits(HOURLY) == [1])
 

@@ -1,12 +1,17 @@
 """What the configuration of a run can change of a task, and what it cannot."""
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Param
+from pydantic import BaseModel
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.params import Below, params_from_schema
+from spark_jobs.api.parameters import schema
 from tests.airflow.conftest import Homes
 from tests.airflow.known_dags import run_dag
 from tests.airflow.test_operator import TaskLog, task_log
@@ -19,10 +24,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
 ]
 
+
+class Parameters(BaseModel):
+    flights: str
+
+
 AUTHORS = {"spark.jars": "/opt/udfs.jar", "spark.executor.memory": "{{ params.memory }}"}
 
 
-def run(chosen: dict[str, Any], **arguments: Any) -> str:
+def run(chosen: dict[str, Any], more: dict[str, Param] | None = None, **arguments: Any) -> str:
     """How a DAG run ends that somebody has triggered with a configuration."""
     given: dict[str, Any] = {
         "entry": "/pipelines/answers.py",
@@ -30,7 +40,7 @@ def run(chosen: dict[str, Any], **arguments: Any) -> str:
         "conf": AUTHORS,
         "poll_interval_s": 0.05,
     } | arguments
-    params = {"home": "flights", "memory": Param("1g", type="string"), "conf": {}}
+    params = {"home": "flights", "memory": Param("1g", type="string"), "conf": {}} | (more or {})
     with DAG("chosen", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), params=params) as dag:
         StreamPipelineOperator(task_id="run", **given)
     return str(run_dag(dag, **chosen).state)
@@ -82,6 +92,18 @@ def test_what_a_run_may_not_choose_is_refused_before_anything_is_written(
 ) -> None:
     assert run(chosen, **arguments) == "failed"
     assert list(homes.root.iterdir()) == []
+
+
+@pytest.mark.parametrize(("chosen", "state"), [("data/flights", "success"), ("data/out/flights", "failed")])
+def test_a_path_that_a_link_leads_out_of_its_directory_is_refused_before_anything_is_written(
+    homes: Homes, tmp_path: Path, chosen: str, state: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/out").symlink_to(tmp_path)
+    (tmp_path / "schema.json").write_text(json.dumps(schema(Parameters)))
+    form = params_from_schema(tmp_path / "schema.json", flights=Below(str(tmp_path / "data"), "flights"))
+    assert run({"flights": str(tmp_path / chosen)}, form, parameters={"flights": "{{ params.flights }}"}) == state
+    assert len(homes.starts()) == (state == "success")
 
 
 def test_a_run_that_gives_all_sizes_gives_them_as_json(homes: Homes) -> None:

@@ -57,7 +57,6 @@ def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
     assert (home.starts(), deferred.tries) == (1, 1)
 
 
-@pytest.mark.nightly
 def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home) -> None:
     deferred.clear()
     deferred.reaches("deferred", tries=2)

@@ -88,6 +88,16 @@ def test_a_pipeline_that_was_left_at_work_outlives_its_task_and_is_found_again(a
     assert is_at_attempt(home, 1)
 
 
+@pytest.mark.nightly
+def test_a_pipeline_that_was_left_at_work_outlives_a_process_that_airflow_ends(airflow: RunningAirflow, home: Home) -> None:
+    """Its task has succeeded, and its callback takes longer than a success may."""
+    task = airflow.trigger("left_by_a_slow_process", home=home.name)
+    task.reaches("success")
+    until((home.path / "asked_to_end").exists, "Airflow asks the process to end")
+    until(lambda: is_at_attempt(home, 1), "the driver goes on")
+    assert [name for name in home.channel.files.names("requests") if name.startswith("cancel")] == []
+
+
 def kill_all(home: Home) -> None:
     """The driver with its JVM and its Python workers, as their host would."""
     live = home.channel.attempts.latest()

@@ -25,6 +25,7 @@ _USERS = {"admin": "admin", "ann": "user", "bob": "viewer", "eve": ""}
 SETTINGS = {
     "CORE__LOAD_EXAMPLES": "False",
     "CORE__PARALLELISM": "4",
+    "CORE__TASK_SUCCESS_OVERTIME": "5",
     "CORE__TEST_CONNECTION": "Enabled",
     "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in _USERS.items()),
     "API__WORKERS": "1",

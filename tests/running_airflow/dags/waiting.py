@@ -1,6 +1,8 @@
 """DAGs with one pipeline or sensor each. What a driver does is said by the name; the run says where its home is."""
 
 import logging
+import signal
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -8,10 +10,12 @@ from typing import Any, cast
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher
 
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.triggers.publication import PublicationTrigger
+from spark_jobs.storage.files import local_path
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS: dict[str, dict[str, Any]] = {
@@ -112,6 +116,29 @@ with DAG("left_at_work", start_date=START, schedule=None, max_active_runs=4):
         home="{{ dag_run.conf['home'] }}",
         wait_for="running",
         poll_interval_s=0.5,
+    )
+
+
+def goes_on_until_it_is_asked_to_end(context: Any) -> None:
+    """As a callback does that waits for a service; it notes in the home that Airflow has sent the signal."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def note(number: int, frame: Any) -> None:
+        local_path(StreamPipelineHook().files(context["dag_run"].conf["home"]), "asked_to_end").touch()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, note)
+    time.sleep(120.0)
+
+
+with DAG("left_by_a_slow_process", start_date=START, schedule=None):
+    StreamPipelineOperator(
+        task_id="run",
+        entry="/pipelines/live_waits.py",
+        home="{{ dag_run.conf['home'] }}",
+        wait_for="submitted",
+        on_success_callback=goes_on_until_it_is_asked_to_end,
     )
 
 with DAG("real_stream", start_date=START, schedule=None):
