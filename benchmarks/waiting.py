@@ -90,19 +90,19 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     yield from _in_directories(f"{waits:,} waits for {waits:,} homes", in_directories, plain)
     yield _reads(f"{waits:,} waits for {waits:,} homes", in_directories, waits * Checkpoints.LOOK_READS)
     with Runs() as runs:
-        ours = measure.of(runs, f"file://{site.new()}", waits)
-    yield from _in_directories(f"{waits:,} waits for {waits:,} runs at work", ours, plain)
-    yield _reads(f"{waits:,} waits for {waits:,} runs at work", ours, waits * Runs.LOOK_READS)
+        at_work = measure.of(runs, f"file://{site.new()}", waits)
+    yield from _in_directories(f"{waits:,} waits for {waits:,} runs at work", at_work, plain)
+    yield _reads(f"{waits:,} waits for {waits:,} runs at work", at_work, waits * Runs.LOOK_READS)
     if not quick:
         ours, plain = (measure.of(kind(manifest), f"file://{site.new()}", waits // 20) for kind in (Checkpoints, ManifestFiles))
         yield from _in_directories(f"{waits:,} waits for {waits // 20:,} homes", ours, plain)
         yield _reads(f"{waits:,} waits for {waits // 20:,} homes", ours, waits * Checkpoints.LOOK_READS)
     with hdfs_cluster(site.new()) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
-        for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), ours)):
+        for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), at_work)):
             found = measure.of(kind, f"hdfs://{cluster.authority}/{what.partition(' ')[0]}", waits)
             yield from _in_stores(f"{waits:,} {what} in HDFS", found, beside)
-    for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), ours)):
+    for what, kind, beside in (("homes", Checkpoints(manifest), in_directories), ("runs at work", RunsElsewhere(), at_work)):
         with object_store() as url:
             found = measure.of(kind, url, waits, _PAUSE_IN_OBJECT_STORES_S)
         yield from _in_stores(f"{waits:,} {what} in S3", found, beside, _PAUSE_IN_OBJECT_STORES_S)

@@ -11,7 +11,7 @@ from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed
 from airflow_provider.version_compat import state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import look_for_answer, same_run, start_limit
+from airflow_provider.waits.looking import LookForRun, same_run, start_limit
 from airflow_provider.waits.threads import in_thread
 from airflow_provider.waits.waiting import Look, ProgressLog, Wait
 from spark_jobs.control.home import open_home
@@ -108,7 +108,8 @@ class RunTrigger(WaitingTrigger):
             return reached
 
         try:
-            key, look = ("answer", self.request), lambda: look_for_answer(files, self.request)
+            follows = self.wait_for is WaitFor.RUNNING
+            key, look = ("answer", self.request, follows), LookForRun(files, self.request, follows=follows)
             event = await self.event_of(key, look, see, same_run, lambda: wait.began_anew(time.monotonic()))
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:

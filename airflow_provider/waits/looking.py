@@ -1,6 +1,8 @@
 """Looks at a home through its documents: what tasks and triggers see of it."""
 
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -15,10 +17,13 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, is_here
+
+HEARTBEAT_S = 15.0
+"""A quarter of what a heartbeat may be old until its driver is taken for lost."""
 
 
 def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> FirstLook:
@@ -75,9 +80,58 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
             asked in, such as the empty place where a file system is mounted. Its silence says nothing of the driver.
         StorageError: It cannot be read.
     """
+    return _look(files, request, driver, read_status(files), Attempts(files).latest)
+
+
+class LookForRun:
+    """Looks at a home for the answer to a request, again and again.
+
+    In a store what says that the driver lives is read every :data:`HEARTBEAT_S` only: a listing tells of the answer, at each look, and to
+    read a file costs several times as much.
+
+    Args:
+        files: The home.
+        request: The start request.
+        follows: Whether what the driver is doing matters from look to look, as for who waits until it runs.
+    """
+
+    def __init__(self, files: Files, request: RequestId, *, follows: bool) -> None:
+        self._files, self._request = files, request
+        self._reads_all = follows or is_here(files)
+        self._status: Status | None = None
+        self._live: AttemptDocument | None = None
+        self._due_s = float("-inf")
+
+    def __call__(self) -> Look:
+        """As :func:`look_for_answer`."""
+        if self._reads_all:
+            return look_for_answer(self._files, self._request)
+        now_s = time.monotonic()
+        if self._status is None or now_s >= self._due_s:
+            self._status = read_status(self._files)
+            self._live = self._newest()
+            self._due_s = now_s + HEARTBEAT_S
+        return _look(self._files, self._request, None, self._status, lambda: self._live)
+
+    def _newest(self) -> AttemptDocument | None:
+        """The newest attempt; what it says never changes."""
+        attempts = Attempts(self._files)
+        number = max(attempts.numbers(), default=None)
+        if number is None or (self._live is not None and self._live.attempt == number):
+            return self._live if number is not None else None
+        return attempts.read(number)
+
+
+def _look(
+    files: Files,
+    request: RequestId,
+    driver: LocalDriver | None,
+    status: Status | None,
+    newest: Callable[[], AttemptDocument | None],
+) -> Look:
     exit_code = driver.exit_code if driver is not None else None
-    status, claimed = read_status(files), claimed_request(files)
-    at_work = claimed == request if claimed else _may_be_for(files, request, status)
+    claimed = claimed_request(files)
+    at_work = claimed == request if claimed else _may_be_for(files, request, status, newest)
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
     answer = Channel(files).response(request)
@@ -93,15 +147,12 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
     )
 
 
-def _may_be_for(files: Files, request: RequestId, status: Status | None) -> bool:
-    """Whether a driver is at work that does not say on what: one that has only just begun, or is on another host.
-
-    Written with as few reads as it takes: in a store each of them is paid for, at each look of each wait.
-    """
-    is_here, live = is_locked(files), Attempts(files).latest()
+def _may_be_for(files: Files, request: RequestId, status: Status | None, newest: Callable[[], AttemptDocument | None]) -> bool:
+    """Whether a driver is at work that does not say on what: one that has only just begun, or is on another host."""
+    holds, live = is_locked(files), newest()
     if live is None:
-        return is_here
-    works = is_here or (is_elsewhere(files, live) and is_fresh(status, live))
+        return holds
+    works = holds or (is_elsewhere(files, live) and is_fresh(status, live))
     return works and live.attempt <= int(request.removeprefix("start-"))
 
 

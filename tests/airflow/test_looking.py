@@ -1,16 +1,19 @@
 """Looks at a home that are repeated again and again: cheap while nothing happens there, and never blind for what has."""
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider.waits import looking
 from airflow_provider.waits.looking import (
+    HEARTBEAT_S,
     CheckpointSearch,
     Listing,
     ListingLook,
+    LookForRun,
     WantedCheckpoint,
     find_checkpoint,
     look_for_answer,
@@ -166,6 +169,60 @@ def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: Coun
     assert look_for_answer(files, second.request).at_work
     cost = files.cost(lambda: look_for_answer(files, second.request))
     assert cost == {"names": 2, "read": 2}, "in a store each is paid for: attempts, the newest one, the heartbeat, answers"
+
+
+class StoredFiles(CountedFiles):
+    """The same, in a store."""
+
+    def local(self, path: str = "") -> None:  # type: ignore[override]  # a store has no path on this host
+        return None
+
+
+class Clock:
+    """What stands for the module ``time``."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StoredFiles(tmp_path / "home")
+    request = Channel(files).request_start(RUN, parameters={})
+    clock = Clock()
+    monkeypatch.setattr(looking, "time", clock)
+    look = LookForRun(files, request.request, follows=False)
+
+    def beats(attempt: AttemptNumber, heard_at: datetime) -> None:
+        write_status(files, Status(attempt=attempt, run=RUN, state=RunState.RUNNING, updated_at=heard_at, stages={}))
+
+    assert (look().at_work, look().status) == (False, None), "one that has not begun is looked for at each look"
+    Attempts(files).create(attempt(request.attempt, run=RUN))
+    beats(request.attempt, datetime.now(UTC))
+    assert look().at_work
+    beats(request.attempt, datetime.now(UTC) - timedelta(hours=1))
+    assert files.cost(look) == {"names": 1}, "the answers"
+    assert look().at_work
+    clock.now_s += HEARTBEAT_S
+    assert files.cost(look) == {"names": 2, "read": 1}, "attempts, answers, and the heartbeat"
+    assert not look().at_work
+    respond(Channel(files), request, ERRORS["failed"])
+    assert look().answer is not None
+
+
+def test_in_a_store_who_waits_until_a_pipeline_runs_follows_what_it_does(tmp_path: Path) -> None:
+    files = StoredFiles(tmp_path / "home")
+    request = Channel(files).request_start(RUN, parameters={})
+    Attempts(files).create(attempt(request.attempt, run=RUN))
+    look = LookForRun(files, request.request, follows=True)
+    for state in (RunState.STARTING, RunState.RUNNING):
+        write_status(files, Status(attempt=request.attempt, run=RUN, state=state, updated_at=datetime.now(UTC), stages={}))
+        found = look()
+        assert found.status is not None
+        assert found.status.state is state
 
 
 def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(files: CountedFiles) -> None:
