@@ -179,40 +179,36 @@ def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
     assert (facts["attempt"], facts["cancelled"], answered(asked.attempt)) == (1, True, "RunCancelledError")
 
 
-@pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize("kind", ["failed", "full", "declined"])
-def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Also where the driver has failed with what a wait may fail with, too."""
+def cancelled_before_its_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch, entry: str) -> str:
+    """What a task says whose pipeline has failed and was cancelled before the restart was due."""
     soon = FixedDelay(attempts=2, delay_ms=1_500)
     monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: soon)
-    supervising, ended = a_supervised_pipeline(homes, f"live_{kind}")
+    supervising, ended = a_supervised_pipeline(homes, entry)
     until(lambda: answered(1))
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
     assert cancel(deferrable=False)["cancelled"]
     supervising.join()
     (error,) = ended
     assert isinstance(error, PipelineRunRefusedError)
-    assert "has cancelled it" in str(error)
-    assert ERRORS[kind].failed in str(error)
     assert len(homes.starts()) == 1
+    return str(error)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("kind", ["failed", "full", "declined"])
+def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Also where the driver has failed with what a wait may fail with, too."""
+    said = cancelled_before_its_restart(homes, monkeypatch, f"live_{kind}")
+    assert "has cancelled it" in said
+    assert ERRORS[kind].failed in said
 
 
 @pytest.mark.usefixtures("both_ways")
 def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = FixedDelay(attempts=2, delay_ms=1_500)
-    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: later)
     monkeypatch.setattr(Charge, "cancelled_since", lambda *_: None)
-    supervising, ended = a_supervised_pipeline(homes, "live_failed")
-    until(lambda: answered(1))
-    until(lambda: not StreamPipelineHook().is_at_work("flights"))
-    assert cancel(deferrable=False)["cancelled"]
-    supervising.join()
-    (error,) = ended
-    assert isinstance(error, PipelineRunRefusedError)
-    assert "has cancelled it" in str(error)
-    assert len(homes.starts()) == 1
+    assert "has cancelled it" in cancelled_before_its_restart(homes, monkeypatch, "live_failed")
 
 
 def a_try_whose_time_is_up(entry: str) -> None:
