@@ -33,7 +33,11 @@ def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | N
 def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     """Tells in a task's log what a run has left in its tables, and whether another one has done it."""
     if done_by != facts["run"]:
-        log.warning("Nothing was left to do: run %s has finished the pipeline with checkpoint %s.", done_by, facts["checkpoint"])
+        log.warning(
+            "Nothing was left to do: run %s has finished the pipeline with checkpoint %s. For runs that go on with what comes later there "
+            "is on_end='suspend'; to begin anew there is fresh=True.",
+            *(done_by, facts["checkpoint"]),
+        )
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")

@@ -186,7 +186,7 @@ def _not_there(root: str, what: str = "home") -> StorageError:
     return StorageError(
         f"The {what} root {root} is not there on {socket.gethostname()}.",
         safe="Nothing was read or written.",
-        remedy=f"Mount it there. If it is new, make the directory; if it is mistyped, correct {what}_root in the connection's extras.",
+        remedy=f"Mount it there. If it is new: mkdir -p {root}. If it is mistyped, correct {what}_root in the connection's extras.",
         root=root,
     )
 

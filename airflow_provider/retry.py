@@ -62,7 +62,7 @@ class PipelineRetryPolicy(RetryPolicy):
             case Retry.AT_ONCE:
                 return RetryDecision.retry(timedelta(0), f"{name}: look again at once")
         delay = None if context is None else _delay(context["task"], try_number, max_tries)
-        return RetryDecision.retry(delay, f"{name}: a next try goes on from what is durable")
+        return RetryDecision.retry(delay, f"{name}: a next try may find it mended, and goes on from what is durable")
 
     def serialize(self) -> dict[str, Any]:
         """Nothing: it has no settings."""

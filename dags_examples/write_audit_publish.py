@@ -77,11 +77,12 @@ for dag_id, end in ENDS.items():
         )
         audit = BashOperator(
             task_id="audit",
-            bash_command='"$PYTHON" "$SCRIPT" "$HOME_URL" --most-cancelled "$MOST"',
+            bash_command='"$PYTHON" "$SCRIPT" "$HOME_URL" "$CHECKPOINT" --most-cancelled "$MOST"',
             env={
                 "PYTHON": sys.executable,
                 "SCRIPT": str(PIPELINES / "audit_increments.py"),
                 "HOME_URL": "{{ ti.xcom_pull('run')['home'] }}",
+                "CHECKPOINT": CHECKPOINT,
                 "MOST": "{{ params.most_cancelled }}",
             },
             append_env=True,

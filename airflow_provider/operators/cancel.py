@@ -19,7 +19,8 @@ from airflow_provider.triggers.end import EndTrigger
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.looking import look_for_end
 from airflow_provider.waits.patient_look import patient_look
-from airflow_provider.waits.waiting import ChangeLog, Patience
+from airflow_provider.waits.progress import ChangeLog
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.control.cancelling import Cancelled, cancel_newest, has_ended, too_late
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.reports import reported_error

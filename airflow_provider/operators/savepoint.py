@@ -20,8 +20,9 @@ from airflow_provider.tasks.time_limits import TimeLimits, time_limits
 from airflow_provider.triggers.request import RequestTrigger
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.progress import ChangeLog
 from airflow_provider.waits.requests import LookForAnswer, RequestWait, ask_once
-from airflow_provider.waits.waiting import ChangeLog, Patience
+from airflow_provider.waits.waiting import Patience
 from spark_jobs.checkpoint.savepoint import dispose
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests

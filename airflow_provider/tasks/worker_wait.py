@@ -9,7 +9,8 @@ from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.waits.goals import Goal
 from airflow_provider.waits.patient_look import patient_look
-from airflow_provider.waits.waiting import Look, Patience, ProgressLog, Wait, Waited
+from airflow_provider.waits.progress import ProgressLog
+from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import is_here

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import EndLook, look_for_end
-from airflow_provider.waits.waiting import ChangeLog
+from airflow_provider.waits.progress import ChangeLog
 from spark_jobs.control.cancelling import Cancelled, too_late
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.files import Files

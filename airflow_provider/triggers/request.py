@@ -4,8 +4,8 @@ import time
 from typing import Any, Unpack
 
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
+from airflow_provider.waits.progress import ChangeLog
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
-from airflow_provider.waits.waiting import ChangeLog
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 

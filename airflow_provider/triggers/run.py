@@ -12,8 +12,9 @@ from airflow_provider.version_compat import state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import LookForRun, same_run, start_limit
+from airflow_provider.waits.progress import ProgressLog
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import Look, ProgressLog, Wait
+from airflow_provider.waits.waiting import Look, Wait
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.waiting import FirstLook, Look, StartLimit, doing
+from airflow_provider.waits.progress import doing
+from airflow_provider.waits.waiting import FirstLook, Look, StartLimit
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.cancelling import Cancelled, has_ended

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import NamedTuple
 
-from airflow_provider.waits.waiting import doing
+from airflow_provider.waits.progress import doing
 from spark_jobs.checkpoint.cut_short import CutShort, cut_short, incomplete
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel

@@ -55,11 +55,11 @@ OPERATORS: list[type[BaseOperator]] = [
 ]
 
 
-@pytest.mark.parametrize(("problems", "code"), [([], None), (["3 days with negative revenue"], "3 days with negative revenue")])
+@pytest.mark.parametrize(("problems", "code"), [([], None), (["Days with negative revenue: 3"], "Days with negative revenue: 3")])
 def test_the_audit_of_the_guide_succeeds_only_where_it_has_found_no_problem(problems: list[str], code: str | None) -> None:
     ending = ast.parse(files(AUDIT)["audit_orders.py"]).body[-1]
     assert isinstance(ending, ast.If)
-    found = {"sys": SimpleNamespace(exit=sys.exit, argv=["", ""]), "delta_session": object, "problems": lambda *_: problems}
+    found = {"sys": SimpleNamespace(exit=sys.exit, argv=["", "", "1"]), "delta_session": object, "problems": lambda *_: problems}
     with pytest.raises(SystemExit) as caught:
         exec(compile(ast.Module(ending.body, []), "audit_orders.py", "exec"), found)
     assert caught.value.code == code
