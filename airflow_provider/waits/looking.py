@@ -23,8 +23,8 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files, is_here
 
-HEARTBEAT_S = 15.0
-"""A quarter of what a heartbeat may be old until its driver is taken for lost."""
+HEARTBEAT_S = 30.0
+"""Half of what a heartbeat may be old until its driver is taken for lost."""
 
 
 def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> FirstLook:
@@ -110,17 +110,12 @@ class LookForRun:
         now_s = time.monotonic()
         if self._status is None or now_s >= self._due_s:
             self._status = read_status(self._files)
-            self._live = self._newest()
+            if self._live is None or self._status is None or self._status.attempt != self._live.attempt:
+                self._live = Attempts(
+                    self._files
+                ).latest()  # what it says never changes, and a newer one has heartbeats of its own
             self._due_s = now_s + HEARTBEAT_S
         return _look(self._files, self._request, None, self._status, lambda: self._live)
-
-    def _newest(self) -> AttemptDocument | None:
-        """The newest attempt; what it says never changes."""
-        attempts = Attempts(self._files)
-        number = max(attempts.numbers(), default=None)
-        if number is None or (self._live is not None and self._live.attempt == number):
-            return self._live if number is not None else None
-        return attempts.read(number)
 
 
 def _look(

@@ -207,7 +207,7 @@ def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_
     assert files.cost(look) == {"names": 1}, "the answers"
     assert look().at_work
     clock.now_s += HEARTBEAT_S
-    assert files.cost(look) == {"names": 2, "read": 1}, "attempts, answers, and the heartbeat"
+    assert files.cost(look) == {"names": 1, "read": 1}, "the answers, and the heartbeat"
     assert not look().at_work
     respond(Channel(files), request, ERRORS["failed"])
     assert look().answer is not None
