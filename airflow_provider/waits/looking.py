@@ -81,7 +81,7 @@ def look_for_answer(files: Files, request: RequestId, driver: LocalDriver | None
             asked in, such as the empty place where a file system is mounted. Its silence says nothing of the driver.
         StorageError: It cannot be read.
     """
-    return _look(files, request, driver, read_status(files), Attempts(files).latest)
+    return _look(files, request, driver, read_status(files), Attempts(files).latest, lambda: Channel(files).response(request))
 
 
 class LookForRun:
@@ -102,6 +102,7 @@ class LookForRun:
         self._status: Status | None = None
         self._live: AttemptDocument | None = None
         self._due_s = float("-inf")
+        self._has_answers = False
 
     def __call__(self) -> Look:
         """As :func:`look_for_answer`."""
@@ -115,7 +116,12 @@ class LookForRun:
                     self._files
                 ).latest()  # what it says never changes, and a newer one has heartbeats of its own
             self._due_s = now_s + HEARTBEAT_S
-        return _look(self._files, self._request, None, self._status, lambda: self._live)
+        return _look(self._files, self._request, None, self._status, lambda: self._live, self._answer)
+
+    def _answer(self) -> StartResponse | None:
+        """To list what is not there, as until the first answer, costs HDFS and its client twice as much as to list what is."""
+        self._has_answers = self._has_answers or "responses" in self._files.names("")
+        return Channel(self._files).response(self._request) if self._has_answers else None
 
 
 def _look(
@@ -124,13 +130,14 @@ def _look(
     driver: LocalDriver | None,
     status: Status | None,
     newest: Callable[[], AttemptDocument | None],
+    answered: Callable[[], StartResponse | None],
 ) -> Look:
     exit_code = driver.exit_code if driver is not None else None
     claimed = claimed_request(files)
     at_work = claimed == request if claimed else _may_be_for(files, request, status, newest)
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
-    answer = Channel(files).response(request)
+    answer = answered()
     if status is None and not at_work and answer is None:
         _check_is_there(files, request)
     return Look(
