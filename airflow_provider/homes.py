@@ -43,7 +43,7 @@ def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None
     files = open_place(place)
     if is_here(files):
         return files
-    name = min((place.removeprefix(root) for root in map(_resolved_root, roots) if _is_inside(place, root)), key=len)
+    name = min((place.removeprefix(root) for root in map(_resolved_root, roots) if is_inside(place, root)), key=len)
     if not workspace_root:
         return DividedHome(files, trusts=lambda url: False)
     inside = os.path.realpath(workspace_root)
@@ -53,7 +53,7 @@ def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None
 
 def _is_below(url: str, root: str) -> bool:
     """Whether a directory is inside ``root``, once links and relative parts are resolved."""
-    return _is_inside(_resolved(open_files(url)), root)
+    return is_inside(_resolved(open_files(url)), root)
 
 
 def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
@@ -75,7 +75,7 @@ def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
 def _inside(asked: str, roots: Sequence[str], what: str) -> str:
     """Where a place really is."""
     place = _resolved(open_place(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
-    if not any(_is_inside(place, _resolved_root(root)) for root in roots):
+    if not any(is_inside(place, _resolved_root(root)) for root in roots):
         raise AccessDeniedError(
             f"The {what} {asked!r} is not allowed: it is {place}, which is inside none of the connection's {what} roots.",
             safe="Nothing was read or written.",
@@ -159,13 +159,13 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
         InvalidParameterError: It is inside another pipeline's home, whose documents it would be taken for.
     """
     place = _resolved(home)
-    around = [found for root in roots if _is_inside(place, found := _resolved_root(root))]
+    around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
     if is_here(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
     if not is_here(home) and workspace_root and not os.path.isdir(workspace_root):
         raise _not_there(workspace_root, "workspace")
     above = place.rpartition("/")[0]
-    while _is_inside(above, max(around, key=len)):
+    while is_inside(above, max(around, key=len)):
         if "pipeline.json" in open_place(above).names(""):
             raise InvalidParameterError(
                 f"The home {home.url} is inside the home {above}.",
@@ -204,5 +204,6 @@ def _resolved_root(root: str) -> str:
     return _resolved(open_place(root))
 
 
-def _is_inside(place: str, root: str) -> bool:
+def is_inside(place: str, root: str) -> bool:
+    """Whether a place is below another one; both are resolved already."""
     return place != root and place.startswith(f"{root.rstrip('/')}/")

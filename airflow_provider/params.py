@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
 
+from airflow_provider.homes import is_inside
 from spark_jobs.protocol.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -105,12 +106,12 @@ def refuse_links_out(context: "Context") -> None:
         InvalidParameterError: One does.
     """
     chosen = context.get("params") or {}
-    for name, param in dict(getattr(context.get("dag"), "params", {}).items()).items():
+    for name, param in getattr(context.get("dag"), "params", {}).items():
         directory, path = getattr(param, "schema", {}).get(_BELOW, ""), chosen.get(name)
         if not (directory.startswith("/") and isinstance(path, str)):
             continue
         root, place = os.path.realpath(directory), os.path.realpath(path)
-        if os.path.commonpath((root, place)) != root:
+        if place != root and not is_inside(place, root):
             raise InvalidParameterError(
                 f"The param {name} is {path}, which a link leads to {place}, out of {directory}.",
                 safe="Nothing was started or written.",

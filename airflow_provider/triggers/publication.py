@@ -17,7 +17,7 @@ from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import STORAGE_PATIENCE_S
+from airflow_provider.waits.waiting import LOOK_PATIENCE_S
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.storage.files import Files
@@ -106,7 +106,7 @@ class PublicationTrigger(BaseEventTrigger):
     @staticmethod
     async def _in_time(look: Awaitable[T], pause_s: float = 0.0) -> T:
         """What is seen; a storage that does not answer is told of, and asked again."""
-        async with asyncio.timeout(pause_s + STORAGE_PATIENCE_S):
+        async with asyncio.timeout(pause_s + LOOK_PATIENCE_S):
             return await look
 
     async def _search(self, files: Files) -> PublicationSearch:

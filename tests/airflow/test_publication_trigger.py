@@ -260,7 +260,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     async def work() -> dict[str, Any]:
         async with aclosing(cast(Any, a_trigger().run())) as events:
             with monkeypatch.context() as hung:
-                hung.setattr("airflow_provider.triggers.publication.STORAGE_PATIENCE_S", 0.2)
+                hung.setattr("airflow_provider.triggers.publication.LOOK_PATIENCE_S", 0.2)
                 hung.setattr(hangs, hang)
                 waiting = asyncio.create_task(next_event(events))
                 await asyncio.sleep(1.0)
