@@ -11,9 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ("spark_jobs", "airflow_provider", "dags_examples", "benchmarks", "scripts")
 
-FILE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 60
-
 VAGUE_NAMES = {"base", "common", "core", "helper", "helpers", "manager", "misc", "util", "utils"}
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
@@ -64,20 +61,6 @@ def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def test_every_file_name_says_what_is_inside() -> None:
     assert [named(path) for path in files_in(*SOURCE, "tests", "docs", pattern="*.*") if path.stem in VAGUE_NAMES] == []
-
-
-def test_no_source_file_is_too_long_to_read() -> None:
-    lengths = {named(path): len(path.read_text().splitlines()) for path in files_in(*SOURCE, pattern="*.py")}
-    assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX} == {}
-
-
-def test_no_function_is_too_long_to_read() -> None:
-    lengths = {
-        f"{named(path)} {function.name}": (function.end_lineno or 0) - function.lineno + 1
-        for path in files_in(*SOURCE, pattern="*.py")
-        for function in functions_of(path)
-    }
-    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
 
 
 def test_few_modules_touch_the_jvm() -> None:
