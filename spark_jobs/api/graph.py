@@ -13,6 +13,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
 from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED
 from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
@@ -35,7 +36,8 @@ class Graph:
     conf: Mapping[str, str]
     """Spark settings of the application."""
     checkpointing: Checkpointing
-    restart: RestartSettings
+    restart: RestartSettings | None
+    """None: a failure ends the run."""
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
@@ -109,7 +111,7 @@ def build_graph(
     conf: Mapping[str, str],
     publish: Publish | None,
     checkpointing: Checkpointing,
-    restart: RestartSettings,
+    restart: RestartSettings | None,
 ) -> Graph:
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
     here = Place(name)
@@ -148,7 +150,7 @@ def build_graph(
         on_end=on_end,
         conf=conf,
         checkpointing=checkpointing,
-        restart=restart,
+        restart=restart or (RESTART_OF_UNBOUNDED if endless else None),
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
         stages=MappingProxyType({node.name: node for node in placed}),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Function)
 
 _CHECKPOINT = CheckpointSettings()
-_RESTART = RestartStrategy.exponential_delay()
 
 
 class Pipeline:
@@ -47,8 +46,10 @@ class Pipeline:
         on_end: What happens when the inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
             ``"suspend"`` flushes nothing, and the next run goes on with what arrived since; not with an unbounded source.
         conf: Spark settings of the application.
-        checkpoint: When checkpoints are taken while the inputs go on, and how many are kept.
-        restart: How often a failed pipeline with unbounded inputs is started again, and how long it waits.
+        checkpoint: When checkpoints are taken while the stages run, and how many are kept.
+        restart: How often a failed stage, or a failed driver, is started again, and how long it waits. By default
+            ``RestartStrategy.exponential_delay()`` if an input is unbounded. If all inputs end, a failure ends the run by default: whoever
+            has started it, such as an Airflow task with its retries, starts it again.
 
     Raises:
         InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
@@ -62,7 +63,7 @@ class Pipeline:
         on_end: OnEnd | Literal["drain", "suspend"] = "drain",
         conf: Mapping[str, str] = NO_SETTINGS,
         checkpoint: CheckpointSettings = _CHECKPOINT,
-        restart: RestartStrategy = _RESTART,
+        restart: RestartStrategy | None = None,
     ) -> None:
         place = Place(str(name))
         self.name = PipelineName(check_name(place, name))
@@ -76,7 +77,7 @@ class Pipeline:
         self.checkpoint = checkpoint
         self._checkpointing = declare_checkpoints(place, checkpoint)
         self.restart = restart
-        self._restart = declare_restart(place, restart)
+        self._restart = None if restart is None else declare_restart(place, restart)
         self._declarations: dict[str, Declaration] = {}
 
     def __repr__(self) -> str:

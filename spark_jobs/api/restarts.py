@@ -12,7 +12,7 @@ from spark_jobs.protocol.restart_settings import RestartSettings, read_restart
 
 @dataclass(frozen=True, init=False, repr=False)
 class RestartStrategy:
-    """How often a pipeline with unbounded inputs is started again after a failure, and how long it waits: Flink's strategies.
+    """How often a pipeline is started again after a failure, and how long it waits: Flink's strategies.
 
     Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. An error that no
     restart can heal ends the pipeline at once, and failures that come while a restart is pending count as one.
@@ -98,3 +98,7 @@ def declare_restart(place: Place, strategy: object) -> RestartSettings:
     if not isinstance(strategy, RestartStrategy):
         raise place.refused(f"restart={strategy!r} is no restart strategy.", "Write restart=RestartStrategy.fixed_delay(...).")
     return read_restart(Refusing(place, "restart"), strategy.kind, strategy.options)
+
+
+RESTART_OF_UNBOUNDED = declare_restart(Place(""), RestartStrategy.exponential_delay())
+"""The strategy of a pipeline with an unbounded input that declares none: Flink's default."""

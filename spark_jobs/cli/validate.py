@@ -48,12 +48,11 @@ from spark_jobs.runtime.start.decision import (
     Continue,
     Decision,
     HomeFacts,
-    check_partitions,
     decide,
     named_savepoint,
 )
 from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.runtime.start.way_back import boot_id, check_in_place, why_rebuilt
+from spark_jobs.runtime.start.way_back import boot_id, why_rebuilt
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files, open_place
 
@@ -171,12 +170,9 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     if named is not None:
         facts = replace(facts, savepoint=read_savepoint(open_place(named.savepoint))[1])
     decision = decide(request, facts, request.parameters, described)
-    if not isinstance(decision, Answer):
-        check_partitions(request, decision, facts, graph)
-        check_in_place(files, graph, decision, facts)
     found = outlook(decision)
     if isinstance(decision, Continue | Begin):
-        found = _with_way_back(found, files, graph, request, facts)
+        found = _with_way_back(found, files, request, facts)
     behind = ""
     if named and isinstance(decision, BeginFromSavepoint):
         _check_tables(files, graph, request, facts, tables)
@@ -209,9 +205,9 @@ def _check_tables(
     start.check({sink: TablePlace(table_directory(open_files(table.text).url)) for sink, table in tables.items()})
 
 
-def _with_way_back(found: Outlook, files: Files, graph: Graph, request: StartRequest, facts: HomeFacts) -> Outlook:
+def _with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
     """Where a start on this host would go on, in words as well."""
-    why = why_rebuilt(files, graph, request, facts, boot_id())
+    why = why_rebuilt(files, request, facts, boot_id())
     if why is None:
         told = "It would go on in place: nothing that is staged would be computed again."
     else:

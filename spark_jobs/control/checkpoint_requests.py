@@ -20,7 +20,6 @@ from uuid import uuid4
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import (
@@ -88,7 +87,7 @@ class CheckpointRequests:
             target: URL of the directory that a savepoint is to be in; None: below the home.
 
         Raises:
-            RejectedError: No attempt is at work, or the pipeline has only bounded inputs: nobody would take it. Nothing was written.
+            RejectedError: No attempt is at work: nobody would take it. Nothing was written.
             InvalidParameterError: The same id was asked in other words. Nothing was written.
         """
         asked = CheckpointRequest(
@@ -162,23 +161,10 @@ class CheckpointRequests:
 
     def _refuse_unanswerable(self, request: RequestId) -> None:
         attempt = Attempts(self._files).latest()
-        found = Rounds(self._files).read(attempt.round) if attempt else None
-        if attempt and found and all(source["bounded"] for source in found.graph["sources"].values()):
-            at_work = driver_at_work(self._files)
-            raise RejectedError(
-                "The pipeline has only bounded inputs: its one checkpoint comes at their end.",
-                exists="" if at_work else self._ended_with(attempt),
-                safe="Nothing was written, and no run is disturbed.",
-                remedy="Wait for the run."
-                if at_work
-                else "There is nothing to wait for: see spark-jobs status, and spark-jobs checkpoints.",
-                home=self._files.url,
-                request=request,
-            )
         if attempt is None or not driver_at_work(self._files):
             raise RejectedError(
                 f"No attempt is at work in {self._files.url}: nobody would take a {_wanted(request).value}.",
-                exists=self._stopped_by(attempt) or "See spark-jobs checkpoints for those that are complete.",
+                exists=self._stopped_by(attempt) or self._ended_with(attempt),
                 safe="Nothing was written.",
                 remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
                 home=self._files.url,
@@ -186,9 +172,11 @@ class CheckpointRequests:
                 at_work=False,
             )
 
-    def _ended_with(self, attempt: AttemptDocument) -> str:
-        """What the newest attempt has come to, at which nobody is at work."""
-        response, run = Channel(self._files).response(attempt.request), f"No run is at work: the last one, {attempt.run},"
+    def _ended_with(self, attempt: AttemptDocument | None) -> str:
+        """Says how the newest attempt has ended."""
+        if attempt is None:
+            return "No run has begun."
+        response, run = Channel(self._files).response(attempt.request), f"The last run, {attempt.run},"
         if response is None:
             return f"{run} has ended without an answer; the next start goes on where it was."
         if response.error is not None:

@@ -37,10 +37,10 @@ class Pins:
 
 
 def pins_of_round(files: Files, number: RoundNumber) -> Pins:
-    """Those that hold for a round: of bounded sources, and of static inputs of a pipeline whose inputs all end."""
+    """The pins of a round: where its bounded sources end."""
     return Pins(files, f"rounds/{number}")
 
 
 def pins_of_attempt(files: Files, number: AttemptNumber) -> Pins:
-    """Those that hold for one attempt: of static inputs of a pipeline with an unbounded input."""
+    """The pins of one attempt: which versions of static inputs it reads."""
     return Pins(files, f"attempts/{number}")

@@ -161,9 +161,9 @@ class AttemptDocument(Document):
     started_at: datetime
     versions: dict[str, str]
     checkpointing: Checkpointing | None = None
-    """When it takes checkpoints while its inputs go on; None: an older version began it."""
+    """When it takes checkpoints while its stages run; None: an older version began it."""
     restart: RestartSettings | None = Field(default=None, discriminator="type")
-    """Whether and when another attempt follows if it fails; None: its inputs all end, or an older version began it."""
+    """Whether and when another attempt follows if it fails; None: whoever has started it decides."""
 
 
 class RoundDocument(Document):
@@ -186,9 +186,9 @@ class RoundDocument(Document):
 
 
 class PinnedInput(Document):
-    """``rounds/<r>/input-<input>.json``: where a bounded source ends, or which version of a static input is read, in round r.
+    """``rounds/<r>/input-<input>.json``: where a bounded source ends in round r.
 
-    ``attempts/<n>/input-<input>.json``: which version of a static input attempt n reads, beside an unbounded source.
+    ``attempts/<n>/input-<input>.json``: which version of a static input attempt n reads.
     """
 
     kind = "pinned_input"

@@ -17,7 +17,7 @@ from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, ou
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.owners import Owners
-from spark_jobs.control.pins import pins_of_attempt, pins_of_round
+from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
@@ -56,17 +56,16 @@ from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
-from spark_jobs.runtime.round_run import RoundRun, run_to_its_end
-from spark_jobs.runtime.running_pipeline import run_until_stopped
+from spark_jobs.runtime.round_run import RoundRun
+from spark_jobs.runtime.running_pipeline import run_pipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, check_partitions, decide
+from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import close_abandoned
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
-from spark_jobs.runtime.start.way_back import check_in_place
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tombstones import TOMBSTONES, Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -115,7 +114,7 @@ class Application:
         ):  # whoever finds it taken leaves the answer to the other driver
             try:
                 answer = _told(channel.respond(self._run(request, afterwards)))
-                self._open_requests().turn_down_late(answer)
+                self._open_requests().answer_late(answer)
                 return answer
             except FencedError:
                 raise
@@ -136,7 +135,7 @@ class Application:
 
     def _run(self, request: StartRequest, afterwards: ExitStack) -> StartResponse:
         facts = read_facts(self.home)
-        unfinished = self._open_requests().finish_stop(facts.head, request)
+        unfinished = self._open_requests().roll_forward(facts.head, request)
         given = self._given_before(request, facts)
         if given is not None:
             return given
@@ -146,8 +145,6 @@ class Application:
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
-        check_partitions(request, decision, facts, self.graph)
-        check_in_place(self.home, self.graph, decision, facts)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
@@ -188,12 +185,9 @@ class Application:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
-            if self.graph.unbounded:
-                self._publish_head(attempt, publishers)
-                build_work_directory(self.home, attempt, facts, spark)
-                return _success(request, *run_until_stopped(run, first=not facts.attempts))
-            self._open_requests().turn_down_all(attempt.attempt, facts.head)
-            return _success(request, *run_to_its_end(run))
+            self._publish_head(attempt, publishers)
+            build_work_directory(self.home, attempt, facts, spark)
+            return _success(request, *run_pipeline(run, first=not facts.attempts))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """The answer of a run that was stopped, where the pipeline has gone on since; its checkpoint may have been discarded."""
@@ -281,15 +275,13 @@ class Application:
         own = session_for_run(spark)
         if attempt.state_partitions is not None:
             own.conf.set(SHUFFLE_PARTITIONS, str(attempt.state_partitions))
-        home = self.home
-        own_pins = pins_of_attempt(home, attempt.attempt) if self.graph.unbounded else pins_of_round(home, attempt.round)
         return RoundSite(
             spark=own,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
             round=round_document.round,
             rounds=Rounds(self.home),
-            statics=own_pins,
+            statics=pins_of_attempt(self.home, attempt.attempt),
             work=self.home.below(attempt.work_directory.path),
             places=places,
             channels=local_path(self.home, f"channels/{attempt.incarnation}"),

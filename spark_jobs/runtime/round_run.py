@@ -1,4 +1,4 @@
-"""One attempt at a round: its stages, and the checkpoints that are taken of them."""
+"""What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +9,11 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import (
     AttemptDocument,
-    CheckpointKind,
     Manifest,
     OnEnd,
     PinnedInput,
     PipelineDocument,
     RoundDocument,
-    RunState,
     SinkResult,
     StageState,
 )
@@ -25,10 +23,9 @@ from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
-from spark_jobs.runtime.checkpoints.cut import Cut
 from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
-from spark_jobs.runtime.inputs.static_versions import keep_planned_versions
+from spark_jobs.runtime.inputs.static_versions import keep_pinned_versions
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
@@ -67,8 +64,7 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
-        if self.graph.unbounded:
-            keep_planned_versions(self.graph, self.home, self.attempt)
+        keep_pinned_versions(self.graph, self.home, self.attempt)
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, self.site, self.outputs)
@@ -79,9 +75,9 @@ class RoundRun:
         return stages
 
     def to_its_end(self, stage: StageRun) -> None:
-        """Stages every row of a stage whose inputs have ended, and lets go what its round ends with. Idempotent.
+        """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.
 
-        What the checkpoint that this attempt goes on from calls finished is not started again.
+        A stage that the checkpoint of this attempt calls finished is not started again.
 
         Raises:
             FencedError: Another attempt is live.
@@ -169,20 +165,3 @@ class RoundRun:
             yield self.site.rounds.pinned(self.round.round, source)
         for static in self.graph.statics:
             yield self.site.statics.pinned(static)
-
-
-def run_to_its_end(run: RoundRun) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
-    """Runs a round whose inputs all end: one stage after the other, then ONE checkpoint. Errors as :meth:`RoundRun.complete`."""
-    stages, heartbeat = run.build(), run.site.heartbeat
-    heartbeat.state(RunState.RUNNING)
-    for stage in stages:
-        run.to_its_end(stage)
-    heartbeat.state(RunState.COMPLETING)
-
-    def at_the_end() -> Cut:
-        return Cut({stage.stage.name: stage.spark_log.last_batch() for stage in stages}, aligned=True, alignment_s=0.0)
-
-    due = Due(CheckpointKind.FINAL, at_the_end, drained=run.round.on_end is OnEnd.DRAIN)
-    manifest = run.complete(due, stages, run.parent())
-    heartbeat.state(RunState.PUBLISHING)
-    return manifest, run.publish(stages, manifest)

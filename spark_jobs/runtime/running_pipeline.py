@@ -1,4 +1,4 @@
-"""A pipeline with an unbounded input: every stage behind one runs by itself, and checkpoints are taken while they run."""
+"""A pipeline at work: each stage runs by itself, checkpoints are taken while they run, and the final one when all have ended."""
 
 import logging
 import math
@@ -11,7 +11,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.checkpointing import Checkpointing
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, RunState, SinkResult, StageState
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RunState, SinkResult, StageState
 from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
@@ -43,7 +43,9 @@ _LIVE_LIMIT_S = 10.0
 
 
 class RunningPipeline:
-    """Runs until it is stopped or cancelled, or a stage gives up.
+    """Runs until every stage has ended, the pipeline is stopped or cancelled, or a stage gives up.
+
+    A stage with an unbounded input never ends by itself. Any other begins when the stages that it reads have ended.
 
     Args:
         run: The round.
@@ -51,7 +53,7 @@ class RunningPipeline:
         checkpointing: When checkpoints are taken.
     """
 
-    def __init__(self, run: RoundRun, restarts: Restarts, checkpointing: Checkpointing) -> None:
+    def __init__(self, run: RoundRun, restarts: Restarts | None, checkpointing: Checkpointing) -> None:
         self._run = run
         self._parent = run.parent()
         self._published: Mapping[SinkName, SinkResult] | None = None
@@ -80,14 +82,14 @@ class RunningPipeline:
         self._coordinator = self._coordinate(checkpointing)
 
     def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
-        """Runs; returns the checkpoint that it was stopped with, published by policy.
+        """Runs; returns the final checkpoint, or the one that it was stopped with, published by policy.
 
         Args:
-            first: Whether no attempt was before it, of which an open request might speak.
+            first: Whether this is the home's first attempt: then no request of an earlier one is open.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
-            IncompleteError: It was stopped, and not all that follows the checkpoint is done.
+            IncompleteError: It was stopped, and a step after the checkpoint failed.
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
@@ -133,12 +135,8 @@ class RunningPipeline:
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:
         """Completes the checkpoint of a stop, at whose cut all stages are."""
-
-        def where_they_are() -> Cut:
-            return Cut({stage.name: stage.committed() for stage in self._stages}, aligned=True, alignment_s=0.0)
-
         deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
-        due = Due(CheckpointKind.STOP, where_they_are, request.request, deadline_s, pause, request.drain)
+        due = Due(CheckpointKind.STOP, self._where_they_are, request.request, deadline_s, pause, request.drain)
         try:
             return self._complete(due)
         except (FencedError, RunCancelledError):
@@ -165,9 +163,11 @@ class RunningPipeline:
             self._complete,
             self.publish,
             self._stop,
+            self._finish,
             checkpointing=checkpointing,
             cancellation=self._run.site.cancellation,
             requests=self._requests,
+            has_ended=self._has_ended,
             is_idle=self._is_idle,
             check_live=self._check_live,
         )
@@ -175,6 +175,27 @@ class RunningPipeline:
     def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
+
+    def _has_ended(self) -> bool:
+        return all(stage.run.output.ended.is_set() for stage in self._stages)
+
+    def _finish(self) -> Manifest:
+        """Completes and publishes the final checkpoint. It may take as long as it takes: no stage waits for it."""
+        self._run.site.heartbeat.state(RunState.COMPLETING)
+        due = Due(
+            CheckpointKind.FINAL,
+            self._where_they_are,
+            pause=self._coordinator.pause,
+            drained=self._run.round.on_end is OnEnd.DRAIN,
+        )
+        manifest = self._complete(due)
+        self._run.site.heartbeat.state(RunState.PUBLISHING)
+        self.publish(manifest)
+        return manifest
+
+    def _where_they_are(self) -> Cut:
+        """The cut of stages that are all at rest."""
+        return Cut({stage.name: stage.committed() for stage in self._stages}, aligned=True, alignment_s=0.0)
 
     def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
@@ -318,7 +339,8 @@ def _says(cut: StageCut, stage: RunningStage | EndingStage) -> bool:
     return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())
 
 
-def run_until_stopped(run: RoundRun, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
-    """Runs a round that has an unbounded input; see :meth:`RunningPipeline.go_on`."""
-    restarts = Restarts(run.graph.restart, time.time, random.Random())
+def run_pipeline(run: RoundRun, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+    """Runs a round; see :meth:`RunningPipeline.go_on`."""
+    strategy = run.graph.restart
+    restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
     return RunningPipeline(run, restarts, run.graph.checkpointing).go_on(first=first)

@@ -93,5 +93,6 @@ def test_the_first_night_has_nothing_to_drain(tmp_path: Path, dag: DAG, monkeypa
 def test_the_retries_of_a_drain_outlast_the_longest_delay_of_a_restart(dag: DAG) -> None:
     drain: Any = dag.get_task("drain")
     strategy = load_pipeline(str(DAGS / "pipelines/live.py")).restart
+    assert strategy is not None
     assert strategy.options["max_backoff"] == "2 minutes"
     assert drain.retries * drain.retry_delay >= timedelta(minutes=4)

@@ -44,7 +44,7 @@ def _no_mark(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_rolls_forward(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenRequests, "finish_stop", lambda requests, head, request: None)
+    patch.setattr(OpenRequests, "roll_forward", lambda requests, head, request: None)
 
 
 def _all_stops_win(site: Site, patch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ class TestABatchThatIsDoneAgain:
         self, site: Site, events: Events, names: Names, died: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What the rule is for."""
-        monkeypatch.setattr(round_run, "keep_planned_versions", lambda *arguments: None)
+        monkeypatch.setattr(round_run, "keep_pinned_versions", lambda *arguments: None)
         with Running(site.spark, named(site, events, names, restart=RestartStrategy.none()), site.home) as running:
             error = running.ends()
         assert isinstance(error, RestartsExhaustedError)

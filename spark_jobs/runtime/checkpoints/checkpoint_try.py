@@ -12,6 +12,7 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
     Manifest,
+    OnEnd,
     OnRewind,
     PipelineDocument,
     Publish,
@@ -30,7 +31,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.runtime.checkpoints.cut import Cut, expired
 from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.packing import pack
@@ -40,11 +41,10 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
-from spark_jobs.storage.beside import at_once, beside, in_time
-from spark_jobs.storage.files import Files, sync_below
+from spark_jobs.storage.beside import beside, in_time
+from spark_jobs.storage.files import Files
 
 T = TypeVar("T")
-_STAGES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Logged:
 
 @dataclass
 class CheckpointTry:
-    """Takes a checkpoint of a round: its final one, or one while its stages run.
+    """Takes one checkpoint of a round.
 
     Args:
         home: The home.
@@ -121,19 +121,21 @@ class CheckpointTry:
 
     def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
         around = self._in_time(self.look)
-        finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
+        finished = tuple(
+            stage.stage.name for stage in stages if stage.output.ended.is_set()
+        )  # before the cut, which has their last batch
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
             history.see_cut(stages, cut, finished)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
-            files = self._in_time(lambda: self._persist(stages, pinned))
+            files = self._in_time(lambda: {name: persist(self.home, state) for name, state in pinned.items()})
             history.see_state(pinned, files)
-            channels = self._in_time(lambda: self._channels(store, number, stages, found)) if pinned else {}
+            channels = self._in_time(lambda: self._channels(store, number, stages, found))
             cuts = {}
             for stage in stages:
                 name = stage.stage.name
-                kept: dict[str, Any] = {"files": files.get(name, ()), "channel": channels.get(name)}
+                kept: dict[str, Any] = {"files": files[name], "channel": channels[name]}
                 update = kept | self._staged(stage, cut) | {"begins": self.round.begins.get(name, {})}
                 cuts[name] = found[name].cut.model_copy(update=update)
         with history.timed("actions"):
@@ -266,13 +268,14 @@ class CheckpointTry:
     def _read_logs(self, stages: Sequence[StageRun], cut: Cut, finished: Collection[StageName]) -> dict[StageName, _Logged]:
         """Reads all that a checkpoint needs of Spark's logs, at the cut: while its files are made durable, Spark may purge them."""
         cuts = {id(stage.spark_log): cut.batches[stage.stage.name] for stage in stages}
-        restored = self.due.kind is not CheckpointKind.FINAL
         found = {}
         for stage in stages:
-            name, consumers = stage.stage.name, stage.output.consumers if restored else ()
+            name = stage.stage.name
+            ended = name in finished
+            drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
             found[name] = _Logged(
-                stage.cut(cut.batches[name], drained=self.due.drained or name in finished),
-                [cut_consumer(consumer, cuts[id(consumer.spark_log)]) for consumer in consumers],
+                stage.cut(cut.batches[name], finished=self.due.drained or ended, drained=drained),
+                [cut_consumer(consumer, cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
             )
         return found
 
@@ -285,9 +288,7 @@ class CheckpointTry:
         return {"rows": rows, "late_rows": late_rows}
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
-        """Keeps the state as it is at the cut; not in a final checkpoint, which is continued in its work directory."""
-        if self.due.kind is CheckpointKind.FINAL:
-            return {}
+        """Keeps the state as it is at the cut."""
         held = self.parent.stages if self.parent else {}
         found = {}
         for stage in stages:
@@ -305,18 +306,6 @@ class CheckpointTry:
             name, logged = stage.stage.name, found[stage.stage.name]
             channels[name] = cut_channel(store, number, name, stage.log, logged.cut.batch, logged.consumers)
         return channels
-
-    def _persist(
-        self, stages: Sequence[StageRun], pinned: Mapping[StageName, PinnedState]
-    ) -> dict[StageName, tuple[StateFile, ...]]:
-        """Makes durable what Spark has written beside the staged files: it leaves that to the operating system.
-
-        At once for several stages, because a disk makes many files durable in little more than the time of one.
-        """
-        if pinned:
-            return {name: persist(self.home, state) for name, state in pinned.items()}
-        at_once([partial(sync_below, self.work, stage.spark_log.directory) for stage in stages], _STAGES_AT_ONCE)
-        return {}
 
     def _in_time(self, work: Callable[[], T]) -> T:
         """Reads, keeps files, or makes them durable, for as long as the try may take.

@@ -1,4 +1,4 @@
-"""Takes the checkpoints of a pipeline while its stages run: one at a time, in one thread (design, section 7)."""
+"""Takes the checkpoints of a pipeline: one at a time, in one thread, while the stages run, and the last one when all have ended."""
 
 import logging
 import time
@@ -48,20 +48,23 @@ class Requests(Protocol):
 
 
 class Coordinator:
-    """Runs until the pipeline is stopped or cancelled, or a stage gives up.
+    """Runs until all stages have ended, the pipeline is stopped or cancelled, or a stage gives up.
 
     Args:
         stages: In topological order.
-        failures: What stages have given up with.
+        failures: Returns what a stage has given up with.
         take: Takes a checkpoint.
-        publish: Publishes it, and deletes what it has made needless.
-        stop: Stops the pipeline for these requests, the first of which is for a stop; None where that has failed and it runs on.
-        checkpointing: When checkpoints are due, and how long one may take. Savepoints are aligned whatever it says.
+        publish: Publishes a checkpoint, and deletes what nothing needs any more.
+        stop: Stops the pipeline for these requests, the first of which is for a stop. Returns None if the stop failed and the pipeline
+            runs on.
+        finish: Takes and publishes the final checkpoint.
+        checkpointing: When checkpoints are due, and how long one may take. Savepoints are always aligned.
         cancellation: Of the attempt.
-        requests: One checkpoint answers all that are there when it is triggered, whatever it is triggered by.
-        is_idle: Whether a checkpoint would say what the last one says: then none is taken, unless somebody asks for it.
-        check_live: Raises where a later attempt is live: asked where no checkpoint finds it out, as none is taken, or a try has failed,
-            perhaps as that attempt has taken away what it would have named.
+        requests: A checkpoint answers every request that is open when it is triggered, whatever has triggered it.
+        has_ended: Tells whether every stage has staged its last row.
+        is_idle: Tells whether a checkpoint would say what the last one says. Then none is taken, unless somebody asks for one.
+        check_live: Raises if a later attempt is live. Called if no checkpoint is taken, and after a try that failed: the later attempt
+            may have deleted the files that the try would have named.
     """
 
     def __init__(
@@ -71,10 +74,12 @@ class Coordinator:
         take: Callable[[Due], Manifest],
         publish: Callable[[Manifest], object],
         stop: Callable[[Sequence[CheckpointRequest]], Manifest | None],
+        finish: Callable[[], Manifest],
         *,
         checkpointing: Checkpointing,
         cancellation: Cancellation,
         requests: Requests,
+        has_ended: Callable[[], bool] = lambda: False,
         is_idle: Callable[[], bool] = lambda: False,
         check_live: Callable[[], object] = lambda: None,
     ) -> None:
@@ -83,28 +88,36 @@ class Coordinator:
         self._take = take
         self._publish = publish
         self._stop = stop
+        self._finish = finish
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
         self._cancellation = cancellation
         self._requests = requests
+        self._has_ended = has_ended
         self._is_idle = is_idle
         self._check_live = check_live
 
     def run(self) -> Manifest:
-        """Takes checkpoints as they are due; returns the one that the pipeline was stopped with.
+        """Takes checkpoints when they are due. Returns the last one: the final checkpoint, or the one of a stop.
+
+        A stop that comes when all stages have ended gets the final checkpoint. A drain that comes then still flushes every stage.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
             InterruptedRunError: More tries than are tolerable have failed; those at a savepoint are not counted.
-            IncompleteError: The pipeline was stopped, and not all that follows the checkpoint is done.
-            StreamPipelineError: A stage has given up, or a checkpoint cannot be published.
+            IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
+            StreamPipelineError: A stage has given up, the final checkpoint failed, or a checkpoint cannot be published.
         """
         while True:
             self.pause()
             asked = self._requests.open()
             now_s = time.monotonic()
             stops = [request for request in asked if request.wanted is Wanted.STOP]
+            if self._has_ended() and not any(request.drain for request in stops):
+                manifest = self._finish()
+                self._requests.completed(asked, manifest)
+                return manifest
             if stops:
                 stopped = self._stop([*stops, *(request for request in asked if request.wanted is not Wanted.STOP)])
                 if stopped is not None:

@@ -13,7 +13,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import (
     FencedError,
     NotFoundError,
@@ -167,28 +167,23 @@ class RequestedCheckpoints:
         self._exports.make(request, manifest, target)
         return target.url
 
-    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers all who had asked when the checkpoint of a stop was triggered, and turns down who came later. May be repeated.
+    def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers every open request after the last checkpoint of an attempt. May be repeated.
+
+        Those that were open when it was triggered are answered with it. A stop, too, is answered with a final checkpoint that has done what
+        it asks for. Any other request is turned down.
 
         Args:
-            requests: Those who are known to have asked by then.
-            manifest: The checkpoint.
+            requests: Those that are known to have been open then.
+            manifest: The checkpoint: of a stop, or a final one.
 
         Raises:
             StreamPipelineError: Not all of them have an answer.
         """
         others = [request for request in self._requests.open() if request not in requests]
-        self._answer_with([*requests, *(request for request in others if self._came_before(request, manifest))], manifest)
-        late = RejectedError(
-            f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
-            exists="That checkpoint has every row that was read.",
-            safe="Nothing was done for this request.",
-            remedy="Start the pipeline again, and ask with a new id.",
-            winner=manifest.request,
-            checkpoint=manifest.checkpoint,
-        )
+        self._answer_with([*requests, *(request for request in others if self._is_answered_by(request, manifest))], manifest)
         with suppress(FencedError):  # a later attempt has begun, and does what they ask for
-            self.turn_down(self._requests.open(), late)
+            self.turn_down(self._requests.open(), _after_the_last(manifest))
 
     def given_up(self, error: StreamPipelineError) -> None:
         """Answers every open stop with the error for which its checkpoint can never become public: the start that follows abandons it.
@@ -212,15 +207,15 @@ class RequestedCheckpoints:
                     return False
         return True
 
-    def _came_before(self, request: CheckpointRequest, manifest: Manifest) -> bool:
-        """Whether somebody else than who stops the pipeline has asked before the checkpoint of a stop.
+    def _is_answered_by(self, request: CheckpointRequest, manifest: Manifest) -> bool:
+        """Tells whether a last checkpoint answers a request.
 
-        By the clocks of two hosts, where its savepoint does not tell. Both answers are true, whichever they lead to: after that checkpoint
-        nothing was done that it lacks, and nothing is begun for who is turned down.
+        A request for a checkpoint or a savepoint was open before it by the clocks of two hosts, or by the savepoint that was begun. Both
+        answers are true: the pipeline has done nothing after that checkpoint, and nothing is begun for a request that is turned down.
         """
-        return request.wanted is not Wanted.STOP and (
-            request.requested_at <= manifest.began_at or self._begun_with(request) is not None
-        )
+        if request.wanted is Wanted.STOP:
+            return manifest.checkpoint_kind is CheckpointKind.FINAL and (manifest.drained or not request.drain)
+        return request.requested_at <= manifest.began_at or self._begun_with(request) is not None
 
     def _begun_with(self, request: CheckpointRequest) -> Manifest | None:
         """The checkpoint that an attempt before has begun its savepoint with. A stop's is that of its own checkpoint."""
@@ -315,6 +310,20 @@ def _logged(what: str) -> Iterator[None]:
         raise
     except StreamPipelineError as error:
         _LOG.warning("%s: %s", what, error)
+
+
+def _after_the_last(manifest: Manifest) -> RejectedError:
+    final = manifest.checkpoint_kind is CheckpointKind.FINAL
+    return RejectedError(
+        f"The run has ended, with checkpoint {manifest.checkpoint}."
+        if final
+        else f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
+        exists="That checkpoint has every row that was read.",
+        safe="Nothing was done for this request.",
+        remedy="Start the pipeline again, and ask with a new id.",
+        winner=manifest.request,
+        checkpoint=manifest.checkpoint,
+    )
 
 
 def _sinks(manifest: Manifest) -> dict[SinkName, CheckpointedSink]:

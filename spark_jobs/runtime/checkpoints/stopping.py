@@ -57,8 +57,8 @@ class Answers(Protocol):
         """Makes the savepoint; where it is. May be repeated."""
         ...
 
-    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers all who had asked when its checkpoint was triggered, and turns down who came later. May be repeated."""
+    def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        """Answers every request that was open when the checkpoint was triggered, and turns down later ones. May be repeated."""
         ...
 
     def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
@@ -147,7 +147,7 @@ class Stop:
         elif action is Action.PUBLISH:
             self._pipeline.publish(self._manifest)
         else:
-            self._answers.stopped(self._asked, self._manifest)
+            self._answers.ended_with(self._asked, self._manifest)
 
     def _turn_down_others(self) -> None:
         for other in self._others:

@@ -8,7 +8,7 @@ from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult
+from spark_jobs.protocol.documents import Manifest, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -115,8 +115,6 @@ def _trim(
 
 def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs) -> None:
     """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
-    if manifest.checkpoint_kind is CheckpointKind.FINAL:  # its round has taken no others
-        return
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
     found = discardable(needs.manifests, needs.kept, remembered=remembered, closed=_closed(needs.manifests, manifest))
     discard(home, found)

@@ -58,10 +58,9 @@ class TryHistory:
 
     def see_cut(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
         """Remembers where the stages are cut, and what is in flight there."""
-        behind = () if self.kind is CheckpointKind.FINAL else stages
         left = [
             Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
-            for stage in behind
+            for stage in stages
             if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
         ]
         self._seen = {

@@ -14,25 +14,25 @@ class StageRestarts:
     """Restarts of stages in one process.
 
     Args:
-        restarts: The pipeline's strategy; all its stages count together.
+        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
         stopping: Set once no stage is to go on.
     """
 
-    def __init__(self, restarts: Restarts, stopping: threading.Event) -> None:
+    def __init__(self, restarts: Restarts | None, stopping: threading.Event) -> None:
         self._restarts = restarts
         self._stopping = stopping
 
     def wait(self, stage: StageRun, error: Exception) -> None:
-        """Waits as long as the strategy says after a failure; not at all where no stage is to go on, whose ends fail as they like.
+        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
 
         Raises:
             RestartsExhaustedError: The strategy allows no more.
-            Exception: ``error``, where no restart can heal it.
+            Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
         if self._stopping.is_set():
             return
         name = stage.stage.name
-        if not may_heal(error):
+        if self._restarts is None or not may_heal(error):
             raise error
         if application_has_ended(stage.frame.sparkSession):  # a new one needs a new attempt
             raise error

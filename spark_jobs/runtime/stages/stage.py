@@ -203,10 +203,15 @@ class StageRun:
         target = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in marks.items()})
         return None if target is None or target <= self.spark_log.next_watermark_ms(last) else target
 
-    def cut(self, last: BatchId, *, drained: bool) -> StageCut:
-        """What Spark's logs say of the stage at the committed batch ``last``; to be asked at the cut, because Spark purges them.
+    def cut(self, last: BatchId, *, finished: bool, drained: bool) -> StageCut:
+        """Returns what Spark's logs say of the stage at the committed batch ``last``, without what it has staged and what is kept of it.
 
-        What has been staged and kept by then is not in it yet.
+        Call it at the cut: Spark purges these logs.
+
+        Args:
+            last: The batch.
+            finished: Whether the stage has staged its last row of the round.
+            drained: Whether everything that it held back is flushed.
 
         Raises:
             NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
@@ -219,7 +224,7 @@ class StageRun:
             offsets_sha256="" if none else self.spark_log.offsets_sha256(last),
             commits_sha256="" if none else self.spark_log.commits_sha256(last),
             watermark_ms=0 if none else self.spark_log.next_watermark_ms(last),
-            finished=drained,
+            finished=finished,
             drained=drained,
             drain_batches=drain_batches,
             watermark_before_drain_ms=self._watermark_before(BatchId(last - drain_batches + 1)) if drain_batches else None,

@@ -77,7 +77,7 @@ def begin_attempt(
         previous = facts.newest
         incarnation, restored = previous.incarnation, decision.parent
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, graph, request, facts, host, boot)
+        work = _work_directory(home, request, facts, host, boot)
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,
@@ -95,7 +95,7 @@ def begin_attempt(
         started_at=datetime.now(UTC),
         versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
         checkpointing=graph.checkpointing,
-        restart=graph.restart if graph.unbounded else None,
+        restart=graph.restart,
     )
     Attempts(home).begin(attempt, {each.attempt for each in facts.attempts})
     return attempt
@@ -118,11 +118,9 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale)
 
 
-def _work_directory(
-    home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str, boot: str | None
-) -> WorkDirectory:
-    """The one to go on in."""
-    previous, why = facts.newest.work_directory, why_rebuilt(home, graph, request, facts, boot)
+def _work_directory(home: Files, request: StartRequest, facts: HomeFacts, host: str, boot: str | None) -> WorkDirectory:
+    """Returns the work directory of the attempt before, or a new one if that cannot be continued."""
+    previous, why = facts.newest.work_directory, why_rebuilt(home, request, facts, boot)
     if why is None:
         return previous
     _LOG.info("work directory %s is not continued: %s", previous.id, why)

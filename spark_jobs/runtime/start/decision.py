@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.api.continuation import Fate, StageFate, fates, with_fate
-from spark_jobs.api.graph import Graph
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -156,28 +155,6 @@ def _drained(stop: Manifest) -> RejectedError:
         checkpoint=stop.checkpoint,
         request=stop.request,
     )
-
-
-def check_partitions(
-    request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, graph: Graph
-) -> None:
-    """Refuses another number of state partitions where the state cannot be brought into it.
-
-    Raises:
-        RejectedError: The pipeline's inputs all end: it goes on in its work directory, as its state is there.
-    """
-    if request.state_partitions is None or graph.unbounded or isinstance(decision, BeginIncarnation):
-        return
-    before = facts.newest.state_partitions
-    if before != request.state_partitions:
-        raise RejectedError(
-            f"The state of pipeline {graph.pipeline} cannot be brought into {request.state_partitions} partitions: its inputs all end, and "
-            "then it goes on in its work directory.",
-            exists="Its state has as many as its first run gave it.",
-            safe="Nothing was changed.",
-            remedy="Leave state_partitions out, or begin anew with --fresh.",
-            state_partitions=request.state_partitions,
-        )
 
 
 def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:

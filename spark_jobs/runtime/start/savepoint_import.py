@@ -22,6 +22,7 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, TOMBSTONES, altered, in_flight, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -33,7 +34,8 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
@@ -129,10 +131,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
-    declared = _pinned_for_round(begins.round)
-    pins = {} if source.drained else {name: found for name, found in source.inputs.items() if name in declared}
-    for name, found in pins.items():
-        Rounds(begins.home).pin(begins.round.round, PinnedInput(input=name, pins=found))
+    pins = {} if source.drained else _pin(begins, source)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         copy_files(opened, begins.home, _deleted_keys(opened, begins))
@@ -171,11 +170,18 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     return manifest
 
 
-def _pinned_for_round(begun: RoundDocument) -> set[str]:
-    """The inputs whose pins hold for a round: beside an unbounded source each attempt pins static inputs anew."""
-    sources = begun.graph.get("sources", {})
-    unbounded = not all(source.get("bounded", True) for source in sources.values())
-    return set(sources) if unbounded else {*sources, *begun.graph.get("statics", {})}
+def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]]:
+    """Pins the inputs as the savepoint has pinned them; returns those pins. Beside an unbounded source static inputs are read anew."""
+    sources, statics = (begins.round.graph.get(kind, {}) for kind in ("sources", "statics"))
+    all_end = all(declared.get("bounded", True) for declared in sources.values())
+    pins = {name: found for name, found in source.inputs.items() if name in sources or (all_end and name in statics)}
+    for name, found in pins.items():
+        pinned = PinnedInput(input=name, pins=found)
+        if name in sources:
+            Rounds(begins.home).pin(begins.round.round, pinned)
+        else:
+            pins_of_attempt(begins.home, begins.attempt.attempt).pin(pinned)
+    return pins
 
 
 def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-from spark_jobs.api.graph import Graph
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
@@ -12,7 +10,7 @@ from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, RequestId, StageName, new_work_directory_id
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
-from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.decision import HomeFacts
 from spark_jobs.runtime.start.restore import is_half_built, is_whole
 from spark_jobs.storage.files import Files
 
@@ -90,52 +88,19 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
     return None if lost is None else f"it has lost batches of stage '{lost[0]}' that checkpoint {head.checkpoint} has"
 
 
-def why_rebuilt(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, boot: str | None) -> str | None:
-    """Why a start that goes on does so in a new work directory, in a few words; None where it does in that of the attempt before.
-
-    A pipeline whose inputs all end has checkpoints that are continued in their work directory alone: see :func:`check_in_place`.
+def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str | None) -> str | None:
+    """Returns why a start that goes on does so in a new work directory, in a few words; None if it goes on in the one before.
 
     Args:
         home: The home.
-        graph: The pipeline.
         request: What the start is for.
         facts: What the home says about its past; there was an attempt.
         boot: Of this host.
     """
-    if not graph.unbounded:
-        return None
     why = why_not_in_place(home, facts.newest, facts.head, boot)
     if why is None and request.state_partitions not in (None, facts.newest.state_partitions):
         return f"its state is to be in {request.state_partitions} partitions"
     return why
-
-
-def check_in_place(home: Files, graph: Graph, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> None:
-    """Refuses to go on where a pipeline whose inputs all end would begin anew: nothing but its work directory has its state.
-
-    A stage whose batches are gone would read its inputs from their beginning, under numbers of batches that are published already: rows
-    would be lost, and windows would count without those that were read before.
-
-    Raises:
-        RejectedError: A stage's batches up to the checkpoint that is gone on from are not there.
-    """
-    if graph.unbounded or isinstance(decision, BeginIncarnation) or decision.parent is None:
-        return
-    work, parent = home.below(facts.newest.work_directory.path), CheckpointStore(home).manifest(decision.parent)
-    if lost := _lost(work, parent):
-        name, expected, found = lost
-        raise RejectedError(
-            f"The work directory {work.url} has lost the state of stage '{name}': checkpoint {parent.checkpoint} was cut at its batch "
-            f"{expected}, and the newest one there is {found if found >= 0 else 'none'}.",
-            exists="What is public stays; where the inputs were read to and what windows, joins and timers hold is in no other place.",
-            safe="Nothing was changed.",
-            remedy="Put the directory back from a copy. Or compute everything again: --fresh --on-rewind replace.",
-            path=work.url,
-            checkpoint=parent.checkpoint,
-            stage=name,
-            expected=expected,
-            found=found,
-        )
 
 
 def _lost(work: Files, manifest: Manifest) -> tuple[StageName, BatchId, BatchId] | None:

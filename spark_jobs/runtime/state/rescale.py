@@ -45,7 +45,7 @@ class Rescale:
             InterruptedRunError: It has failed for another reason: the next attempt does it again.
         """
         log = SparkLog(self.work, checkpoint_directory(name))
-        if cut.finished or not log.has_state() or log.pending():
+        if cut.drained or not log.has_state() or log.pending():
             return
         before = int(log.offsets(log.last_commit()).header["conf"][SHUFFLE_PARTITIONS])
         if before == self.partitions:

@@ -13,8 +13,10 @@ def restart_of(**options: Any) -> RestartSettings:
     pipeline = Pipeline("flights", **options)
     pipeline.source(bounded=False, name="events")(lambda spark: spark)
     pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
-    assert pipeline.rewired({}, "/tables").graph().restart == pipeline.graph().restart
-    return pipeline.graph().restart
+    found = pipeline.graph().restart
+    assert pipeline.rewired({}, "/tables").graph().restart == found
+    assert found is not None
+    return found
 
 
 FLINKS_DEFAULT = ExponentialDelay(
@@ -81,7 +83,7 @@ def test_an_option_that_is_none_is_refused_by_name(
         Pipeline("flights", restart=make(**options))
 
 
-@pytest.mark.parametrize("wrong", [None, "fixed-delay", RestartStrategy])
+@pytest.mark.parametrize("wrong", ["fixed-delay", RestartStrategy])
 def test_a_strategy_is_one(wrong: Any) -> None:
     with pytest.raises(InvalidPipelineError, match="is no restart strategy"):
         Pipeline("flights", restart=wrong)
@@ -91,3 +93,11 @@ def test_strategies_are_values_and_show_how_they_are_written() -> None:
     assert fixed(attempts=3) == fixed(attempts=3) != fixed()
     assert repr(fixed(attempts=3)) == "RestartStrategy.fixed_delay(attempts=3, delay='1 second')"
     assert len({fixed(), fixed()}) == 1
+
+
+def test_a_pipeline_whose_inputs_all_end_leaves_restarts_to_whoever_has_started_it_unless_it_declares_a_strategy() -> None:
+    for restart, expected in ((None, None), (RestartStrategy.none(), NoRestart())):
+        pipeline = Pipeline("flights", restart=restart)
+        pipeline.source(bounded=True, name="events")(lambda spark: spark)
+        pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
+        assert pipeline.graph().restart == expected

@@ -119,15 +119,6 @@ def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: py
     assert json.loads(shown.stdout)["error"]["error"] == "InterruptedRunError"
 
 
-def test_it_is_refused_where_all_inputs_end(interrupted: UsedHome) -> None:
-    shown = ask(interrupted)
-    assert (shown.exit_code, "only bounded inputs" in shown.stderr) == (2, True)
-    with holding(interrupted.directory / "home" / DRIVER_LOCK, "start-1"):
-        shown = ask(interrupted)
-    assert (shown.exit_code, "only bounded inputs" in shown.stderr) == (2, True)
-    assert [name for name in interrupted.files.names("requests") if name.startswith("checkpoint")] == []
-
-
 def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     home = UsedHome(tmp_path)

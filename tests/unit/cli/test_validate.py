@@ -111,19 +111,17 @@ def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoin
         assert rebuilt in told
 
 
-def test_a_pipeline_of_rounds_would_go_on_in_place_or_not_at_all(interrupted: UsedHome) -> None:
+def test_the_next_round_would_go_on_in_place_or_from_the_final_checkpoint(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
     for stage in ("hourly", "daily"):
         interrupted.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
     found = outlook(interrupted)
     assert (found["in_place"], found["checkpoint"]) == (True, 1)
-    other = ["validate", interrupted.entry, *interrupted.params, "--home", interrupted.url]
-    refused = spark_jobs(*other, "--state-partitions", "8")
-    assert "cannot be brought into 8 partitions" in refused.stderr
+    rescaled = outlook(interrupted, "--state-partitions", "8")
+    assert (rescaled["in_place"], rescaled["why_not_in_place"]) == (False, "its state is to be in 8 partitions")
     interrupted.files.delete("work/work")
-    refused = spark_jobs(*other)
-    assert refused.exit_code == 2
-    assert "has lost the state of stage" in refused.stderr
+    found = outlook(interrupted)
+    assert (found["in_place"], found["checkpoint"], found["why_not_in_place"]) == (False, 1, "it is gone")
 
 
 def test_a_start_that_continues_nothing_is_in_no_place(unused: UsedHome) -> None:

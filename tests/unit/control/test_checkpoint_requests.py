@@ -110,14 +110,12 @@ def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
     assert files.names("requests") == []
 
 
-def test_where_all_inputs_are_bounded_nothing_is_asked(files: LocalFiles, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", Wanted)
+def test_a_run_of_bounded_inputs_that_is_at_work_can_be_asked(files: LocalFiles, tmp_path: Path, wanted: Wanted) -> None:
     begin_round(files, True, True)
-    with (
-        holding(tmp_path / DRIVER_LOCK, "start-1"),
-        pytest.raises(RejectedError, match=r"only bounded inputs.*Wait for the run\."),
-    ):
-        CheckpointRequests(files).ask(request_id())
-    assert files.names("requests") == []
+    with holding(tmp_path / DRIVER_LOCK, "start-1"):
+        assert CheckpointRequests(files).ask(request_id("a", wanted)) is None
+    assert files.names("requests") == [f"{wanted.value}-a.json"]
 
 
 FAILED = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="Stage 'hourly' failed in batch 3.")
@@ -135,7 +133,7 @@ FAILED = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="
     ids=["lost", "failed", "suspended", "drained", "unreadable"],
 )
 @pytest.mark.parametrize("wanted", Wanted)
-def test_where_a_run_of_bounded_inputs_has_ended_whoever_asks_is_told_with_what(
+def test_a_request_that_comes_after_a_run_has_ended_is_told_how_it_ended(
     files: LocalFiles, ending: dict[str, Any] | None, told: str, wanted: Wanted
 ) -> None:
     begin_round(files, True, True)
@@ -148,10 +146,9 @@ def test_where_a_run_of_bounded_inputs_has_ended_whoever_asks_is_told_with_what(
         Channel(files).respond(
             StartResponse(request=begun.request, attempt=begun.attempt, run=begun.run, answered_at=NOW, **words)
         )
-    with pytest.raises(RejectedError, match="only bounded inputs") as refused:
+    with pytest.raises(RejectedError, match="No attempt is at work") as refused:
         CheckpointRequests(files).ask(request_id(wanted=wanted))
-    assert refused.value.exists == f"No run is at work: the last one, {attempt(1).run}, {told}"
-    assert "Wait for" not in refused.value.remedy
+    assert refused.value.exists == f"The last run, {attempt(1).run}, {told}"
     assert files.names("requests") == []
 
 

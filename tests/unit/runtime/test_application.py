@@ -13,17 +13,14 @@ from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.owners import Owners
-from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
-    OnEnd,
     OnRewind,
     Publish,
-    RoundDocument,
     RunState,
     StartRequest,
     StartResponse,
@@ -38,7 +35,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     RunCancelledError,
 )
-from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName, WorkDirectoryId
+from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, WorkDirectoryId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.launch import launch_requested
@@ -47,7 +44,6 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
 from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
-from tests.support.state_site import cut
 
 
 class SparkStartedError(Exception):
@@ -296,37 +292,3 @@ def test_a_stopped_run_gets_its_answer_again_where_another_one_has_begun_anew_an
     again = home.channel.request_start(stopped.run, parameters=stopped.parameters)
     assert launch_requested(small_pipeline.pipeline, home.files, again.request, no_spark).checkpoint == head.checkpoint
     assert home.channel.attempts.numbers() == [stopped.attempt, home.request.attempt]
-
-
-def test_a_suspended_pipeline_whose_state_is_gone_is_refused_before_it_reads_its_inputs_from_their_beginning(
-    tmp_path: Path,
-) -> None:
-    home = Home(tmp_path)
-    home.begun(socket.gethostname(), datetime.now(UTC))
-    graph = small_pipeline.pipeline.graph().describe()
-    Rounds(home.files).begin(
-        RoundDocument(
-            round=RoundNumber(1),
-            run=home.request.run,
-            incarnation=IncarnationId("i"),
-            on_end=OnEnd.SUSPEND,
-            publish=None,
-            parameters=home.request.parameters,
-            graph=graph,
-            begun_at=NOW,
-        )
-    )
-    head = StagedPipeline(home.files, tmp_path).checkpoint(
-        {}, incarnation=IncarnationId("i"), run=home.request.run, graph=graph, stages={StageName("hourly"): cut(2, ())}
-    )
-    commits = "work/w/stages/hourly/checkpoint/commits"
-    home.files.create(f"{commits}/1", b"")  # where it was is a matter of numbers: a part of it may be left
-    home.request = home.channel.request_start(RunId("b task"), parameters=home.request.parameters)
-    with pytest.raises(RejectedError, match="has lost the state of stage 'hourly'") as refused:
-        home.launch()
-    expected = {"checkpoint": head.checkpoint, "stage": "hourly", "expected": 2, "found": 1}
-    assert expected.items() <= refused.value.evidence.items()
-    home.files.create(f"{commits}/2", b"")
-    home.request = home.channel.request_start(RunId("c task"), parameters=home.request.parameters)
-    with pytest.raises(InterruptedRunError, match="SparkStartedError"):
-        home.launch()

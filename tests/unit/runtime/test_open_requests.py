@@ -1,20 +1,21 @@
-"""What a start does about requests that nobody has answered; stops are in ``test_application.py``."""
+"""Requests that an attempt left open after its final checkpoint; stops are in ``test_application.py``."""
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.checkpoint.savepoint import default_target, export
+from spark_jobs.checkpoint.savepoint import default_target
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.errors import FencedError
-from spark_jobs.protocol.ids import AttemptNumber, RequestId
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import CheckpointKind, Publish, StartRequest
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.storage.files import create_document
-from tests.support.memory_files import MemoryFiles
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import NOW
 from tests.unit.control.test_channel import attempt
@@ -26,46 +27,71 @@ def no_spark() -> SparkSession:
     raise AssertionError("nothing is to be published")
 
 
-@pytest.fixture
-def home() -> MemoryFiles:
-    files = MemoryFiles()
-    for wanted in Wanted:
-        request = CheckpointRequest(request=RequestId(f"{wanted.value}-mine"), requested_at=NOW, wanted=wanted)
-        create_document(files, f"requests/{request.request}.json", request)
-    Attempts(files).create(attempt(int(LIVE)))
-    return files
+FINAL = {"checkpoint_kind": CheckpointKind.FINAL, "publish": Publish.FINAL}
 
 
-def test_a_pipeline_whose_inputs_all_end_turns_down_whatever_was_asked_of_it_before(home: MemoryFiles) -> None:
-    OpenRequests(home, unmasked, no_spark).turn_down_all(LIVE, None)
-    requests = CheckpointRequests(home)
-    assert list(requests.open()) == []
-    for wanted in Wanted:
-        answer = requests.answer_of(RequestId(f"{wanted.value}-mine"))
+class Ended:
+    """A home whose only attempt has completed its final checkpoint, and died before it answered anybody."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        self.site = SavepointSite(root)
+        Attempts(self.site.home).create(attempt(1))
+        self.head = self.site.complete([(1, "a")], **(FINAL | changes))
+        self.requests = CheckpointRequests(self.site.home)
+
+    def ask(self, wanted: Wanted, *, drain: bool = False, after: bool = False) -> RequestId:
+        name = RequestId(f"{wanted.value}-mine")
+        at = self.head.began_at + timedelta(seconds=1 if after else -1)
+        request = CheckpointRequest(request=name, requested_at=at, wanted=wanted, drain=drain)
+        create_document(self.site.home, f"requests/{name}.json", request)
+        return name
+
+    def start(self) -> None:
+        """What the next start does first."""
+        start = StartRequest(request=start_request_id(LIVE), attempt=LIVE, run=RunId("next"), requested_at=NOW)
+        OpenRequests(self.site.home, unmasked, no_spark).roll_forward(self.head, start)
+
+    def answer(self, name: RequestId) -> CheckpointResponse:
+        answer = self.requests.answer_of(name)
         assert answer is not None
-        assert answer.error is not None
-        assert (answer.checkpoint, answer.error.error) == (None, "RejectedError")
-        assert "all of its inputs end" in answer.error.failed
+        return answer
 
 
-def test_a_later_attempt_may_do_what_a_stop_asks_for(home: MemoryFiles) -> None:
-    Attempts(home).create(attempt(int(LIVE) + 1))
-    with pytest.raises(FencedError):
-        OpenRequests(home, unmasked, no_spark).turn_down_all(LIVE, None)
-    assert len(CheckpointRequests(home).open()) == len(Wanted)
+@pytest.mark.parametrize("wanted", list(Wanted))
+def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_it_and_its_savepoint(
+    tmp_path: Path, wanted: Wanted
+) -> None:
+    ended = Ended(tmp_path)
+    name = ended.ask(wanted)
+    ended.start()
+    answer = ended.answer(name)
+    assert (answer.checkpoint, answer.error) == (ended.head.checkpoint, None)
+    target = default_target(ended.site.home, name).url
+    assert answer.savepoint == (None if wanted is Wanted.CHECKPOINT else target)
 
 
-def test_who_has_asked_for_a_checkpoint_that_was_taken_gets_it_and_its_savepoint(tmp_path: Path) -> None:
-    site = SavepointSite(tmp_path)
-    asked = {wanted: RequestId(f"{wanted.value}-mine") for wanted in (Wanted.CHECKPOINT, Wanted.SAVEPOINT)}
-    for wanted, name in asked.items():
-        request = CheckpointRequest(request=name, requested_at=NOW, wanted=wanted)
-        create_document(site.home, f"requests/{name}.json", request)
-    first = site.complete([(1, "a")], request=asked[Wanted.SAVEPOINT])
-    target = default_target(site.home, asked[Wanted.SAVEPOINT])
-    export(site.home, first.checkpoint, target, request=asked[Wanted.SAVEPOINT])
-    head = site.complete([(2, "a")], request=asked[Wanted.CHECKPOINT])
-    Attempts(site.home).create(attempt(int(LIVE)))
-    OpenRequests(site.home, unmasked, no_spark).turn_down_all(LIVE, head)
-    answers = [CheckpointRequests(site.home).answer_of(name) for name in asked.values()]
-    assert [answer and (answer.checkpoint, answer.savepoint) for answer in answers] == [(2, None), (1, target.url)]
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_drain_is_answered_with_a_final_checkpoint_that_is_drained_and_refused_by_any_other(
+    tmp_path: Path, drained: bool
+) -> None:
+    ended = Ended(tmp_path, drained=drained)
+    name = ended.ask(Wanted.STOP, drain=True)
+    ended.start()
+    assert (ended.answer(name).error is None) is drained
+
+
+def test_what_is_asked_for_after_the_final_checkpoint_is_turned_down(tmp_path: Path) -> None:
+    ended = Ended(tmp_path)
+    name = ended.ask(Wanted.CHECKPOINT, after=True)
+    ended.start()
+    error = ended.answer(name).error
+    assert error is not None
+    assert error.failed == f"The run has ended, with checkpoint {ended.head.checkpoint}."
+
+
+def test_a_later_attempt_answers_what_is_open_after_an_earlier_final_checkpoint(tmp_path: Path) -> None:
+    ended = Ended(tmp_path)
+    Attempts(ended.site.home).create(attempt(2))
+    name = ended.ask(Wanted.CHECKPOINT)
+    ended.start()
+    assert ended.requests.answer_of(name) is None

@@ -95,6 +95,8 @@ class World:
         self.not_published: list[Exception] = []
         self.stops: list[list[CheckpointRequest]] = []
         self.stops_end: list[Manifest | None] = []
+        self.ended, self.finished = False, 0
+        """Whether all stages have ended, and how often the final checkpoint was taken."""
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
         self._coordinator = Coordinator(
@@ -103,9 +105,11 @@ class World:
             self._take,
             self._publish,
             self._stop,
+            self._finish,
             checkpointing=DECLARED.model_copy(update=settings),
             cancellation=Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
             requests=askers,
+            has_ended=lambda: self.ended,
             is_idle=lambda: idle,
             check_live=self._check_live,
         )
@@ -132,6 +136,10 @@ class World:
 
     def _failure(self) -> BaseException | None:
         return TheEnd() if not self.askers.asked and not self.errors and self._tries <= 0 else None
+
+    def _finish(self) -> Manifest:
+        self.finished += 1
+        return a_manifest(9)
 
     def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
         self.stops.append(list(asked))
@@ -349,3 +357,25 @@ def test_one_that_may_not_expires_once_the_timeout_is_over(
     world.run()
     assert (world.askers.failed_with, world.cuts) == ([([asked], "DeadlineExceededError")], [])
     assert clock.now_s == pytest.approx(100.0 + 30.0, abs=3.0)
+
+
+def test_when_all_stages_have_ended_one_final_checkpoint_answers_every_open_request(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A, B]), interval_ms=0)
+    world.ended = True
+    assert world.run_to_its_stop().checkpoint == 9
+    assert (world.finished, world.due, world.askers.completed_with) == (1, [], [([A, B], 9)])
+
+
+def test_a_stop_that_comes_when_all_stages_have_ended_is_answered_with_the_final_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([STOP]))
+    world.ended = True
+    assert world.run_to_its_stop().checkpoint == 9
+    assert (world.stops, world.askers.completed_with) == ([], [([STOP], 9)])
+
+
+def test_a_drain_that_comes_when_all_stages_have_ended_flushes_them(tmp_path: Path) -> None:
+    drain = STOP.model_copy(update={"drain": True})
+    world = World(tmp_path, Askers([drain]))
+    world.ended, world.stops_end = True, [a_manifest(7)]
+    assert world.run_to_its_stop().checkpoint == 7
+    assert (world.stops, world.finished) == ([[drain]], 0)

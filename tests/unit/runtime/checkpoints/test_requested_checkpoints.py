@@ -118,7 +118,7 @@ def test_a_stop_whose_savepoint_can_never_be_is_answered_and_bars_no_start(site:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/something").touch()
     request = asks(site, Wanted.STOP, str(tmp_path / "taken"))
-    site.driver.stopped([request], site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request))
+    site.driver.ended_with([request], site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request))
     answer = site.requests.answer_of(request.request)
     assert answer is not None
     assert answer.error is not None
@@ -191,9 +191,9 @@ def test_a_stop_that_comes_late_is_left_to_the_attempt_that_has_begun_since(site
     first = asks(site, Wanted.STOP, str(tmp_path / "mine"))
     late = first.model_copy(update={"request": RequestId("stop-late")})
     create_document(site.files, f"requests/{late.request}.json", late)
-    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=first.request)
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=first.request, checkpoint_kind=CheckpointKind.STOP)
     Attempts(site.files).create(attempt(2))
-    site.driver.stopped([first], manifest)
+    site.driver.ended_with([first], manifest)
     answer = site.requests.answer_of(first.request)
     assert answer is not None
     assert (answer.checkpoint, site.requests.answer_of(late.request)) == (1, None)
@@ -343,7 +343,7 @@ def test_who_has_asked_before_a_stop_gets_its_checkpoint_and_who_came_later_is_t
     before, after = asked("before", timedelta()), asked("after", timedelta(seconds=1))
     ahead = asked("ahead", timedelta(hours=1))  # by its host's clock
     site.driver.save(ahead, manifest)
-    site.driver.stopped([stop], manifest)
+    site.driver.ended_with([stop], manifest)
     found = [site.requests.answer_of(each.request) for each in (stop, before, ahead, after)]
     assert [each and each.checkpoint for each in found] == [1, 1, 1, None]
     assert [answer and answer.checkpoint for answer in site.answers()] == [1, 1]

@@ -72,7 +72,7 @@ class World:
     def publish(self, manifest: Manifest) -> None:
         self._do("publish")
 
-    def stopped(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+    def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         self._do("answer")
         self.answers |= {each.request: f"checkpoint {manifest.checkpoint}" for each in requests}
 

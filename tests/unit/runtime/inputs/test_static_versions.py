@@ -1,4 +1,4 @@
-"""Which version of a static input an attempt of a pipeline without an end reads: the newest, unless a planned batch needs another."""
+"""Which version of a static input an attempt reads: the newest, unless its round or a planned batch needs another."""
 
 import logging
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.graph import Graph
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.pins import pins_of_attempt, pins_of_round
+from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.documents import AttemptDocument, PinnedInput, WorkDirectory
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber, WorkDirectoryId
 from spark_jobs.protocol.pins import DeltaPin
-from spark_jobs.runtime.inputs.static_versions import keep_planned_versions
+from spark_jobs.runtime.inputs.static_versions import keep_pinned_versions
 from spark_jobs.storage.local import LocalFiles
 from tests.unit.control import test_channel
 
@@ -23,10 +23,10 @@ def shops(version: int) -> PinnedInput:
     return PinnedInput(input=SHOPS, pins=(DeltaPin(path="/shops", table="t", version=version),))
 
 
-def graph(refresh: str = "round") -> Graph:
+def graph(refresh: str = "round", *, bounded: bool = False) -> Graph:
     """Two stages read the orders, one of them the shops."""
     pipeline = Pipeline("orders")
-    pipeline.source(bounded=False, name="orders")(lambda spark: None)
+    pipeline.source(bounded=bounded, name="orders")(lambda spark: None)
     pipeline.static(refresh=refresh, name="shops")(lambda spark: None)  # type: ignore[call-overload]
     pipeline.stage(sink=DeltaSink("/known"), name="known")(lambda orders, shops: None)
     pipeline.stage(sink=DeltaSink("/copied"), name="copied")(lambda orders: None)
@@ -67,7 +67,7 @@ def kept(home: LocalFiles, attempt: AttemptDocument) -> int | None:
 def test_an_attempt_reads_the_newest_version_where_every_batch_was_committed(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     now = begun(home, 2)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) is None, "it is left to be pinned"
 
 
@@ -78,17 +78,17 @@ def test_a_batch_that_was_planned_is_done_again_with_the_version_it_was_planned_
     planned(home, 1)
     now = begun(home, 2)
     with caplog.at_level(logging.INFO):
-        keep_planned_versions(graph(), home, now)
-        keep_planned_versions(graph(), home, now)
+        keep_pinned_versions(graph(), home, now)
+        keep_pinned_versions(graph(), home, now)
     assert kept(home, now) == 3
-    assert "static input shops stays at the version of the attempt before: a batch of known was planned" in caplog.text
+    assert "static input shops stays at the version of the attempt before" in caplog.text
 
 
 def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: LocalFiles) -> None:
     begun(home, 1, version=3)
     planned(home, 1, stage="copied")
     now = begun(home, 2)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) is None
 
 
@@ -98,7 +98,7 @@ def test_an_attempt_in_between_that_pinned_nothing_is_passed_over(home: LocalFil
     planned(home, 1)
     begun(home, 2)
     now = begun(home, 3)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) == 3
 
 
@@ -107,18 +107,8 @@ def test_the_newest_attempt_counts_of_those_that_pinned(home: LocalFiles) -> Non
     begun(home, 2, version=5)
     planned(home, 1)
     now = begun(home, 3)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) == 5
-
-
-def test_a_pin_of_another_work_directory_does_not_count(home: LocalFiles) -> None:
-    """A batch that was planned there is none of this one's."""
-    begun(home, 1, version=3)
-    begun(home, 2, version=4, work="another")
-    planned(home, 1)
-    now = begun(home, 3)
-    keep_planned_versions(graph(), home, now)
-    assert kept(home, now) == 3
 
 
 def test_a_later_attempt_s_pin_does_not_count(home: LocalFiles) -> None:
@@ -126,24 +116,15 @@ def test_a_later_attempt_s_pin_does_not_count(home: LocalFiles) -> None:
     planned(home, 1)
     now = begun(home, 2)
     begun(home, 3, version=7)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) == 3
-
-
-def test_a_batch_of_an_older_version_of_the_package_keeps_the_pin_of_its_round(home: LocalFiles) -> None:
-    begun(home, 1)
-    pins_of_round(home, RoundNumber(1)).pin(shops(2))
-    planned(home, 1)
-    now = begun(home, 2)
-    keep_planned_versions(graph(), home, now)
-    assert kept(home, now) == 2
 
 
 def test_a_batch_that_was_planned_before_anything_was_pinned_keeps_nothing(home: LocalFiles) -> None:
     begun(home, 1)
     planned(home, 1)
     now = begun(home, 2)
-    keep_planned_versions(graph(), home, now)
+    keep_pinned_versions(graph(), home, now)
     assert kept(home, now) is None
 
 
@@ -152,5 +133,21 @@ def test_what_is_not_pinned_has_no_version_to_keep(home: LocalFiles) -> None:
     pins_of_attempt(home, AttemptNumber(1)).pin(PinnedInput(input=SHOPS, pins=()))
     planned(home, 1)
     now = begun(home, 2)
-    keep_planned_versions(graph(refresh="unpinned"), home, now)
+    keep_pinned_versions(graph(refresh="unpinned"), home, now)
     assert pins_of_attempt(home, now.attempt).pinned(SHOPS) is None
+
+
+def test_a_round_of_bounded_inputs_reads_one_version_in_all_of_its_attempts(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    begun(home, 2)
+    now = begun(home, 3, work="another")
+    keep_pinned_versions(graph(bounded=True), home, now)
+    assert kept(home, now) == 3
+
+
+def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFiles) -> None:
+    begun(home, 1, version=3)
+    now = test_channel.attempt(2).model_copy(update={"round": RoundNumber(2)})
+    Attempts(home).create(now)
+    keep_pinned_versions(graph(bounded=True), home, now)
+    assert kept(home, now) is None, "it is left to be pinned"

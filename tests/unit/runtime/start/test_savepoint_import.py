@@ -10,6 +10,7 @@ import pytest
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, RejectedError
@@ -157,14 +158,15 @@ def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
 def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
     site: SavepointSite, home: LocalFiles, bounded: bool
 ) -> None:
-    """Beside an unbounded source each attempt pins it anew."""
+    """Beside an unbounded source the attempt pins the newest version."""
     pins = (DeltaPin(path="/in", table="t", version=4),)
     begins, shops = beginning(home, home_root(home)), InputName("shops")
     graph = {"stages": {}, "sources": {"events": {"bounded": bounded}}, "statics": {"shops": {}}}
     inputs = {InputName("events"): pins, shops: pins}
     with_shops = replace(begins, round=begins.round.model_copy(update={"graph": graph}))
     manifest = bring_in(saved(site, site.complete(inputs=inputs)), with_shops)
-    assert (shops in manifest.inputs, Rounds(home).pinned(RoundNumber(2), shops) is not None) == (bounded, bounded)
+    pinned = pins_of_attempt(home, begins.attempt.attempt).pinned(shops)
+    assert (shops in manifest.inputs, pinned is not None) == (bounded, bounded)
     assert InputName("events") in manifest.inputs
 
 
