@@ -13,9 +13,10 @@ Invariants:
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
@@ -34,8 +35,8 @@ def kept(
 ) -> list[Manifest]:
     """The checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
 
-    These are, of the head's incarnation, the newest ones, and the head's parent, which takes its place should the head turn out corrupt;
-    and what is not public in every sink. Of any incarnation what an open request names.
+    These are, of the head's incarnation, the newest ones, the head's parent, which takes its place if the head turns out corrupt, and
+    those that are not public in every sink, unless the head carries their files. Of any incarnation those that an open request names.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -58,7 +59,7 @@ def kept(
     head = manifests[-1]
     line = [manifest for manifest in manifests if manifest.incarnation == head.incarnation]
     stay = {*(manifest.checkpoint for manifest in line[-retained:]), head.parent}
-    stay |= {manifest.checkpoint for manifest in line if not _is_public(manifest, published)}
+    stay |= {each.checkpoint for each in line if not _is_public(each, published) and not _is_carried(each, head)}
     return [manifest for manifest in manifests if manifest.checkpoint in stay or manifest.checkpoint in needed]
 
 
@@ -72,8 +73,8 @@ def discardable(
     """The checkpoints that nobody needs any more, ascending.
 
     What stays beside those that are kept: final checkpoints, which are the answers of their rounds; what names files of batches that a
-    private log has not forgotten, which nothing else may name; and what an earlier incarnation may still publish. What was taken for a
-    savepoint or a stop goes like any other: the savepoint is a copy.
+    private log has not forgotten, unless the head carries those files; and what an earlier incarnation may still publish. What was taken
+    for a savepoint or a stop goes like any other: the savepoint is a copy.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -89,20 +90,23 @@ def discardable(
         and manifest.checkpoint_kind is not CheckpointKind.FINAL
         and (
             manifest.incarnation in closed
-            or (manifest.incarnation == manifests[-1].incarnation and not _tells(manifest, remembered))
+            or (
+                manifest.incarnation == manifests[-1].incarnation
+                and (_is_carried(manifest, manifests[-1]) or not _tells(manifest, remembered))
+            )
         )
     ]
 
 
 def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
-    """Deletes checkpoints and the state files that they alone have named, durably; may be repeated.
+    """Deletes checkpoints and the files that they alone have named, durably; may be repeated.
 
     Args:
         home: The home.
         checkpoints: Those that :func:`discardable` has found; none, to finish what was left.
 
     Returns:
-        The state files, and whole directories of them, that went.
+        The files, and whole directories of state files, that went.
 
     Raises:
         StorageError: Not everything was deleted; repeat.
@@ -111,8 +115,7 @@ def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
     for checkpoint in checkpoints:
         with step(Step.DISCARD):
             home.delete(f"checkpoints/{checkpoint}/manifest.json")
-            home.delete(f"checkpoints/{checkpoint}")
-    return _sweep_state(home)
+    return _sweep(home)
 
 
 def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId | None:
@@ -146,14 +149,22 @@ def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | N
     return all((published.get(sink) or 0) >= manifest.checkpoint for sink in manifest.sinks)
 
 
+def _is_carried(manifest: Manifest, head: Manifest) -> bool:
+    """Whether a checkpoint is published with a later one, which carries its files or replaces its rows: its sinks have the policy final."""
+    return manifest.checkpoint < head.checkpoint and all(
+        cut.publish is Publish.FINAL and sink in head.sinks and head.sinks[sink].publish is Publish.FINAL
+        for sink, cut in manifest.sinks.items()
+    )
+
+
 def _tells(manifest: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
     """Whether it names files that count as those of a batch which a private log has not forgotten."""
     cuts = (cut for cut in manifest.sinks.values() if cut.actions.files)
     return any(manifest.stages[cut.stage].batch >= remembered.get(cut.stage, BatchId(0)) for cut in cuts)
 
 
-def _sweep_state(home: Files) -> list[str]:
-    """Deletes what settled tries have kept and no manifest names."""
+def _sweep(home: Files) -> list[str]:
+    """Deletes the files of settled tries and of checkpoints that were discarded, unless a manifest names them."""
     store = CheckpointStore(home)
     manifests: list[Manifest] = []
     corrupt: set[CheckpointId] = set()
@@ -164,15 +175,35 @@ def _sweep_state(home: Files) -> list[str]:
             corrupt.add(checkpoint)
     if not manifests:
         return []
-    named = {file.stored for manifest in manifests for cut in manifest.stages.values() for file in cut.files}
+    named = set(chain.from_iterable(map(_named_files, manifests)))
     in_use = {"/".join(path.split("/")[:3]) for path in named}
     deleted = []
+    discarded = range(1, manifests[-1].checkpoint)
+    for number in {int(name) for name in home.names("checkpoints") if name.isdecimal()} & set(discarded):
+        if number not in corrupt and not any(each.checkpoint == number for each in manifests):
+            deleted += [path for path in home.paths(f"checkpoints/{number}") if path not in named]
+    for path in deleted:
+        with step(Step.DISCARD):
+            home.delete(path)
     for place in _settled(home, manifests[-1].checkpoint, corrupt):
         for path in [place] if place not in in_use else [path for path in home.paths(place) if path not in named]:
             with step(Step.DISCARD):
                 home.delete(path)
             deleted.append(path)
     return deleted
+
+
+def _named_files(manifest: Manifest) -> Iterator[str]:
+    """The files of a home that a manifest names."""
+    for cut in manifest.sinks.values():
+        yield cut.actions.path
+        yield from (each.actions.path for each in cut.carried)
+    for brought in manifest.brought.values():
+        yield from (each.actions.path for each in brought)
+    for stage in manifest.stages.values():
+        yield from (file.stored for file in stage.files)
+        if stage.channel:
+            yield stage.channel.path
 
 
 def _settled(home: Files, head: CheckpointId, corrupt: Container[CheckpointId]) -> Iterator[str]:

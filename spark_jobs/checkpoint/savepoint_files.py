@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.documents import Manifest, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
@@ -66,10 +66,10 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NeededFile]:
     for each in pending_manifests(store, manifest):
         path = manifest_path(each.checkpoint)
         found[path] = NeededFile(home, path, sha256=sha256(home.read(path)))
-        for sink, sink_cut in each.sinks.items():
-            if is_pending(manifest, sink, each.checkpoint):
-                found[sink_cut.actions.path] = NeededFile(home, sink_cut.actions.path, sha256=sink_cut.actions.sha256)
-                found |= dict(_staged(home, sink_cut))
+    for sink, sink_cut in manifest.sinks.items():
+        for actions in pending_actions(store, manifest, sink):
+            found[actions.actions.path] = NeededFile(home, actions.actions.path, sha256=actions.actions.sha256)
+            found |= dict(_staged(home, sink_cut, actions))
     for name in manifest.stages:
         found |= dict(_own_table(manifest, name, channels[name]))
     for sink, sink_cut in manifest.sinks.items():
@@ -103,7 +103,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manife
 
 
 def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 0) -> int:
-    """How many rows for a sink a savepoint has that were not known to be public when it was taken.
+    """How many rows a savepoint has for a sink that were not known to be public when it was taken.
 
     Args:
         files: The savepoint.
@@ -114,12 +114,20 @@ def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 
     Raises:
         CorruptDocumentError: A manifest of it cannot be used.
     """
-    cuts = [
-        each.sinks[sink].actions
-        for each in pending_manifests(CheckpointStore(files), manifest)
+    return sum(each.actions.rows for each in pending_actions(CheckpointStore(files), manifest, sink, after))
+
+
+def pending_actions(store: CheckpointStore, manifest: Manifest, sink: SinkName, after: int = 0) -> list[SinkCut | CarriedActions]:
+    """What names the rows for a sink that were not known to be public when ``manifest`` was made, oldest first; as :func:`pending_rows`."""
+    cut = manifest.sinks[sink]
+    if cut.carried:
+        return [*(each for each in cut.carried if each.last > after), cut]
+    found = pending_manifests(store, manifest)[::-1]
+    return [
+        each.sinks[sink]
+        for each in found
         if sink in each.sinks and is_pending(manifest, sink, each.checkpoint) and each.checkpoint > after
     ]
-    return sum(actions.rows for actions in cuts)
 
 
 def is_pending(manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> bool:
@@ -172,10 +180,10 @@ def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple
         yield staged_path(stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
 
 
-def _staged(home: Files, cut: SinkCut) -> Iterator[tuple[str, NeededFile]]:
+def _staged(home: Files, cut: SinkCut, actions: SinkCut | CarriedActions) -> Iterator[tuple[str, NeededFile]]:
     source = open_files(staged_in(cut))
-    with _named_by_manifest(home, cut.actions.path):
-        lines = CheckpointStore(home).read_actions(cut)
+    with _named_by_manifest(home, actions.actions.path):
+        lines = CheckpointStore(home).read_actions(actions)
     for add in (line["add"] for line in lines):
         yield staged_path(cut.stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
 

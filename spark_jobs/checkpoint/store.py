@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.documents import ActionsFile, Manifest, SinkCut
+from spark_jobs.protocol.documents import ActionsFile, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, SinkName, StageName
@@ -92,8 +92,8 @@ class CheckpointStore:
             self._files.create(path, data)
         return ActionsFile(path=path, sha256=digest, files=count, rows=rows, size_bytes=size_bytes)
 
-    def read_actions(self, cut: SinkCut) -> list[dict[str, Any]]:
-        """The lines that a checkpoint adds to a sink, as they were given to :meth:`write_actions`.
+    def read_actions(self, cut: SinkCut | CarriedActions) -> list[dict[str, Any]]:
+        """Returns the lines that a checkpoint adds to a sink, as they were given to :meth:`write_actions`; not what it carries.
 
         Raises:
             CorruptDocumentError: The file is not the one that the manifest names.

@@ -39,6 +39,7 @@ from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, Res
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_pipeline_uuid, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
+from spark_jobs.publication.pending import is_unfinished
 from spark_jobs.publication.staged_files import check_no_file, table_directory
 from spark_jobs.runtime.start.decision import (
     Answer,
@@ -231,7 +232,8 @@ def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> s
     manifest, text = read_savepoint(savepoint)[1], ""
     for sink, cut in manifest.sinks.items():
         same = sink in tables and (tables[sink].named or open_files(tables[sink].text).url == cut.table)
-        rows = 0 if same else pending_rows(savepoint, manifest, sink)
+        goes_along = sink in tables and is_unfinished(manifest, cut)
+        rows = 0 if same or goes_along else pending_rows(savepoint, manifest, sink)
         if rows:
             text += (
                 f" {rows} rows of sink {sink} were staged and not known to be public when it was taken: they would stay behind."

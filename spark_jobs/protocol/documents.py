@@ -219,6 +219,18 @@ class ActionsFile(Part):
     size_bytes: int
 
 
+class CarriedActions(Part):
+    """Files of actions of earlier checkpoints that are not public: their manifests may be discarded."""
+
+    first: CheckpointId
+    last: CheckpointId
+    batch: BatchId
+    """Where the stage was cut at ``last``."""
+    actions: ActionsFile
+    replace: bool
+    """Whether the rows that the table has go before these are added."""
+
+
 class SinkCut(Part):
     """What a checkpoint adds to a sink."""
 
@@ -241,6 +253,8 @@ class SinkCut(Part):
     begun with ``--on-rewind replace``."""
     upsert: UpsertCut | None = None
     """For :attr:`SinkMode.UPSERT` alone."""
+    carried: tuple[CarriedActions, ...] = ()
+    """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
 
 
 class Origin(Part):
@@ -285,6 +299,8 @@ class Manifest(Document):
     drained: bool
     origin: Origin | None = None
     """For the first checkpoint of an incarnation that began with a savepoint: it adds nothing to any sink."""
+    brought: dict[SinkName, tuple[CarriedActions, ...]] = Field(default_factory=dict)
+    """Beside ``origin``: the rows of an unfinished round that the savepoint held staged. The next checkpoint carries them."""
 
 
 class ErrorReport(Part):

@@ -1,12 +1,13 @@
 """What is not public yet: which checkpoints a sink's table still lacks, and whether they may go into it as it is now."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, Publisher, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_lossy, refuse_unsupported
@@ -103,7 +104,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
         RejectedError: ``reached`` is neither before nor after ``manifest`` on one chain, the incarnation was closed, or the table
             has lost what it had.
         CorruptDocumentError: A manifest on the way cannot be used.
-        NotFoundError: A manifest on the way is gone.
+        NotFoundError: A manifest on the way is gone, and no later one carries its rows.
     """
     if reached == CLOSED:
         raise RejectedError(
@@ -119,9 +120,8 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
         _refuse_unknown(store, manifest, sink, reached)
         store.chain(reached, down_to=manifest.checkpoint)
         return []
-    chain = store.chain(manifest.checkpoint, down_to=reached)
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else None
-    if known is not None and known in {m.checkpoint for m in chain}:
+    if known is not None and known > (reached or 0):
         raise RejectedError(
             f"Sink {sink}: the table has reached checkpoint {reached}, but had {known} when {manifest.checkpoint} was made.",
             safe="Nothing was written: publishing again would double rows.",
@@ -130,7 +130,52 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
             expected=known,
             found=reached,
         )
-    return [m for m in chain if sink in m.sinks]
+    return [m for m in _chain(store, manifest, sink, reached) if sink in m.sinks]
+
+
+def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
+    """The checkpoints after ``reached`` up to ``manifest``, oldest first. It may begin later, with one that carries what was before."""
+    try:
+        return store.chain(manifest.checkpoint, down_to=reached)
+    except NotFoundError:
+        kept: list[Manifest] = []
+        with suppress(NotFoundError):
+            for ancestor in store.ancestry(manifest.checkpoint):
+                kept.insert(0, ancestor)
+        if sink in kept[0].sinks and kept[0].sinks[sink].publish is Publish.FINAL:
+            return kept
+        raise
+
+
+def _lines(
+    store: CheckpointStore, pending: Sequence[Manifest], sink: SinkName, reached: CheckpointId | None
+) -> dict[CheckpointId, list[dict[str, Any]]]:
+    """By checkpoint the files that it makes public: of the first one also those that it carries."""
+    found = {m.checkpoint: store.read_actions(m.sinks[sink]) for m in pending}
+    first = pending[0]
+    carried = [line for each in _carried(first.sinks[sink], reached) for line in store.read_actions(each)]
+    found[first.checkpoint] = carried + found[first.checkpoint]
+    return found
+
+
+def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]:
+    """What a sink cut carries that a table lacks which has come to ``reached``.
+
+    Raises:
+        RejectedError: The table has a part of a file of actions: somebody has published a checkpoint while it was merged with others.
+    """
+    found = [each for each in cut.carried if each.last > (reached or 0)]
+    if found and found[0].first <= (reached or 0):
+        raise RejectedError(
+            f"Table {cut.table} has reached checkpoint {reached}, in the middle of the files of checkpoints {found[0].first} to "
+            f"{found[0].last}.",
+            exists="Somebody has published a checkpoint of a round that was not at its end.",
+            safe="Nothing was written: rows would be public twice.",
+            remedy="Begin anew: --fresh --on-rewind replace.",
+            table=cut.table,
+            found=reached,
+        )
+    return found
 
 
 def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
@@ -148,6 +193,11 @@ def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
 def is_final(manifest: Manifest) -> bool:
     """Whether a sink with :attr:`Publish.FINAL` may be published from ``manifest``."""
     return manifest.drained or manifest.checkpoint_kind is CheckpointKind.FINAL
+
+
+def is_unfinished(manifest: Manifest, cut: SinkCut) -> bool:
+    """Whether a checkpoint holds rows for a sink that only the end of a round makes public: whoever goes on from it publishes them."""
+    return cut.publish is Publish.FINAL and not is_final(manifest)
 
 
 def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:
@@ -174,7 +224,8 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
             checkpoint=manifest.checkpoint,
         )
     refuse_changed(table, sink, pending)
-    lines = {m.checkpoint: store.read_actions(m.sinks[sink]) for m in pending}
+    lines = _lines(store, pending, sink, reached)
+    carries_replacement = any(each.replace for each in _carried(pending[0].sinks[sink], reached))
     adds = [line["add"] for some in lines.values() for line in some]
     if cut.publisher is Publisher.DELTA_RS:
         for add in adds:
@@ -184,7 +235,8 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     for group in _groups(pending, sink, policy):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
-        transactions.append(PendingTransaction(reached, tuple(group), added, counting[0].sinks[sink].replace))
+        replace = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
+        transactions.append(PendingTransaction(reached, tuple(group), added, replace))
         reached = group[-1].checkpoint
     return transactions
 
@@ -218,7 +270,9 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     for publisher in {m.sinks[sink].publisher for m in pending}:
         refuse_unsupported(table, publisher)
     facts = table.facts
-    if any(m.sinks[sink].replace or m.sinks[sink].upsert for m in pending) and not table.allows_replacement():
+    cuts = [m.sinks[sink] for m in pending]
+    replaces = any(cut.replace or cut.upsert or any(each.replace for each in cut.carried) for cut in cuts)
+    if replaces and not table.allows_replacement():
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
             safe="Nothing was written to any table.",
@@ -320,5 +374,7 @@ def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None 
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)
     cut = sink_cut(manifest, sink)
-    pending = pending_manifests(store, manifest, sink, open_table(cut.table).transaction_version(cut.app))
-    return [line for m in _counting(pending, sink) for line in store.read_actions(m.sinks[sink])]
+    reached = open_table(cut.table).transaction_version(cut.app)
+    pending = pending_manifests(store, manifest, sink, reached)
+    lines = _lines(store, pending, sink, reached) if pending else {}
+    return [line for m in _counting(pending, sink) for line in lines[m.checkpoint]]

@@ -349,8 +349,11 @@ def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
 
 def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> SinkResult:
     """What ``checkpoint`` has left in a sink; ``manifest`` is its own, or a later one of its incarnation."""
-    cut = manifest.sinks[sink]
-    rows = sum(m.sinks[sink].actions.rows for m in _round(store, checkpoint) if sink in m.sinks)
+    cut, rows, oldest = manifest.sinks[sink], 0, None
+    for oldest in _round(store, checkpoint):
+        rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
+    if oldest and sink in oldest.sinks and oldest.parent is not None and store.kept(oldest.parent) is None:
+        rows += sum(each.actions.rows for each in oldest.sinks[sink].carried)
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version_with(cut, checkpoint), rows=rows)
 
 

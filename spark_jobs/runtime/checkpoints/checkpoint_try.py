@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_jobs.checkpoint.carried import carried
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import (
     AttemptDocument,
+    CarriedActions,
     CheckpointKind,
     Manifest,
     OnEnd,
@@ -229,8 +231,13 @@ class CheckpointTry:
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
             lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
-        facts = stage.log.facts()
+        facts, publish = stage.log.facts(), self.round.publish or Publish(sink.publish)
         actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
+        replace = (whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE)
+        known = published.get(sink.name)
+        before: Sequence[CarriedActions] = ()
+        if publish is Publish.FINAL and not replace:
+            before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         return SinkCut(
             stage=name,
             mode=sink.mode,
@@ -242,10 +249,11 @@ class CheckpointTry:
             partition_by=public.partition_by,
             app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
             actions=actions,
-            publish=self.round.publish or Publish(sink.publish),
-            known_published=published.get(sink.name),
-            replace=(whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE),
+            publish=publish,
+            known_published=known,
+            replace=replace,
             upsert=stage.outlet.upsert,
+            carried=tuple(before),
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:

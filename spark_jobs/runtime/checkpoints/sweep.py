@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import AttemptDocument, Manifest
+from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.checksums import checksum_name
@@ -31,11 +31,15 @@ def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stag
         NotFoundError: A file of actions is gone.
     """
     named: set[str] = set()
+    read: set[str] = set()
     for each in store.incarnation(manifest) if stage.sink else ():
         if stage.name not in each.stages or each.stages[stage.name].batch < since:
             break
         for cut in (cut for cut in each.sinks.values() if cut.stage == stage.name):  # none in one that was a savepoint
-            named.update(unquote(line["add"]["path"]) for line in store.read_actions(cut))
+            adding: list[SinkCut | CarriedActions] = [cut, *(carried for carried in cut.carried if carried.batch >= since)]
+            for actions in (one for one in adding if one.actions.path not in read):
+                read.add(actions.actions.path)
+                named.update(unquote(line["add"]["path"]) for line in store.read_actions(actions))
     return named
 
 

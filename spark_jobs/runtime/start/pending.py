@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import unquote
 
-from spark_jobs.checkpoint.savepoint_files import pending_manifests, staged_path
+from spark_jobs.checkpoint.savepoint_files import pending_actions, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import SinkName
@@ -33,11 +33,9 @@ def take_pending(home: Files, opened: OpenedSavepoint, sinks: Iterable[SinkName]
     wanted = sorted(sinks)
     for sink in wanted:
         copies: dict[str, str] = {}
-        for each in pending_manifests(store, manifest):
-            if sink in each.sinks:
-                cut = each.sinks[sink]
-                adds = [line["add"] for line in store.read_actions(cut)]
-                copies |= {staged_path(cut.stage, add): unquote(add["path"]) for add in adds}
+        for each in pending_actions(store, manifest, sink):
+            adds = [line["add"] for line in store.read_actions(each)]
+            copies |= {staged_path(manifest.sinks[sink].stage, add): unquote(add["path"]) for add in adds}
         copy_files(opened, open_files(manifest.sinks[sink].table), copies)
     planned = plan_publication(opened.files, manifest.checkpoint, sinks=wanted, policy=Publish.EXTERNAL)
     planned.require(publishers)

@@ -14,7 +14,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Reje
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing
-from spark_jobs.publication.pending import CLOSED
+from spark_jobs.publication.pending import CLOSED, is_unfinished
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
@@ -79,10 +79,28 @@ def decide_on(
                 table=cut.table,
                 checkpoint=opened.manifest.checkpoint,
             )
-        if not (take and takes(opened, pipeline, cut) and before is table):
+        if not is_unfinished(opened.manifest, cut) and not (take and takes(opened, pipeline, cut) and before is table):
             _refuse_lost(opened, sink, cut, before)
         decided[cut.app] = table.transaction_version(cut.app)
     return decided
+
+
+def unpublished(opened: OpenedSavepoint, places: Container[SinkName], kept: Container[SinkName]) -> frozenset[SinkName]:
+    """The sinks of a start whose unfinished rows go along; not where the savepoint's own line has made them public since.
+
+    Args:
+        opened: The savepoint.
+        places: The sinks of the start.
+        kept: Those of them that :func:`kept_sinks` has found.
+    """
+    found = set()
+    for sink, cut in opened.manifest.sinks.items():
+        if sink in places and is_unfinished(opened.manifest, cut):
+            before = _before_closing(open_table(cut.table), cut.app) if sink in kept else None
+            reached = before.transaction_version(cut.app) if before else None
+            if sink not in kept or (before and (reached or 0) < opened.manifest.checkpoint):
+                found.add(sink)
+    return frozenset(found)
 
 
 def takes(opened: OpenedSavepoint, pipeline: PipelineUuid, cut: SinkCut) -> bool:

@@ -14,18 +14,28 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
-from spark_jobs.checkpoint.savepoint_files import STAGED, TOMBSTONES, altered, in_flight, staged_path
+from spark_jobs.checkpoint.savepoint_files import (
+    STAGED,
+    TOMBSTONES,
+    altered,
+    in_flight,
+    pending_actions,
+    pending_rows,
+    staged_path,
+)
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
+    CarriedActions,
     CheckpointKind,
     Manifest,
     Origin,
@@ -80,6 +90,7 @@ class Beginning:
         staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
         remembering: The sinks whose deleted keys come from the savepoint.
+        unpublished: The sinks whose rows go along: an unfinished round has staged them, and no checkpoint of its own line publishes them.
     """
 
     home: Files
@@ -89,6 +100,7 @@ class Beginning:
     staged_in: Mapping[StageName, str]
     kept: frozenset[StageName]
     remembering: frozenset[SinkName] = frozenset()
+    unpublished: frozenset[SinkName] = frozenset()
 
 
 def open_savepoint(url: str) -> OpenedSavepoint:
@@ -134,6 +146,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     pins = {} if source.drained else _pin(begins, source)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
+        brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}
         copy_files(opened, begins.home, _deleted_keys(opened, begins))
     manifest = Manifest(
         checkpoint=number,
@@ -159,6 +172,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         sinks={},
         drained=False,
         origin=opened.origin,
+        brought=brought,
     )
     try:
         store.complete(manifest)
@@ -230,14 +244,16 @@ class _Stage:
                 stage=self.name,
             )
         mapped = self.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
-        if self.channel.in_flight_size_bytes and mapped and self.channel.facts and self.name not in self.begins.kept:
+        unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
+        rows = self.channel.in_flight_rows
+        rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
+        if rows and mapped and self.channel.facts and self.name not in self.begins.kept:
             raise RejectedError(
-                f"Stage '{self.name}' has {self.channel.in_flight_rows} rows in flight, in files whose columns are called as in another "
-                "table.",
+                f"Stage '{self.name}' has {rows} rows staged in files whose columns are called as in another table.",
                 safe="Nothing was changed.",
                 remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
                 stage=self.name,
-                in_flight_rows=self.channel.in_flight_rows,
+                rows=rows,
             )
 
     def bring(self) -> StageCut:
@@ -296,6 +312,20 @@ class _Stage:
         return self.channel.model_copy(
             update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
         )
+
+    def bring_unpublished(self, sink: SinkName) -> CarriedActions:
+        """Copies what an unfinished round has staged for a sink; durable on return. The incarnation's next checkpoint carries it."""
+        store = CheckpointStore(self.opened.files)
+        lines, copies, replace = list[dict[str, Any]](), dict[str, str](), False
+        for each in pending_actions(store, self.opened.manifest, sink):
+            replace = replace or each.replace
+            for line in store.read_actions(each):
+                own = line["add"] | {"path": self._own_name(line["batch"], line["add"]["path"])}
+                copies[staged_path(self.name, line["add"])] = unquote(own["path"])
+                lines.append(line | {"add": own})
+        copy_files(self.opened, open_files(self.begins.staged_in[self.name]), copies)
+        actions = CheckpointStore(self.begins.home).write_actions(self.number, sink, lines)
+        return CarriedActions(first=self.number, last=self.number, batch=self.cut.batch, actions=actions, replace=replace)
 
     def _own_name(self, batch: int, path: str) -> str:
         """The path of a staged file as one of this incarnation's own."""

@@ -18,6 +18,7 @@ from spark_jobs.runtime.start.rewind import (
     refuse_left_behind,
     refuse_lost_by_dropping,
     takes,
+    unpublished,
 )
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -64,7 +65,7 @@ class SavepointStart:
             self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=not self._named, take=self._take
         )
         if self._take:
-            refuse_left_behind(left_behind(self._opened, self._kept))
+            refuse_left_behind(left_behind(self._opened, {*self._kept, *self._unpublished()}))
         return self._decided
 
     def close_origin(self, publishers: Publishers) -> None:
@@ -96,7 +97,8 @@ class SavepointStart:
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
         """The attempt as it goes on: from the checkpoint that the savepoint has become."""
-        for sink, rows in left_behind(self._opened, self._kept).items():
+        along = self._unpublished()
+        for sink, rows in left_behind(self._opened, {*self._kept, *along}).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
         channels = local_path(self._home, f"channels/{attempt.incarnation}")
         own = {
@@ -105,9 +107,12 @@ class SavepointStart:
         }
         kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
         staged_in = {name: path.as_uri() for name, path in own.items()}
-        begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering())
+        begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering(), along)
         manifest = bring_in(self._opened, begins)
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})
+
+    def _unpublished(self) -> frozenset[SinkName]:
+        return unpublished(self._opened, self._places, self._kept)
 
     def _remembering(self) -> frozenset[SinkName]:
         """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedFormatError
 from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -37,11 +37,11 @@ def periodic(checkpoint: int, *stored: str, **changes: Any) -> Manifest:
     return a_manifest(checkpoint, **(fields | changes))
 
 
-def with_sink(checkpoint: int, *names: str) -> Manifest:
+def with_sink(checkpoint: int, *names: str, publish: str = "every_checkpoint") -> Manifest:
     store, lines = CheckpointStore(MemoryFiles()), [{"add": {"path": n, "size": 1, "stats": '{"numRecords": 1}'}} for n in names]
     sink = SinkCut(
         stage=HOURLY, table="file:///t", table_id="t", schema_sha256="s", protocol_sha256="p", partition_by=(), app=AppId("a"),
-        actions=store.write_actions(CheckpointId(1), SINK, lines), publish="every_checkpoint", known_published=None,
+        actions=store.write_actions(CheckpointId(1), SINK, lines), publish=publish, known_published=None,
     )  # fmt: skip
     return periodic(checkpoint, sinks={SINK: sink})
 
@@ -86,6 +86,10 @@ class TestWhatStays:
     @pytest.mark.parametrize(("published", "gone"), [(0, []), (1, [1]), (2, [1, 2]), (5, [1, 2, 3])])
     def test_what_a_sink_has_not_published(self, published: int, gone: list[int]) -> None:
         assert going([with_sink(k) for k in range(1, 6)], published=published) == gone
+
+    def test_of_an_unfinished_round_what_the_head_carries_is_not_kept(self) -> None:
+        manifests = [with_sink(k, "some.parquet", publish="final") for k in range(1, 6)]
+        assert going(manifests, published=0, remembered=0) == [1, 2, 3]
 
     def test_what_a_sink_has_not_published_of_several(self) -> None:
         manifests = [with_sink(k) for k in range(1, 6)]
@@ -149,7 +153,7 @@ class TestDiscarding:
     def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, SHARED, NEW)
-        assert home.discard(1) == [OLD]
+        assert home.discard(1) == ["checkpoints/1/hourly.0.channel", OLD]
         assert home.state() == [SHARED, NEW]
         assert home.store.taken() == [2]
         assert not [path for path in home.files.contents if path.startswith("checkpoints/1/")]
@@ -157,8 +161,21 @@ class TestDiscarding:
     def test_a_directory_of_which_nothing_is_named_goes_at_once(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, NEW)
-        assert home.discard(1) == ["state/hourly/1-1-1"]
+        assert home.discard(1) == ["checkpoints/1/hourly.0.channel", "state/hourly/1-1-1"]
         assert home.state() == [NEW]
+
+    def test_a_file_of_actions_stays_as_long_as_a_later_manifest_carries_it(self, home: Home) -> None:
+        lines = [{"add": {"path": "a.parquet", "size": 1, "stats": '{"numRecords": 1}'}}]
+        actions = home.store.write_actions(CheckpointId(1), SINK, lines)
+        carried = CarriedActions(first=CheckpointId(1), last=CheckpointId(1), batch=BatchId(1), actions=actions, replace=False)
+        home.complete(1, OLD)
+        cut = with_sink(2).sinks[SINK].model_copy(update={"carried": (carried,)})
+        home.store.complete(periodic(2, sinks={SINK: cut}))
+        home.discard(1)
+        assert home.files.names("checkpoints/1") == [actions.path.rpartition("/")[2]]
+        home.complete(3, NEW)
+        home.discard(2)
+        assert home.files.names("checkpoints") == ["3"]
 
     def test_it_may_be_repeated(self, home: Home) -> None:
         home.complete(1, OLD)

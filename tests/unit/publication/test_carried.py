@@ -1,0 +1,120 @@
+"""What a checkpoint carries of those before it, and that their publication needs no other manifest."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint import carried as module
+from spark_jobs.checkpoint.carried import carried
+from spark_jobs.checkpoint.retention import discard
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import BatchId, CheckpointId, RoundNumber, StageName
+from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.publication.pending import pending_lines
+from spark_jobs.publication.publisher import publish
+from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
+
+STAGE = StageName(HOURLY)
+
+
+def complete(pipeline: StagedPipeline, *rows: Row, final: bool = False, known: int | None = None, **changes: Any) -> Manifest:
+    """The next checkpoint of a round, which carries what the product lets it carry."""
+    parent = pipeline.store.head()
+    number = CheckpointId((parent.checkpoint if parent else 0) + 1)
+    reached = None if known is None else CheckpointId(known)
+    cut = StageCut(
+        query="q", batch=BatchId(number), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
+        drain_batches=0, rows=0, late_rows=0,
+    )  # fmt: skip
+    before = () if changes.get("replace") else carried(pipeline.store, number, parent, HOURLY, reached)
+    kind = CheckpointKind.FINAL if final else CheckpointKind.PERIODIC
+    own = {"carried": tuple(before)}
+    fields: dict[str, Any] = {
+        "checkpoint_kind": kind,
+        "stages": {STAGE: cut},
+        "round": RoundNumber(1),
+        "known_published": reached,
+        "cut": own,
+    }
+    return pipeline.checkpoint({HOURLY: rows}, **(fields | changes))
+
+
+def spans(manifest: Manifest) -> list[tuple[int, int]]:
+    return [(each.first, each.last) for each in manifest.sinks[HOURLY].carried]
+
+
+def test_the_final_checkpoint_publishes_what_discarded_ones_had_staged_in_one_transaction(pipeline: StagedPipeline) -> None:
+    for number in (1, 2, 3):
+        complete(pipeline, (number, "a"))
+        discard(pipeline.files, [CheckpointId(each) for each in range(1, number - 1)])
+    complete(pipeline, (4, "a"), final=True)
+    discard(pipeline.files, [CheckpointId(1), CheckpointId(2)])
+    assert pipeline.store.taken() == [3, 4]
+    assert len(pending_lines(pipeline.files, HOURLY)) == 4
+    result = publish(pipeline.files, by_policy=True)[HOURLY]
+    assert (pipeline.rows(HOURLY), pipeline.commits(HOURLY)) == ([(1, "a"), (2, "a"), (3, "a"), (4, "a")], [4])
+    assert result.rows == 4
+    assert publish(pipeline.files, by_policy=True)[HOURLY] == result
+
+
+def test_what_is_public_is_not_carried(pipeline: StagedPipeline) -> None:
+    complete(pipeline, (1, "a"), final=True)
+    publish(pipeline.files)
+    assert spans(complete(pipeline, (2, "a"), known=1)) == []
+    assert spans(complete(pipeline, (3, "a"), known=1)) == [(2, 2)]
+
+
+def test_a_checkpoint_without_rows_is_not_carried(pipeline: StagedPipeline) -> None:
+    for rows in ([(1, "a")], [], [(3, "a")]):
+        complete(pipeline, *rows)
+    assert spans(complete(pipeline)) == [(1, 1), (3, 3)]
+
+
+def test_many_files_of_actions_become_one_and_are_still_published_once(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CARRIED_MAX", 3)
+    manifests = [complete(pipeline, (number, "a")) for number in range(1, 9)]
+    assert [spans(each) for each in manifests[3:6]] == [[(1, 1), (2, 2), (3, 3)], [(1, 3), (4, 4)], [(1, 3), (4, 4), (5, 5)]]
+    complete(pipeline, final=True)
+    publish(pipeline.files, by_policy=True)
+    assert pipeline.rows(HOURLY) == [(number, "a") for number in range(1, 9)]
+
+
+def test_what_replaces_the_rows_of_the_table_does_so_also_when_it_is_carried(pipeline: StagedPipeline) -> None:
+    complete(pipeline, (1, "a"), final=True)
+    publish(pipeline.files)
+    complete(pipeline, (2, "a"), known=1, replace=True)
+    complete(pipeline, (3, "a"), known=1)
+    complete(pipeline, (4, "a"), known=1, final=True)
+    discard(pipeline.files, [CheckpointId(1), CheckpointId(2)])
+    publish(pipeline.files, by_policy=True)
+    assert pipeline.rows(HOURLY) == [(2, "a"), (3, "a"), (4, "a")]
+
+
+def test_the_first_checkpoint_after_unpublished_ones_of_another_policy_carries_all_of_them(pipeline: StagedPipeline) -> None:
+    for number in (1, 2):
+        complete(pipeline, (number, "a"), publish=Publish.EXTERNAL)
+    assert spans(complete(pipeline, (3, "a"))) == [(1, 1), (2, 2)]
+
+
+def test_without_what_is_carried_a_gap_in_the_chain_is_an_error(pipeline: StagedPipeline) -> None:
+    for number in (1, 2, 3):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT)
+    discard(pipeline.files, [CheckpointId(1)])
+    with pytest.raises(NotFoundError):
+        publish(pipeline.files)
+    assert pipeline.rows(HOURLY) == []
+
+
+def test_a_table_in_the_middle_of_a_merged_file_is_refused(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete(pipeline, (1, "a"))
+    publish(pipeline.files, policy=Publish.EVERY_CHECKPOINT)
+    monkeypatch.setattr(module, "CARRIED_MAX", 1)
+    complete(pipeline, (2, "a"))
+    complete(pipeline, (3, "a"))  # by mistake it knows nothing of the publication
+    complete(pipeline, final=True)
+    discard(pipeline.files, [CheckpointId(1), CheckpointId(2), CheckpointId(3)])
+    with pytest.raises(RejectedError, match="in the middle of the files of checkpoints 1 to"):
+        publish(pipeline.files, by_policy=True)
