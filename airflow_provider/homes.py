@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from spark_jobs.control.home import DividedHome
+from spark_jobs.home.layout import PIPELINE
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
@@ -166,7 +167,7 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
         raise _not_there(workspace_root, "workspace")
     above = place.rpartition("/")[0]
     while is_inside(above, max(around, key=len)):
-        if "pipeline.json" in open_place(above).names(""):
+        if PIPELINE in open_place(above).names(""):
             raise InvalidParameterError(
                 f"The home {home.url} is inside the home {above}.",
                 safe="Nothing was written.",

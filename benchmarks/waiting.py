@@ -20,8 +20,9 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK, manifest_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
@@ -167,7 +168,7 @@ class ManifestFiles(Checkpoints):
     """The same, by the path of its manifest and Airflow's own trigger."""
 
     def trigger(self, home: str) -> Trigger:
-        path = f"{home.removeprefix('file://')}/checkpoints/2/manifest.json"
+        path = f"{home.removeprefix('file://')}/{manifest_path(CheckpointId(2))}"
         return "airflow.providers.standard.triggers.file.FileTrigger", {"filepath": path, "poke_interval": _PAUSE_S}
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from airflow_provider.drivers.plain_files import open_plain
-from spark_jobs.control.attempts import LOGS_KEPT, log_path, output_path
+from spark_jobs.control.attempts import LOGS_KEPT
+from spark_jobs.home.layout import log_path, output_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError

@@ -27,6 +27,7 @@ from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.control.supervision import goes_on
+from spark_jobs.home.layout import publication_output_path
 from spark_jobs.protocol.checkpointing import over
 from spark_jobs.protocol.documents import Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import (
@@ -237,11 +238,11 @@ class StreamPipelineHook(BaseHook):
 
     def publication_output(self, home: str, checkpoint: CheckpointId) -> Path:
         """Where a process of :meth:`start_publication` says what it does, on this host."""
-        return local_path(self.files(home), f"work/publish-{checkpoint}.out")
+        return local_path(self.files(home), publication_output_path(checkpoint))
 
     def publication_log(self, home: str, checkpoint: CheckpointId) -> LogFile:
         """:meth:`publication_output`, where this host has it."""
-        return LogFile(name := f"work/publish-{checkpoint}.out", self.files(home).local(name))
+        return LogFile(name := publication_output_path(checkpoint), self.files(home).local(name))
 
     def publication_error(self, home: str, checkpoint: CheckpointId) -> StreamPipelineError:
         """Why the last process of :meth:`start_publication` has not done it."""

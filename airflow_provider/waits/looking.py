@@ -207,13 +207,10 @@ class ListingLook:
 
     def __init__(self, files: Files, *, answers: bool) -> None:
         self._channel, self._store = Channel(files) if answers else None, CheckpointStore(files)
-        self._known: frozenset[CheckpointId] = frozenset()
 
     def __call__(self) -> Listing:
         """What is there now."""
-        checkpoints = self._store.taken(self._known)
-        self._known = frozenset(checkpoints)
-        return Listing(tuple(checkpoints), tuple(self._channel.answered()) if self._channel else ())
+        return Listing(tuple(self._store.taken()), tuple(self._channel.answered()) if self._channel else ())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from scripts.demo.independent import Comparison, compare, read_airlines, read_flights
 from scripts.demo.phases import Phase
+from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.publication.evidence import consistent_versions
 from spark_jobs.storage.open import open_files
@@ -52,7 +53,7 @@ def print_next_steps(console: Console, output: Path, home: Path, manifest: Manif
     table = Path(tables[-1].removeprefix("file://"))
     console.print("[bold]Where it is[/bold]")
     for what, where in (
-        ("manifest", home / "checkpoints" / str(manifest.checkpoint) / "manifest.json"),
+        ("manifest", home / manifest_path(manifest.checkpoint)),
         ("tables", f"{shown(table.parent)}/{{{','.join(Path(name).name for name in tables)}}}"),
         ("Airflow's log", output / "airflow.log"),
         ("the driver's log", home / "logs" / f"{manifest.attempt}.log"),

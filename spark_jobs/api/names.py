@@ -6,7 +6,7 @@ from spark_jobs.api.refusals import Place
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _RESERVED = frozenset({"params", "spark", "pipeline", "round"})
-"""Special arguments of a function, and ``rounds/<r>/round.json``, which lies beside the inputs' documents."""
+"""Special arguments of a function, those that are to become one included."""
 
 
 def check_name(place: Place, name: object) -> str:

@@ -2,14 +2,15 @@
 
 from typing import NamedTuple
 
-from spark_jobs.checkpoint.savepoint import SAVEPOINT, default_target
+from spark_jobs.checkpoint.savepoint import SAVEPOINT
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import request_path
+from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.errors import IncompleteError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.storage.files import Files, read_document
-from spark_jobs.storage.open import open_place
 
 
 class CutShort(NamedTuple):
@@ -53,8 +54,7 @@ def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) ->
 def _whole(home: Files, request: RequestId, checkpoint: CheckpointId) -> str | None:
     """Where its savepoint is; None also where it cannot be looked at, so that the rest is told all the same."""
     try:
-        target = read_document(home, f"requests/{request}.json", CheckpointRequest).target
-        place = open_place(target) if target else default_target(home, request)
+        place = savepoint_place(home, read_document(home, request_path(request), CheckpointRequest))
         found = read_document(place, SAVEPOINT, Savepoint)
     except StreamPipelineError:
         return None

@@ -2,28 +2,25 @@
 
 Invariants:
 
-1. A state file goes only if no manifest names it (model rule ``gcnames``), and only if the number of the try that has kept it is settled: a
-   valid manifest has it, or a higher one. What a failed try has kept stays until then (model rule ``failkeep``), because its manifest may
-   still come to exist.
+1. A file of state, of actions or of a channel goes only if no manifest names it (model rule ``gcnames``), and only if the number of the try
+   that has written it is settled: a valid manifest has it, or a higher one. What a failed try has written stays until then (model rule
+   ``failkeep``), because its manifest may still come to exist.
 2. A manifest goes before what it names: nobody finds one that names what is gone. What a crash leaves then is named by nothing, and goes
    the next time.
-3. A corrupt manifest is never discarded, and what was kept by tries at its number stays.
+3. A corrupt manifest is never discarded, and what tries at its number have written stays.
 4. A kept checkpoint is kept whole: whoever goes on from it, or publishes it, finds all that it names.
 """
 
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files
-
-_STATE = "state"
-_TRY = re.compile(r"(\d+)-\d+-\d+")
 
 
 def kept(
@@ -106,15 +103,15 @@ def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
         checkpoints: Those that :func:`discardable` has found; none, to finish what was left.
 
     Returns:
-        The files, and whole directories of state files, that went.
+        The files that went, and whole directories of state files.
 
     Raises:
         StorageError: Not everything was deleted; repeat.
-        UnsupportedFormatError: A newer version has written a manifest: nobody knows what it names. No state file was deleted.
+        UnsupportedFormatError: A newer version has written a manifest: nobody knows what it names. Nothing that it could name was deleted.
     """
     for checkpoint in checkpoints:
         with step(Step.DISCARD):
-            home.delete(f"checkpoints/{checkpoint}/manifest.json")
+            home.delete(manifest_path(checkpoint))
     return _sweep(home)
 
 
@@ -164,7 +161,7 @@ def _tells(manifest: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
 
 
 def _sweep(home: Files) -> list[str]:
-    """Deletes the files of settled tries and of checkpoints that were discarded, unless a manifest names them."""
+    """Deletes what settled tries have written and no manifest names."""
     store = CheckpointStore(home)
     manifests: list[Manifest] = []
     corrupt: set[CheckpointId] = set()
@@ -176,15 +173,8 @@ def _sweep(home: Files) -> list[str]:
     if not manifests:
         return []
     named = set(chain.from_iterable(map(_named_files, manifests)))
-    in_use = {"/".join(path.split("/")[:3]) for path in named}
-    deleted = []
-    discarded = range(1, manifests[-1].checkpoint)
-    for number in {int(name) for name in home.names("checkpoints") if name.isdecimal()} & set(discarded):
-        if number not in corrupt and not any(each.checkpoint == number for each in manifests):
-            deleted += [path for path in home.paths(f"checkpoints/{number}") if path not in named]
-    for path in deleted:
-        with step(Step.DISCARD):
-            home.delete(path)
+    in_use = {"/".join(path.split("/")[:STATE_TRY_PARTS]) for path in named}
+    deleted = _sweep_files(home, manifests[-1].checkpoint, corrupt, named)
     for place in _settled(home, manifests[-1].checkpoint, corrupt):
         for path in [place] if place not in in_use else [path for path in home.paths(place) if path not in named]:
             with step(Step.DISCARD):
@@ -206,9 +196,21 @@ def _named_files(manifest: Manifest) -> Iterator[str]:
             yield stage.channel.path
 
 
+def _sweep_files(home: Files, head: CheckpointId, corrupt: Container[CheckpointId], named: Container[str]) -> list[str]:
+    """Deletes files of actions and of channels."""
+    deleted = []
+    for name in home.names(CHECKPOINTS):
+        number, path = checkpoint_of(name), f"{CHECKPOINTS}/{name}"
+        if number is not None and number <= head and number not in corrupt and path not in named:
+            with step(Step.DISCARD):
+                home.delete(path)
+            deleted.append(path)
+    return deleted
+
+
 def _settled(home: Files, head: CheckpointId, corrupt: Container[CheckpointId]) -> Iterator[str]:
-    for stage in home.names(_STATE):
-        for name in home.names(f"{_STATE}/{stage}"):
-            found = _TRY.fullmatch(name)
-            if found and int(found[1]) <= head and int(found[1]) not in corrupt:
-                yield f"{_STATE}/{stage}/{name}"
+    for stage in map(StageName, home.names(STATE)):
+        for name in home.names(f"{STATE}/{stage}"):
+            tried = state_try(name)
+            if tried and tried.checkpoint <= head and tried.checkpoint not in corrupt:
+                yield state_path(stage, *tried)

@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
-from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import SAVEPOINTS, manifest_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
@@ -36,16 +37,9 @@ from spark_jobs.storage.open import open_files
 _LOG = logging.getLogger(__name__)
 SAVEPOINT = "savepoint.json"
 """The document that makes a savepoint exist."""
-SAVEPOINTS = "savepoints"
-"""The directory in a home where a savepoint is unless its asker names another place; below it the id of the request."""
 _BEGUN = "exporting.json"
 _AT_ONCE = 16
 _DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
-
-
-def default_target(home: Files, request: RequestId) -> Files:
-    """Where the savepoint of a request is, unless its asker names another place."""
-    return home.below(f"{SAVEPOINTS}/{request}")
 
 
 def export(

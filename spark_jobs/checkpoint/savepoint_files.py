@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from spark_jobs.checkpoint.store import CheckpointStore, manifest_path
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError
@@ -20,8 +21,7 @@ from spark_jobs.storage.files import Digest, Files, local_path
 from spark_jobs.storage.open import open_files
 
 STAGED = "staged"
-TOMBSTONES = "tombstones"
-PARTS = ("checkpoints", "state", STAGED, TOMBSTONES)
+PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 """The directories of a savepoint."""
 _LOG = "_delta_log"
 

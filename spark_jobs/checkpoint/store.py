@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Checkpoint k exists if and only if ``checkpoints/<k>/manifest.json`` does; everything it names was made durable before.
+1. Checkpoint k exists if and only if ``manifests/<k>.json`` does; everything it names was made durable before.
 2. A corrupt manifest holds its number for ever and is never used: neither as head, nor as parent, nor to publish from.
 3. A file of actions, or of a channel, is named after its content: a repeated try finds its own file, and a try of another attempt at the
    same number can neither collide with it nor replace it.
@@ -11,9 +11,20 @@ Invariants:
 
 import json
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from spark_jobs.home.layout import (
+    HISTORY,
+    MANIFESTS,
+    actions_path,
+    channel_file_path,
+    history_path,
+    history_tries,
+    manifest_numbers,
+    manifest_path,
+)
+from spark_jobs.home.manifests import newest_manifest, read_manifest
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import ActionsFile, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
@@ -24,9 +35,6 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 _LOG = logging.getLogger(__name__)
-_CHECKPOINTS = "checkpoints"
-_HISTORY = "history"
-_MANIFEST = "manifest.json"
 HISTORY_KEPT = 1_000
 """So many tries are remembered, the newest ones."""
 
@@ -87,7 +95,7 @@ class CheckpointStore:
             encoded.append(canonical(dict(line)) + b"\n")
         data = b"".join(encoded)
         digest = sha256(data)
-        path = f"{_CHECKPOINTS}/{checkpoint}/{sink}.{digest[:16]}.actions"
+        path = actions_path(checkpoint, sink, digest)
         with step(Step.ACTIONS_CREATE):
             self._files.create(path, data)
         return ActionsFile(path=path, sha256=digest, files=count, rows=rows, size_bytes=size_bytes)
@@ -114,7 +122,7 @@ class CheckpointStore:
         """
         data = b"".join(canonical(dict(line)) + b"\n" for line in lines)
         digest = sha256(data)
-        path = f"{_CHECKPOINTS}/{checkpoint}/{stage}.{digest[:16]}.channel"
+        path = channel_file_path(checkpoint, stage, digest)
         with step(Step.CHANNEL_CREATE):
             self._files.create(path, data)
         return path, digest
@@ -128,15 +136,9 @@ class CheckpointStore:
         """
         return self._lines(cut.path, cut.sha256)
 
-    def taken(self, known: Container[int] = ()) -> list[CheckpointId]:
-        """The numbers that are in use, ascending: those of valid and of corrupt manifests.
-
-        Args:
-            known: Numbers that were in use before. A number is given back only with its whole directory, so that nothing but the
-                directory's name is looked for again.
-        """
-        numbers = (int(name) for name in self._files.names(_CHECKPOINTS) if name.isdecimal() and name == str(int(name)))
-        return [CheckpointId(k) for k in sorted(numbers) if k in known or _MANIFEST in self._files.names(f"{_CHECKPOINTS}/{k}")]
+    def taken(self) -> list[CheckpointId]:
+        """The numbers that are in use, ascending: those of valid and of corrupt manifests. One listing."""
+        return manifest_numbers(self._files.names(MANIFESTS))
 
     def corrupt(self) -> dict[CheckpointId, CorruptDocumentError]:
         """The numbers whose manifest cannot be used, and why."""
@@ -158,18 +160,7 @@ class CheckpointStore:
             CorruptDocumentError: Its manifest is torn, altered, or another checkpoint's.
             UnsupportedFormatError: A newer version wrote it.
         """
-        path = manifest_path(checkpoint)
-        manifest = read_document(self._files, path, Manifest)
-        if manifest.checkpoint != checkpoint or (manifest.parent is not None and manifest.parent >= checkpoint):
-            raise CorruptDocumentError(
-                f"{self._files.url}/{path} says it is checkpoint {manifest.checkpoint} with parent {manifest.parent}.",
-                safe="It was not used, and nothing was changed.",
-                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
-                path=f"{self._files.url}/{path}",
-                expected=checkpoint,
-                found=manifest.checkpoint,
-            )
-        return manifest
+        return read_manifest(self._files, checkpoint)
 
     def kept(self, checkpoint: CheckpointId) -> Manifest | None:
         """As :meth:`manifest`; None where there is none: of a checkpoint that did exist, because it was discarded since."""
@@ -184,12 +175,7 @@ class CheckpointStore:
         Raises:
             UnsupportedFormatError: A newer version of this software has written the newest one.
         """
-        for k in reversed(self.taken()):
-            found = self._try(k)
-            if isinstance(found, Manifest):
-                return found
-            _LOG.warning("checkpoint %d is skipped: %s", k, found)
-        return None
+        return newest_manifest(self._files)
 
     def first_id(self, incarnation: IncarnationId) -> CheckpointId:
         """The number of an incarnation's first checkpoint: after every one that is in use.
@@ -292,10 +278,10 @@ class CheckpointStore:
         Returns:
             The path, ``history/<k>-<try>.json``, with the first free number of a try.
         """
-        tries = sorted(self._tries())
+        tries = self._tries()
         attempt = 1 + max((number for k, number in tries if k == history.checkpoint), default=0)
         while True:
-            path = f"{_HISTORY}/{history.checkpoint}-{attempt}.json"
+            path = history_path(history.checkpoint, attempt)
             try:
                 create_document(self._files, path, history)
             except AlreadyExistsError:
@@ -303,7 +289,7 @@ class CheckpointStore:
             else:
                 break
         for k, number in tries[: max(len(tries) + 1 - HISTORY_KEPT, 0)]:
-            self._files.delete(f"{_HISTORY}/{k}-{number}.json")
+            self._files.delete(history_path(k, number))
         return path
 
     def history(self) -> list[CheckpointHistory]:
@@ -312,9 +298,9 @@ class CheckpointStore:
         Unreadable entries are logged and left out: they decide nothing.
         """
         found = []
-        for k, number in sorted(self._tries()):
+        for k, number in self._tries():
             try:
-                found.append(read_document(self._files, f"{_HISTORY}/{k}-{number}.json", CheckpointHistory))
+                found.append(read_document(self._files, history_path(k, number), CheckpointHistory))
             except (CorruptDocumentError, NotFoundError) as error:
                 _LOG.warning("an entry of the history is left out: %s", error)
         return found
@@ -333,9 +319,8 @@ class CheckpointStore:
             )
         return [json.loads(line) for line in data.splitlines()]
 
-    def _tries(self) -> list[tuple[int, int]]:
-        pairs = (name.removesuffix(".json").partition("-")[::2] for name in self._files.names(_HISTORY))
-        return [(int(k), int(number)) for k, number in pairs if k.isdecimal() and number.isdecimal()]
+    def _tries(self) -> list[tuple[CheckpointId, int]]:
+        return history_tries(self._files.names(HISTORY))
 
     def failures_since(self, checkpoint: CheckpointId | None) -> int:
         """How many tries at the numbers after ``checkpoint`` are remembered: if it is the head, those that have failed since."""
@@ -353,11 +338,6 @@ class CheckpointStore:
             return self.manifest(checkpoint)
         except CorruptDocumentError as error:
             return error
-
-
-def manifest_path(checkpoint: CheckpointId) -> str:
-    """Where the manifest of a checkpoint is, below the home."""
-    return f"{_CHECKPOINTS}/{checkpoint}/{_MANIFEST}"
 
 
 def _rows(sink: SinkName, line: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home as open_home_files
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import read_status
+from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut, Status
 from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
@@ -39,7 +40,7 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
 
 
 def manifest_url(files: Files, manifest: Manifest) -> str:
-    return f"{files.url}/checkpoints/{manifest.checkpoint}/manifest.json"
+    return f"{files.url}/{manifest_path(manifest.checkpoint)}"
 
 
 def ordered_stages(graph: Mapping[str, Any]) -> list[StageName]:

@@ -17,7 +17,7 @@ from spark_jobs.cli.options import Home, pairs
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import SparkOptions, SparkStart, standing_stderr
 from spark_jobs.cli.terminal import Output, command, console, output_option
-from spark_jobs.control.attempts import SPARK_LOG
+from spark_jobs.home.layout import SPARK_LOG
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.pending import chosen_manifest
 from spark_jobs.publication.publisher import publish as make_public

@@ -50,10 +50,11 @@ from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import SparkOptions, SparkStart, quiet_logging, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
-from spark_jobs.control.attempts import LOGS, SPARK_LOG, Attempts
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home, workspace_of
-from spark_jobs.control.liveness import DRIVER_LOCK, locked, noted
+from spark_jobs.control.liveness import locked, noted
+from spark_jobs.home.layout import DRIVER_LOCK, LOGS, SPARK_LOG
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import (

@@ -6,9 +6,17 @@ Of two that do not know of each other at most one begins, for each writes before
 claims; the higher one its claim, then for lower beginnings. If both look late neither does anything, and what the lower one names counts.
 """
 
-import re
 from collections.abc import Container
 
+from spark_jobs.home.layout import (
+    ATTEMPTS,
+    LOGS,
+    AttemptNames,
+    attempt_names,
+    attempt_path,
+    begun_path,
+    log_attempt,
+)
 from spark_jobs.protocol.begun_attempt import BegunAttempt
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, FencedError
@@ -16,31 +24,15 @@ from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RunId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
-LOGS = "logs"
-"""The directory in a home of what drivers say."""
-SPARK_LOG = "work/spark.log"
-"""In a home: what the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
 LOGS_KEPT = 20
 """The logs of so many attempts are kept, the newest ones."""
-_BEGUN = "begun.json"
-_LOG_NAME = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
-
-
-def log_path(number: AttemptNumber) -> str:
-    """Where in a home the driver of an attempt logs, as JSON lines."""
-    return f"{LOGS}/{number}.log"
-
-
-def output_path(number: AttemptNumber) -> str:
-    """Where in a home whoever starts a driver keeps what it prints."""
-    return f"{LOGS}/driver-{number}.out"
 
 
 def forget_old_logs(files: Files, live: AttemptNumber) -> None:
     """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent."""
     for name in files.names(LOGS):
-        found = _LOG_NAME.fullmatch(name)
-        if found and int(found[1]) <= live - LOGS_KEPT:
+        attempt = log_attempt(name)
+        if attempt is not None and attempt <= live - LOGS_KEPT:
             files.delete(f"{LOGS}/{name}")
 
 
@@ -52,11 +44,14 @@ class Attempts:
 
     def numbers(self) -> list[AttemptNumber]:
         """All attempt numbers, ascending."""
-        stems = (name.removesuffix(".json") for name in self.files.names("attempts") if name.endswith(".json"))
-        return sorted(AttemptNumber(int(stem)) for stem in stems if stem.isdigit())
+        return list(self.names().claimed)
+
+    def names(self) -> AttemptNames:
+        """Lists the attempts, those that have begun, and their owners: one listing."""
+        return attempt_names(self.files.names(ATTEMPTS))
 
     def read(self, number: AttemptNumber) -> AttemptDocument:
-        return read_document(self.files, f"attempts/{number}.json", AttemptDocument)
+        return read_document(self.files, attempt_path(number), AttemptDocument)
 
     def latest(self) -> AttemptDocument | None:
         numbers = self.numbers()
@@ -73,7 +68,7 @@ class Attempts:
 
     def begun(self) -> list[AttemptDocument]:
         """The attempts that have begun, ascending: the last one is the one to go on after."""
-        return [self.read(number) for number in self._begun()]
+        return [self.read(number) for number in self.names().begun]
 
     def begin(self, attempt: AttemptDocument, known: Container[AttemptNumber]) -> None:
         """Makes ``attempt`` the live one, and lets it go on. Durable on return.
@@ -91,7 +86,7 @@ class Attempts:
         self.check_live(number)
         self._check_all_known(number, known)
         with step(Step.ATTEMPT_BEGIN):
-            create_document(self.files, f"attempts/{number}/{_BEGUN}", BegunAttempt(attempt=number))
+            create_document(self.files, begun_path(number), BegunAttempt(attempt=number))
         self.check_live(number)
 
     def create(self, attempt: AttemptDocument) -> None:
@@ -102,7 +97,7 @@ class Attempts:
         """
         try:
             with step(Step.ATTEMPT_CREATE):
-                create_document(self.files, f"attempts/{attempt.attempt}.json", attempt)
+                create_document(self.files, attempt_path(attempt.attempt), attempt)
         except AlreadyExistsError as error:
             other = self.read(attempt.attempt)
             raise FencedError(
@@ -131,7 +126,7 @@ class Attempts:
             )
 
     def _check_all_known(self, number: AttemptNumber, known: Container[AttemptNumber]) -> None:
-        unknown = [other for other in self._begun() if other < number and other not in known]
+        unknown = [other for other in self.names().begun if other < number and other not in known]
         if unknown:
             raise ConflictError(
                 f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
@@ -140,6 +135,3 @@ class Attempts:
                 attempt=number,
                 unseen=unknown[-1],
             )
-
-    def _begun(self) -> list[AttemptNumber]:
-        return [number for number in self.numbers() if _BEGUN in self.files.names(f"attempts/{number}")]

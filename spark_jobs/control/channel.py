@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.home.layout import PIPELINE, REQUESTS, RESPONSES, request_path, response_path, start_numbers
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
     OnEnd,
@@ -46,7 +47,7 @@ class Channel:
     def pipeline(self) -> PipelineDocument | None:
         """Whose home this is; None where nothing ran yet."""
         try:
-            return read_document(self.files, "pipeline.json", PipelineDocument)
+            return read_document(self.files, PIPELINE, PipelineDocument)
         except NotFoundError:
             return None
 
@@ -66,10 +67,10 @@ class Channel:
             try:
                 made = PipelineDocument(name=name, uuid=new_pipeline_uuid(), workspace=workspace)
                 with step(Step.PIPELINE_CREATE):
-                    create_document(self.files, "pipeline.json", made)
+                    create_document(self.files, PIPELINE, made)
             except AlreadyExistsError:
                 pass  # somebody claimed it at the same time: what is there decides
-            found = read_document(self.files, "pipeline.json", PipelineDocument)
+            found = read_document(self.files, PIPELINE, PipelineDocument)
         if found.workspace != workspace:
             raise ConflictError(
                 f"Another start has begun {self.files.url} meanwhile, with another workspace.",
@@ -144,7 +145,7 @@ class Channel:
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
             with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another asker took the number: look again
-                create_document(self.files, f"requests/{request.request}.json", request)
+                create_document(self.files, request_path(request.request), request)
                 return request
         raise _overtaken(self.files.url)
 
@@ -154,7 +155,7 @@ class Channel:
         Raises:
             NotFoundError: Nobody asked.
         """
-        return read_document(self.files, f"requests/{request}.json", StartRequest)
+        return read_document(self.files, request_path(request), StartRequest)
 
     def newest_request(self, run: RunId) -> StartRequest | None:
         """The last that was asked for this run; None where nobody asked."""
@@ -190,7 +191,7 @@ class Channel:
 
     def respond(self, response: StartResponse) -> StartResponse:
         """Answers a request, once; returns the answer that stands."""
-        path = f"responses/{response.request}.json"
+        path = response_path(response.request)
         try:
             with step(Step.RESPONSE_CREATE):
                 create_document(self.files, path, response)
@@ -200,11 +201,11 @@ class Channel:
 
     def response(self, request: RequestId) -> StartResponse | None:
         """The answer to a request; None while it is open."""
-        return read_listed(self.files, "responses", f"{request}.json", StartResponse)
+        return read_listed(self.files, response_path(request), StartResponse)
 
     def answered(self) -> list[AttemptNumber]:
         """Whose requests were answered, ascending; reads the names only."""
-        return self._numbers("responses")
+        return start_numbers(self.files.names(RESPONSES))
 
     def newest(self) -> AttemptNumber | None:
         """The newest attempt that has begun, or whose request was answered before one did; None: there is neither."""
@@ -223,11 +224,7 @@ class Channel:
         return request if self.response(request.request) is None else None
 
     def _request_numbers(self) -> list[AttemptNumber]:
-        return self._numbers("requests")
-
-    def _numbers(self, directory: str) -> list[AttemptNumber]:
-        stems = (name.removesuffix(".json").partition("-") for name in self.files.names(directory))
-        return sorted(AttemptNumber(int(number)) for kind, _, number in stems if kind == "start" and number.isdigit())
+        return start_numbers(self.files.names(REQUESTS))
 
     def _newest_first(self) -> Iterator[StartRequest]:
         return (self.request(start_request_id(number)) for number in reversed(self._request_numbers()))

@@ -20,8 +20,10 @@ from uuid import uuid4
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.home.layout import REQUESTS, RESPONSES, request_of, request_path, response_path
+from spark_jobs.home.manifests import newest_manifest, newest_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import AttemptDocument, Manifest
+from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -94,36 +96,36 @@ class CheckpointRequests:
             request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
         )
         answer = self.answer_of(request)
-        if answer is not None or request in self._ids("requests"):
+        if answer is not None or request in self._ids(REQUESTS):
             self._refuse_other_words(asked)
             return answer
         self._refuse_unanswerable(request)
         try:
             with step(Step.REQUEST_CREATE):
-                create_document(self._files, f"requests/{request}.json", asked)
+                create_document(self._files, request_path(request), asked)
         except AlreadyExistsError:
             self._refuse_other_words(asked)
         return None
 
     def open(self) -> tuple[CheckpointRequest, ...]:
         """The requests that are not answered yet, the oldest first. What a corrupt one says is unknown, but for what its id says."""
-        answered = set(self._ids("responses"))
-        found = [self._read(request) for request in self._ids("requests") if request not in answered]
+        answered = set(self._ids(RESPONSES))
+        found = [self._read(request) for request in self._ids(REQUESTS) if request not in answered]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
     def answer(self, response: CheckpointResponse) -> CheckpointResponse:
         """Answers a request, once, durably; returns the answer that stands."""
         try:
             with step(Step.RESPONSE_CREATE):
-                create_document(self._files, f"responses/{response.request}.json", response)
+                create_document(self._files, response_path(response.request), response)
         except AlreadyExistsError:
-            return read_document(self._files, f"responses/{response.request}.json", CheckpointResponse)
+            return read_document(self._files, response_path(response.request), CheckpointResponse)
         return response
 
     def answer_of(self, request: RequestId) -> CheckpointResponse | None:
         """The answer to a request; None while it is open."""
         try:
-            return read_document(self._files, f"responses/{request}.json", CheckpointResponse)
+            return read_document(self._files, response_path(request), CheckpointResponse)
         except NotFoundError:
             return None
 
@@ -135,14 +137,14 @@ class CheckpointRequests:
         Args:
             now: The time.
         """
-        answered = [request for request in self._ids("responses") if _wanted(request) is Wanted.CHECKPOINT]
+        answered = [request for request in self._ids(RESPONSES) if _wanted(request) is Wanted.CHECKPOINT]
         if len(answered) <= ANSWERS_KEPT:
             return
         newest_first = sorted(((self._answered_at(request), request) for request in answered), reverse=True)
         for answered_at, request in newest_first[ANSWERS_KEPT:]:
             if now - answered_at > ANSWER_KEPT_FOR:
-                self._files.delete(f"requests/{request}.json")  # first: without its answer it would be open again
-                self._files.delete(f"responses/{request}.json")
+                self._files.delete(request_path(request))  # first: without its answer it would be open again
+                self._files.delete(response_path(request))
 
     def _refuse_other_words(self, asked: CheckpointRequest) -> None:
         try:
@@ -181,46 +183,33 @@ class CheckpointRequests:
             return f"{run} has ended without an answer; the next start goes on where it was."
         if response.error is not None:
             return f"{run} has failed: {response.error.error}: {response.error.failed}"
-        manifest = self._manifest(response.checkpoint) if response.checkpoint is not None else None
+        manifest = None if response.checkpoint is None else newest_of(self._files, [response.checkpoint])
         drained = ", and the pipeline is drained" if manifest and manifest.drained else ""
         return f"{run} has ended with checkpoint {response.checkpoint}{drained}."
 
     def _stopped_by(self, attempt: AttemptDocument | None) -> str:
         """What has stopped the pipeline, where that was its newest attempt's end: the newest checkpoint names it."""
-        request = self._asked_for_newest()
+        newest = newest_manifest(self._files)
+        request = newest.request if newest else None
         answer = self.answer_of(request) if request and _wanted(request) is Wanted.STOP else None
         if answer and attempt and answer.attempt == attempt.attempt and answer.error is None:
             return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
         return ""
 
-    def _asked_for_newest(self) -> RequestId | None:
-        """For whom the newest checkpoint was taken."""
-        for number in sorted((name for name in self._files.names("checkpoints") if name.isdecimal()), key=int, reverse=True):
-            manifest = self._manifest(number)
-            if manifest is not None:
-                return manifest.request
-        return None
-
-    def _manifest(self, number: int | str) -> Manifest | None:
-        try:
-            return read_document(self._files, f"checkpoints/{number}/manifest.json", Manifest)
-        except (CorruptDocumentError, NotFoundError):
-            return None  # there is none, or none that anybody goes on from
-
     def _ids(self, directory: str) -> list[RequestId]:
-        names = (name.removesuffix(".json") for name in self._files.names(directory) if name.endswith(".json"))
-        return [RequestId(name) for name in names if name.partition("-")[0] in _WANTED]
+        names = map(request_of, self._files.names(directory))
+        return [name for name in names if name and name.partition("-")[0] in _WANTED]
 
     def _read(self, request: RequestId) -> CheckpointRequest:
         try:
-            return read_document(self._files, f"requests/{request}.json", CheckpointRequest)
+            return read_document(self._files, request_path(request), CheckpointRequest)
         except CorruptDocumentError as error:
             _LOG.warning("a request is answered all the same: %s", error)
             return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=_wanted(request))
 
     def _answered_at(self, request: RequestId) -> datetime:
         try:
-            return read_document(self._files, f"responses/{request}.json", CheckpointResponse).answered_at
+            return read_document(self._files, response_path(request), CheckpointResponse).answered_at
         except (CorruptDocumentError, NotFoundError):
             return datetime.min.replace(tzinfo=UTC)
 

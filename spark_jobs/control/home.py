@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from spark_jobs.control.attempts import LOGS
+from spark_jobs.home.layout import IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -39,14 +39,8 @@ from spark_jobs.storage.open import open_files, open_place
 
 T = TypeVar("T")
 
-_IN_WORKSPACE = frozenset({"channels", LOGS, "tombstones", "work"})
-_WAITING = "state"
-_CLAIM = "workspace.json"
-_PIPELINE = "pipeline.json"
 _LOOK_S = 1.0
 _LOOK_IN_STORES_S = 5.0
-_TRY_PARTS = 3
-"""``state/<stage>/<try>``: the directory that goes when nothing waits in it any more."""
 
 
 def open_home(url: str, workspace: str | None = None) -> Files:
@@ -117,7 +111,7 @@ class DividedHome:
         """What ``pipeline.json`` says; None before the first start has written it."""
         if self._named is None:
             with suppress(NotFoundError):
-                self._named = read_document(self.documents, _PIPELINE, PipelineDocument).workspace
+                self._named = read_document(self.documents, PIPELINE, PipelineDocument).workspace
         return self._named
 
     @property
@@ -127,12 +121,12 @@ class DividedHome:
         if workspace is None or named is None:
             return workspace is not None
         try:
-            return read_document(workspace, _CLAIM, WorkspaceDocument).id == named.id
+            return read_document(workspace, WORKSPACE, WorkspaceDocument).id == named.id
         except NotFoundError:
             return False
 
     def local(self, path: str = "") -> Path | None:
-        workspace = self.workspace if _first(path) in _IN_WORKSPACE else None
+        workspace = self.workspace if _first(path) in IN_WORKSPACE else None
         return workspace.local(path) if workspace else None
 
     def below(self, directory: str) -> Files:
@@ -161,7 +155,7 @@ class DividedHome:
         return self._found(path, lambda files: files.digest(path))
 
     def adopt(self, source: Path, path: str) -> None:
-        (self.required_workspace(path) if _first(path) == _WAITING else self._at(path)).adopt(source, path)
+        (self.required_workspace(path) if _first(path) == STATE else self._at(path)).adopt(source, path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         return self._at(path).copy(source, named, path)
@@ -177,10 +171,10 @@ class DividedHome:
             files.delete(path)
 
     def sync(self, *paths: str) -> None:
-        here = [path for path in paths if _first(path) in _IN_WORKSPACE]
+        here = [path for path in paths if _first(path) in IN_WORKSPACE]
         if here:
             self.required_workspace(here[0]).sync(*here)
-        if there := [path for path in paths if _first(path) not in _IN_WORKSPACE]:
+        if there := [path for path in paths if _first(path) not in IN_WORKSPACE]:
             waiting = [path for path in there if self._bring_in(path)]
             self.documents.sync(*there)
             for path in waiting:
@@ -192,20 +186,20 @@ class DividedHome:
                 files.remove_unfinished(path)
 
     def _at(self, path: str) -> Files:
-        return self.required_workspace(path) if _first(path) in _IN_WORKSPACE else self.documents
+        return self.required_workspace(path) if _first(path) in IN_WORKSPACE else self.documents
 
     def _holders(self, path: str) -> list[Files]:
         """Where a file can be, the better place first."""
         top = _first(path)
-        workspace = self.workspace if top in _IN_WORKSPACE or top == _WAITING else None
+        workspace = self.workspace if top in IN_WORKSPACE or top == STATE else None
         there = [workspace] if workspace else []
-        if top == _WAITING:
+        if top == STATE:
             return [self.documents, *there]  # one that still waits there was perhaps not whole when the host died
-        return [*there, self.documents] if top == LOGS else there if top in _IN_WORKSPACE else [self.documents]
+        return [*there, self.documents] if top == LOGS else there if top in IN_WORKSPACE else [self.documents]
 
     def _found(self, path: str, look: Callable[[Files], T]) -> T:
         holders = self._holders(path)
-        if _first(path) == _WAITING:
+        if _first(path) == STATE:
             holders += holders[:1]  # it may be brought in between two looks
         missing = NotFoundError(
             f"{self.url}/{path} is not there.",
@@ -222,7 +216,7 @@ class DividedHome:
 
     def _bring_in(self, path: str) -> bool:
         """Copies what waits in the workspace into the home's own storage; whether there was something."""
-        workspace = self.workspace if _first(path) == _WAITING else None
+        workspace = self.workspace if _first(path) == STATE else None
         if workspace is None:
             return False
         try:
@@ -239,7 +233,7 @@ class DividedHome:
         file = workspace.local(path)
         assert file is not None
         file.unlink(missing_ok=True)
-        for above in list(file.parents)[: path.count("/") - _TRY_PARTS + 1]:
+        for above in list(file.parents)[: path.count("/") - STATE_TRY_PARTS + 1]:
             with suppress(OSError):  # others wait there
                 above.rmdir()
 
@@ -281,7 +275,7 @@ def workspace_of(home: Files) -> str | None:
     Raises:
         InvalidParameterError: It needs one, and none was named.
     """
-    return home.required_workspace("work").url if isinstance(home, DividedHome) else None
+    return home.required_workspace(WORK).url if isinstance(home, DividedHome) else None
 
 
 def check_workspace(home: Files) -> None:
@@ -317,10 +311,10 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
         StorageError: The home has begun, and its workspace is not on this host.
     """
     if not isinstance(home, DividedHome):
-        if (pipeline is None and _CLAIM in home.names("")) or (pipeline is not None and pipeline.workspace is not None):
+        if (pipeline is None and WORKSPACE in home.names("")) or (pipeline is not None and pipeline.workspace is not None):
             raise _copied(home, "It has a workspace elsewhere, or is one.")
         return None
-    workspace = home.required_workspace("work")
+    workspace = home.required_workspace(WORK)
     if pipeline is not None and pipeline.workspace is None:
         raise _copied(home, "It was a directory, with a part that is not here.")
     if given is not None and open_files(given).url != workspace.url:
@@ -336,11 +330,11 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
     if pipeline is not None:
         check_workspace(home)
         return pipeline.workspace
-    if left := sorted({*workspace.names("")} - {_CLAIM, LOGS}):
+    if left := sorted({*workspace.names("")} - {WORKSPACE, LOGS}):
         raise _in_use(home, workspace, f"has {', '.join(left)} already")
     with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
-        create_document(workspace, _CLAIM, WorkspaceDocument(id=str(uuid4()), home=home.url))
-    claim = read_document(workspace, _CLAIM, WorkspaceDocument)
+        create_document(workspace, WORKSPACE, WorkspaceDocument(id=str(uuid4()), home=home.url))
+    claim = read_document(workspace, WORKSPACE, WorkspaceDocument)
     if claim.home != home.url:
         raise _in_use(home, workspace, f"is that of the home {claim.home}")
     return NamedWorkspace(url=workspace.url, id=claim.id)

@@ -14,15 +14,12 @@ from threading import Lock
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import DividedHome
 from spark_jobs.control.status import read_status
+from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.os_errors import translated
 
-DRIVER_LOCK = "work/driver.lock"
-"""Held by the driver's Python process from its first to its last moment."""
-JVM_LOCK = "work/jvm.lock"
-"""Held by the driver's JVM: it can outlive a killed Python process for some seconds and still run a batch."""
 HEARTBEAT_AGE_MAX_S = 60.0
 _FLOCK = "hhqqi4x"
 _mutex = Lock()

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. ``attempts/<n>/owner-<m>.json`` is created if absent, with m one more than the highest there is: of several who take over at once
+1. ``attempts/<n>.owner-<m>.json`` is created if absent, with m one more than the highest there is: of several who take over at once
    each gets a number of its own, and all agree on the newest.
 2. A cancel counts while its owner is the newest. So a wait that was given up cannot end the attempt that another has taken over.
 3. Taking charge and cancelling are idempotent for one token.
@@ -10,6 +10,7 @@ Invariants:
 
 from datetime import UTC, datetime
 
+from spark_jobs.home.layout import ATTEMPTS, REQUESTS, attempt_names, cancel_path, owner_path, request_of
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, cancel_request_id
 from spark_jobs.protocol.ownership import CancelRequest, OwnerDocument
@@ -29,9 +30,8 @@ class Owners:
 
     def newest(self) -> OwnerDocument | None:
         """Who has charge; None where nobody ever took it."""
-        stems = (name.removesuffix(".json").partition("-") for name in self._files.names(f"attempts/{self._attempt}"))
-        numbers = [int(number) for kind, _, number in stems if kind == "owner" and number.isdigit()]
-        return self._read(OwnerNumber(max(numbers))) if numbers else None
+        newest = attempt_names(self._files.names(ATTEMPTS)).owners.get(self._attempt)
+        return None if newest is None else self._read(newest)
 
     def take_charge(self, token: str) -> OwnerDocument:
         """Makes ``token`` the newest owner, durably.
@@ -47,7 +47,7 @@ class Owners:
             owner = OwnerDocument(attempt=self._attempt, owner=number, token=token, since=datetime.now(UTC))
             try:
                 with step(Step.OWNER_CREATE):
-                    create_document(self._files, self._path(number), owner)
+                    create_document(self._files, owner_path(self._attempt, number), owner)
             except AlreadyExistsError:
                 continue
             return owner
@@ -70,7 +70,7 @@ class Owners:
         )
         try:
             with step(Step.CANCEL_CREATE):
-                create_document(self._files, _request_path(self._attempt, owner), request)
+                create_document(self._files, cancel_path(self._attempt, owner), request)
         except AlreadyExistsError:
             return  # asked before
 
@@ -79,7 +79,7 @@ class Owners:
         newest = self.newest()
         if newest is None:
             return None
-        return read_listed(self._files, "requests", f"{cancel_request_id(self._attempt, newest.owner)}.json", CancelRequest)
+        return read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
 
     def called_off(self) -> CancelRequest | None:
         """What the newest owner has asked for who has taken charge only to cancel; None where there is none, or a task took over."""
@@ -88,16 +88,8 @@ class Owners:
 
     def was_cancelled_before(self, owner: OwnerNumber) -> bool:
         """Whether somebody who had charge before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""
-        asked = set(self._files.names("requests"))
-        earlier = (cancel_request_id(self._attempt, OwnerNumber(number)) for number in range(1, owner))
-        return any(f"{request}.json" in asked for request in earlier)
+        asked = set(map(request_of, self._files.names(REQUESTS)))
+        return any(cancel_request_id(self._attempt, OwnerNumber(number)) in asked for number in range(1, owner))
 
     def _read(self, owner: OwnerNumber) -> OwnerDocument:
-        return read_document(self._files, self._path(owner), OwnerDocument)
-
-    def _path(self, owner: OwnerNumber) -> str:
-        return f"attempts/{self._attempt}/owner-{owner}.json"
-
-
-def _request_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
-    return f"requests/{cancel_request_id(attempt, owner)}.json"
+        return read_document(self._files, owner_path(self._attempt, owner), OwnerDocument)

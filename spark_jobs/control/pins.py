@@ -3,6 +3,10 @@
 A pin is created if absent, and once there it is used whatever the input looks like now.
 """
 
+from collections.abc import Callable
+from functools import partial
+
+from spark_jobs.home.layout import attempt_pin_path, round_pin_path
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber
@@ -11,10 +15,15 @@ from spark_jobs.storage.files import Files, create_document, read_document
 
 
 class Pins:
-    """The pins in one directory of a home; see :func:`pins_of_round` and :func:`pins_of_attempt`."""
+    """The pins that hold together; see :func:`pins_of_round` and :func:`pins_of_attempt`.
 
-    def __init__(self, files: Files, directory: str) -> None:
-        self._files, self._directory = files, directory
+    Args:
+        files: The home.
+        path: Where the pin of an input is.
+    """
+
+    def __init__(self, files: Files, path: Callable[[InputName], str]) -> None:
+        self._files, self._path = files, path
 
     def pin(self, pinned: PinnedInput) -> PinnedInput:
         """Records the pin of an input, once; returns the one that stands. Durable on return."""
@@ -32,15 +41,12 @@ class Pins:
         except NotFoundError:
             return None
 
-    def _path(self, name: InputName) -> str:
-        return f"{self._directory}/input-{name}.json"
-
 
 def pins_of_round(files: Files, number: RoundNumber) -> Pins:
     """The pins of a round: where its bounded sources end."""
-    return Pins(files, f"rounds/{number}")
+    return Pins(files, partial(round_pin_path, number))
 
 
 def pins_of_attempt(files: Files, number: AttemptNumber) -> Pins:
     """The pins of one attempt: which versions of static inputs it reads."""
-    return Pins(files, f"attempts/{number}")
+    return Pins(files, partial(attempt_pin_path, number))

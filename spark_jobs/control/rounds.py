@@ -2,13 +2,14 @@
 
 Invariants:
 
-1. ``rounds/<r>/round.json`` exists before the first batch of round r; how the round ends and its parameters never change.
+1. ``rounds/<r>.json`` exists before the first batch of round r; how the round ends and its parameters never change.
 2. A pin is created if absent, and once there it is used whatever the source looks like now.
 """
 
 from collections.abc import Iterator
 
 from spark_jobs.control.pins import pins_of_round
+from spark_jobs.home.layout import ROUNDS, round_numbers, round_path
 from spark_jobs.protocol.documents import PinnedInput, RoundDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
@@ -24,21 +25,21 @@ class Rounds:
 
     def all(self) -> Iterator[RoundDocument]:
         """Every round that has begun, newest first, read one by one."""
-        numbers = sorted((int(name) for name in self.files.names("rounds") if name.isdigit()), reverse=True)
-        yield from (found for number in numbers if (found := self.read(RoundNumber(number))))
+        numbers = reversed(round_numbers(self.files.names(ROUNDS)))
+        yield from (found for number in numbers if (found := self.read(number)))
 
     def latest(self) -> RoundDocument | None:
         return next(self.all(), None)
 
     def read(self, number: RoundNumber) -> RoundDocument | None:
         try:
-            return read_document(self.files, f"rounds/{number}/round.json", RoundDocument)
+            return read_document(self.files, round_path(number), RoundDocument)
         except NotFoundError:
             return None
 
     def begin(self, document: RoundDocument) -> RoundDocument:
         """Begins a round, once; returns the document that stands."""
-        path = f"rounds/{document.round}/round.json"
+        path = round_path(document.round)
         try:
             with step(Step.ROUND_CREATE):
                 create_document(self.files, path, document)

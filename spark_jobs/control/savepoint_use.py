@@ -2,10 +2,11 @@
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.documents import Manifest, StartRequest
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.home.manifests import newest_manifest
+from spark_jobs.home.savepoint_place import savepoint_place
+from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.ids import IncarnationId
-from spark_jobs.storage.files import Files, read_document, real_url
+from spark_jobs.storage.files import Files, real_url
 from spark_jobs.storage.open import open_place
 
 
@@ -20,9 +21,7 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
     """
     open_requests = CheckpointRequests(home).open()
     found = [
-        f"{each.request}, which is not answered yet"
-        for each in open_requests
-        if _is_same(open_place(each.target) if each.target else home.below(f"savepoints/{each.request}"), savepoint)
+        f"{each.request}, which is not answered yet" for each in open_requests if _is_same(savepoint_place(home, each), savepoint)
     ]
     channel = Channel(home)
     unclaimed = channel.unclaimed()
@@ -46,10 +45,6 @@ def _is_same(one: Files, other: Files) -> bool:
 
 
 def _has_checkpoint(home: Files, incarnation: IncarnationId) -> bool:
-    for number in home.names("checkpoints"):
-        try:
-            if read_document(home, f"checkpoints/{number}/manifest.json", Manifest).incarnation == incarnation:
-                return True
-        except (CorruptDocumentError, NotFoundError):
-            continue  # none that could be gone on from
-    return False
+    """Returns whether the newest incarnation has a checkpoint: then the newest one is its."""
+    head = newest_manifest(home)
+    return head is not None and head.incarnation == incarnation

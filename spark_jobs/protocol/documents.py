@@ -167,7 +167,7 @@ class AttemptDocument(Document):
 
 
 class RoundDocument(Document):
-    """``rounds/<r>/round.json``: round r belongs to this run id; how it ends is fixed when it begins."""
+    """``rounds/<r>.json``: round r belongs to this run id; how it ends is fixed when it begins."""
 
     kind = "round"
     round: RoundNumber
@@ -186,9 +186,9 @@ class RoundDocument(Document):
 
 
 class PinnedInput(Document):
-    """``rounds/<r>/input-<input>.json``: where a bounded source ends in round r.
+    """``rounds/<r>.input-<input>.json``: where a bounded source ends in round r.
 
-    ``attempts/<n>/input-<input>.json``: which version of a static input attempt n reads.
+    ``attempts/<n>.input-<input>.json``: which version of a static input attempt n reads.
     """
 
     kind = "pinned_input"
@@ -269,7 +269,7 @@ class Origin(Part):
 
 
 class Manifest(Document):
-    """``checkpoints/<k>/manifest.json``: checkpoint k is complete. Written last; all that it names is durable."""
+    """``manifests/<k>.json``: checkpoint k is complete. Written last; all that it names is durable."""
 
     kind = "manifest"
     checkpoint: CheckpointId

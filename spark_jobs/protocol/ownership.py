@@ -7,7 +7,7 @@ from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 
 
 class OwnerDocument(Document):
-    """``attempts/<n>/owner-<m>.json``: m has taken charge of attempt n; those before it no longer count."""
+    """``attempts/<n>.owner-<m>.json``: m has taken charge of attempt n; those before it no longer count."""
 
     kind = "owner"
     attempt: AttemptNumber

@@ -20,6 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import publication_lock_path
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
@@ -317,7 +318,7 @@ def _alone(files: Files, sink: SinkName, publisher: Publisher) -> Iterator[None]
     )
     with ExitStack() as stack:
         try:
-            patient(lambda: stack.enter_context(holding(local_path(files, f"work/publish-{sink}.lock"), str(os.getpid()))))
+            patient(lambda: stack.enter_context(holding(local_path(files, publication_lock_path(sink)), str(os.getpid()))))
         except BlockingIOError as error:
             raise ConflictError(
                 f"Sink {sink} has been published by another process for {_TURN_TIMEOUT_S:.0f} s.",

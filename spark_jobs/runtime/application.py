@@ -13,12 +13,13 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import SPARK_LOG, forget_old_logs, log_path, output_path
+from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -67,7 +68,7 @@ from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import close_abandoned
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
-from spark_jobs.runtime.tables.tombstones import TOMBSTONES, Tombstones
+from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -284,8 +285,8 @@ class Application:
             statics=pins_of_attempt(self.home, attempt.attempt),
             work=self.home.below(attempt.work_directory.path),
             places=places,
-            channels=local_path(self.home, f"channels/{attempt.incarnation}"),
-            tombstones=local_path(self.home, f"{TOMBSTONES}/{attempt.incarnation}"),
+            channels=local_path(self.home, channels_path(attempt.incarnation)),
+            tombstones=local_path(self.home, tombstones_path(attempt.incarnation)),
             params=self.parameters.values,
             heartbeat=heartbeat,
             cancellation=cancellation,

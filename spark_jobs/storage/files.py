@@ -240,7 +240,7 @@ def read_document(files: Files, path: str, kind: type[D]) -> D:
     return decode(kind, files.read(path), f"{files.url}/{path}")
 
 
-def read_listed(files: Files, directory: str, name: str, kind: type[D]) -> D | None:
+def read_listed(files: Files, path: str, kind: type[D]) -> D | None:
     """Reads a document that somebody else makes at any time; None while it is not there.
 
     A network file system goes on for up to a minute to say that a file is not there once it was asked for it too early; a listing asks
@@ -249,9 +249,10 @@ def read_listed(files: Files, directory: str, name: str, kind: type[D]) -> D | N
     Raises:
         CorruptDocumentError: It is torn or altered.
     """
+    directory, _, name = path.rpartition("/")
     if name not in files.names(directory):
         return None
     try:
-        return read_document(files, f"{directory}/{name}", kind)
+        return read_document(files, path, kind)
     except NotFoundError:  # removed meanwhile
         return None

@@ -19,9 +19,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.home import open_home
-from spark_jobs.control.liveness import DRIVER_LOCK, holding, noted
+from spark_jobs.control.liveness import holding, noted
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -71,7 +72,7 @@ from tests.support.staged_pipeline import a_manifest
 
 ERRORS = {
     "refused": RejectedError("The pipeline is wrong.", safe="Nothing was written.", remedy="Correct line 3."),
-    "corrupt": CorruptDocumentError("A manifest is torn.", path="checkpoints/1/manifest.json"),
+    "corrupt": CorruptDocumentError("A manifest is torn.", path="manifests/1.json"),
     "full": StorageFullError("The disk of the tables is full.", remedy="Free space."),
     "declined": CheckpointDeclinedError("A stage is failing.", remedy="Wait until it is back."),
     "beaten": ConflictError("Somebody else was faster.", remedy="Look again."),

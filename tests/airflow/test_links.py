@@ -70,7 +70,7 @@ def test_links_are_there_before_a_driver_is(homes: Homes, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("number", [7, None])
 def test_links_of_a_publication_are_there_where_it_is_refused(homes: Homes, number: int | None) -> None:
     given = context()
-    torn = homes.path() / "checkpoints/1/manifest.json"
+    torn = homes.path() / "manifests/1.json"
     torn.parent.mkdir(parents=True)
     torn.write_text("{}")
     with pytest.raises(PipelineRunRefusedError):

@@ -23,8 +23,9 @@ from airflow_provider.waits.waiting import Look
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.storage.files import Files, local_path
@@ -90,7 +91,7 @@ def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files:
 def test_a_look_sees_a_checkpoint_once_its_manifest_is_there(files: CountedFiles) -> None:
     look = ListingLook(files, answers=True)
     assert look() == Listing((), ())
-    files.create("checkpoints/1/hourly.actions", b"")
+    files.create("checkpoints/1.hourly.0123456789abcdef.actions", b"")
     assert look().checkpoints == ()
     complete(files, 1)
     assert look().checkpoints == (1,)
@@ -100,7 +101,7 @@ def test_a_look_sees_answers_and_checkpoints_that_went(files: CountedFiles) -> N
     complete(files, 1, 2)
     look = ListingLook(files, answers=True)
     look()
-    files.delete("checkpoints/1")
+    files.delete("manifests/1.json")
     channel = Channel(files)
     respond(channel, channel.request_start(RUN, parameters={}), ERRORS["failed"])
     assert look() == Listing((CheckpointId(2),), (AttemptNumber(1),))
@@ -136,18 +137,18 @@ def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files:
 
 def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
     complete(files, 1, 2)
-    files.replace("checkpoints/2/manifest.json", b"torn")
+    files.replace("manifests/2.json", b"torn")
     found = find_checkpoint(files, FINAL)
     assert found is not None
     assert found.checkpoint == 1
-    files.replace("checkpoints/1/manifest.json", b"torn")
+    files.replace("manifests/1.json", b"torn")
     assert find_checkpoint(files, FINAL) is None
 
 
 def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(files: CountedFiles) -> None:
     complete(files, 1)
     listing = ListingLook(files, answers=True)()
-    files.delete("checkpoints/1")
+    files.delete("manifests/1.json")
     assert CheckpointSearch(files, FINAL).find(listing) is None
 
 

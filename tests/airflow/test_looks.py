@@ -162,7 +162,7 @@ def test_a_connection_that_allows_nothing_shows_nothing(
 
 def test_a_manifest_that_is_torn_is_said_to_be(homes: Homes) -> None:
     answered(homes.path())
-    path = homes.path() / "checkpoints/1/manifest.json"
+    path = homes.path() / "manifests/1.json"
     path.write_text(path.read_text()[:-20])
     found = look(homes.path())
     assert "is not a whole manifest" in found.problem
@@ -171,9 +171,9 @@ def test_a_manifest_that_is_torn_is_said_to_be(homes: Homes) -> None:
 def test_a_link_in_place_of_a_document_is_not_followed(homes: Homes) -> None:
     answered(homes.path())
     answered(homes.path("others"), RUN)
-    path = homes.path() / "checkpoints/1/manifest.json"
+    path = homes.path() / "manifests/1.json"
     path.unlink()
-    path.symlink_to(homes.path("others") / "checkpoints/1/manifest.json")
+    path.symlink_to(homes.path("others") / "manifests/1.json")
     assert look(homes.path()).problem
 
 

@@ -12,9 +12,10 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, next_start
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.restart_settings import FixedDelay
 from tests.airflow.conftest import DAGS, connection

@@ -20,7 +20,8 @@ from airflow_provider.tasks.charge import Charge
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.waits.waiting import Next
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     CorruptDocumentError,

@@ -14,10 +14,11 @@ from airflow_provider.links import RECORD_KEY
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.triggers.request import RequestTrigger
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait, ask_once
-from spark_jobs.checkpoint.savepoint import default_target, export, verify
+from spark_jobs.checkpoint.savepoint import export, verify
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
+from spark_jobs.control.liveness import driver_at_work, holding
+from spark_jobs.home.layout import DRIVER_LOCK, savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Publish, RunState, StartResponse, StopStatus
 from spark_jobs.protocol.errors import DeadlineExceededError, IncompleteError, InterruptedRunError, RejectedError, Retry
@@ -237,7 +238,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_
         carry_out(stop(deferrable=False, timeout_s=0.0), context())
     (asked,) = CheckpointRequests(used.files).open()
     used.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=asked.request)
-    made = default_target(used.files, asked.request)
+    made = used.files.below(savepoint_path(asked.request))
     export(used.files, CheckpointId(1), made, request=asked.request)
     with pytest.raises(PipelineRunError, match="So is its savepoint") as caught:
         carry_out(stop(restart_timeout_s=0.1, deferrable=deferrable), context(token="second try"))

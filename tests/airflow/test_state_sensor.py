@@ -14,7 +14,8 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.triggers.state import PipelineStateTrigger
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, driver_at_work, holding
+from spark_jobs.control.liveness import driver_at_work, holding
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import RunState, StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id

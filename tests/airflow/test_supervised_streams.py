@@ -128,7 +128,7 @@ def stopped_once(homes: Homes, facts: dict[str, Any]) -> bool:
     names = channel().files.names
     assert [name.partition("-")[0] for name in names("requests") if not name.startswith("start")] == ["stop"]
     assert [f"{facts['request']}.json"] == [name for name in names("responses") if name.startswith("stop")]
-    assert (facts["checkpoint"], names("checkpoints")) == (1, ["1"])
+    assert (facts["checkpoint"], names("manifests")) == (1, ["1.json"])
     return len(homes.starts()) == 2
 
 

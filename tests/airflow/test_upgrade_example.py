@@ -14,8 +14,9 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.task_orders import order_of
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from tests.airflow.conftest import DAGS, connection
 from tests.airflow.known_dags import run_dag

@@ -107,9 +107,9 @@ def home(open_home: Open, tmp_path: Path) -> Files:
 
 
 def test_a_created_file_is_read_back_by_anyone(open_home: Open, home: Files, tmp_path: Path) -> None:
-    home.create("checkpoints/7/manifest.json", b"whole")
-    assert home.read("checkpoints/7/manifest.json") == b"whole"
-    assert open_home(tmp_path / "home").read("checkpoints/7/manifest.json") == b"whole"
+    home.create("manifests/7.json", b"whole")
+    assert home.read("manifests/7.json") == b"whole"
+    assert open_home(tmp_path / "home").read("manifests/7.json") == b"whole"
 
 
 def test_the_same_bytes_again_are_a_success(home: Files) -> None:

@@ -29,7 +29,7 @@ FLIGHTS = 842
 def begun_stream(airflow: RunningAirflow, home: Home, dag_id: str = "live_stream") -> TaskRun:
     """The task that supervises an example's pipeline, which is at work and has a checkpoint."""
     task = airflow.trigger(dag_id)
-    until(lambda: home.has_begun() and home.channel.files.names("checkpoints"), "it has a checkpoint", BEGUN_S)
+    until(lambda: home.has_begun() and home.channel.files.names("manifests"), "it has a checkpoint", BEGUN_S)
     task.reaches("deferred")
     return task
 

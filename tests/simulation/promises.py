@@ -14,7 +14,7 @@ from tests.simulation.world import Process, Violation
 
 HOME = "/simulated/home"
 CLOSED = 2**63 - 1
-_NEVER_CHANGED = ("attempts/", "checkpoints/", "pipeline.json", "requests/", "responses/", "rounds/")
+_NEVER_CHANGED = ("attempts/", "checkpoints/", "manifests/", "pipeline.json", "requests/", "responses/", "rounds/")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Promises(Watcher):
         if not path.startswith(f"{HOME}/"):
             return
         parts = path.removeprefix(f"{HOME}/").split("/")
-        if parts[0] == "attempts" and parts[1].endswith(".json") and len(parts) == 2:
+        if parts[0] == "attempts" and parts[1].removesuffix(".json").isdecimal():
             self.attempts.append(int(parts[1].removesuffix(".json")))
             body = json.loads(data)["body"]
             self.incarnations[body["attempt"]] = body["incarnation"]
@@ -91,7 +91,7 @@ class Promises(Watcher):
                 self._begun[self._site.world.current.process] = body
         if parts[0] == "work" and parts[-2] == "_delta_log":
             self._check_begin_is_public()
-        if parts[0] == "checkpoints" and parts[-1] == "manifest.json":
+        if parts[0] == "manifests":
             self._completed(json.loads(data)["body"])
         for watcher in self.also:
             watcher.created(path, data)
@@ -112,8 +112,8 @@ class Promises(Watcher):
 
     def deleted(self, path: str) -> None:
         below = path.removeprefix(f"{HOME}/")
-        if below.startswith("checkpoints/") and below.endswith("/manifest.json"):
-            gone = self.manifests.pop(int(below.split("/")[1]))
+        if below.startswith("manifests/"):
+            gone = self.manifests.pop(int(below.removeprefix("manifests/").removesuffix(".json")))
             self.counts["discarded"] += 1
             if not self.manifests or gone.number > max(self.manifests):
                 self.break_promise(f"the newest checkpoint, {gone.number}, was deleted")

@@ -13,12 +13,13 @@ import tenacity.nap
 from spark_jobs.checkpoint import savepoint, savepoint_files
 from spark_jobs.control import checkpoint_requests
 from spark_jobs.control.owners import Owners
+from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
 from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, requested_checkpoints, try_history
+from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -137,7 +138,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "bounded_outputs", lambda *_: nullcontext()),
         (application, "Cancellation", _cancellation(site)),
         (application, "Heartbeat", partial(_Heartbeat, site)),
-        (requested_checkpoints, "open_place", _opener(site)),
+        (savepoint_place, "open_place", _opener(site)),
         *((module, "open_files", _opener(site)) for module in (savepoint, savepoint_files)),
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta

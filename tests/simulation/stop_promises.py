@@ -40,7 +40,7 @@ class StopPromises(Watcher):
             self._asked(json.loads(data)["body"])
         if directory == "responses" and name.removesuffix(".json") in self.requests:
             self._answered(json.loads(data)["body"])
-        if directory == "checkpoints" and name.endswith("/manifest.json"):
+        if directory == "manifests":
             self._completed(self._promises.manifests[json.loads(data)["body"]["checkpoint"]])
 
     def told(self, status: StopStatus) -> None:

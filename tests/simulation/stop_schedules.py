@@ -22,7 +22,15 @@ ROWS = 14
 _CHECKPOINT, _SAVEPOINT = Ask(Wanted.CHECKPOINT), Ask(Wanted.SAVEPOINT)
 STOP, DRAIN = Ask(Wanted.STOP), Ask(Wanted.STOP, drain=True)
 AT_STOPS = (
-    *("create checkpoints/", "commit ", "create attempts/", "create responses/", "create draining.json", "delete "),
+    *(
+        "create checkpoints/",
+        "create manifests/",
+        "commit ",
+        "create attempts/",
+        "create responses/",
+        "create draining.json",
+        "delete ",
+    ),
     *(
         "create stages/",
         "write commits/",

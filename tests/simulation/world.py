@@ -92,7 +92,7 @@ class Chaos:
     stalls: int = 6
     faults: int = 4
     reboots: int = 1
-    at: tuple[str, ...] = ("create checkpoints/", "commit ", "create attempts/", "delete ")
+    at: tuple[str, ...] = ("create checkpoints/", "create manifests/", "commit ", "create attempts/", "delete ")
     odds: float = 0.08
     elsewhere: float = 0.002
     frozen_steps: tuple[int, int] = (20, 1_500)

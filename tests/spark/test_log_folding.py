@@ -215,7 +215,7 @@ def test_days_leave_bounded_logs_and_channels(suspended: tuple[Site, list[Day]])
 
 def test_a_checkpoint_whose_manifest_is_damaged_is_made_again_from_its_parent(suspended: tuple[Site, list[Day]]) -> None:
     site, _ = suspended
-    (site.home / f"checkpoints/{DAYS}/manifest.json").write_bytes(b"{}")
+    (site.home / f"manifests/{DAYS}.json").write_bytes(b"{}")
     site.run(_chain(site), run_id="again", publish="external")
     again = site.manifest()
     assert (again.checkpoint, again.parent) == (DAYS + 1, DAYS - 1)

@@ -47,6 +47,6 @@ class Watcher:
     def _look(self) -> None:
         for name, path in self._tables.items():
             rows = public_count(path)
-            complete = any(self._home.glob("checkpoints/*/manifest.json"))
+            complete = any(self._home.glob("manifests/*.json"))
             if rows is not None:
                 self.seen[name].append((rows, complete))

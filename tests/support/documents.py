@@ -83,14 +83,14 @@ def _manifest() -> Manifest:
         files=(StateFile(path="metadata", stored="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
         channel=ChannelCut(
             metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, facts={"table_id": "9c0b"}, staged_in="file:///data/hourly",
-            path="checkpoints/2/hourly.channel", sha256=_SHA256, first=BatchId(5), last=BatchId(6), in_flight_rows=9,
+            path="checkpoints/2.hourly.0123456789abcdef.channel", sha256=_SHA256, first=BatchId(5), last=BatchId(6), in_flight_rows=9,
             in_flight_size_bytes=4096,
         ),
     )  # fmt: skip
     sink = SinkCut(
         stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", schema_sha256=_SHA256, protocol_sha256=_SHA256,
         partition_by=("origin",), app=AppId(f"{_PIPELINE}/{_INCARNATION}/hourly"),
-        actions=ActionsFile(path="checkpoints/2/hourly.actions", sha256=_SHA256, files=3, rows=9, size_bytes=4096),
+        actions=ActionsFile(path="checkpoints/2.hourly.0123456789abcdef.actions", sha256=_SHA256, files=3, rows=9, size_bytes=4096),
         publish=Publish.FINAL, known_published=CheckpointId(1),
     )  # fmt: skip
     return Manifest(

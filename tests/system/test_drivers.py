@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import JVM_LOCK, locked
+from spark_jobs.control.liveness import locked
+from spark_jobs.home.layout import JVM_LOCK
 from spark_jobs.protocol.errors import ExitCode
 from spark_jobs.protocol.ids import PipelineName, RunId
 from spark_jobs.protocol.steps import Step

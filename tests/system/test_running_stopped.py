@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK
+from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from tests.support.drivers import ended
 from tests.support.live_pipeline import public_ids, public_minutes
 from tests.support.seeds import seed

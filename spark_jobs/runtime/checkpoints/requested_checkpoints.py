@@ -12,6 +12,7 @@ from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import (
@@ -28,7 +29,6 @@ from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.checkpoints.exports import Exports
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_place
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
@@ -143,7 +143,7 @@ class RequestedCheckpoints:
             DeadlineExceededError: Its storage has not answered in time.
             StorageError: It cannot be looked at.
         """
-        target = self._target(request)
+        target = savepoint_place(self._home, request)
 
         def check() -> None:
             try:
@@ -163,7 +163,7 @@ class RequestedCheckpoints:
             DeadlineExceededError: It was not made in time, and no stop waits for it.
             StreamPipelineError: It cannot be made.
         """
-        target = self._target(request)
+        target = savepoint_place(self._home, request)
         self._exports.make(request, manifest, target)
         return target.url
 
@@ -222,7 +222,9 @@ class RequestedCheckpoints:
         found = None
         if request.wanted is Wanted.SAVEPOINT:
             with _logged(f"what there is of {request.request} cannot be looked at"):
-                found = self._exports.look(request, partial(begun_with, self._home, self._target(request), request.request))
+                found = self._exports.look(
+                    request, partial(begun_with, self._home, savepoint_place(self._home, request), request.request)
+                )
         return found
 
     def _has_abandoned(self, target: Files) -> bool:
@@ -253,7 +255,9 @@ class RequestedCheckpoints:
                 and not self._exports.is_left(request.request)
             ):
                 with _logged(f"what was copied for {request.request} stays"):
-                    self._exports.look(request, partial(abandon, own, self._target(request), request=request.request))
+                    self._exports.look(
+                        request, partial(abandon, own, savepoint_place(self._home, request), request=request.request)
+                    )
         self._requests.forget_old(datetime.now(UTC))
 
     def _saved(
@@ -286,9 +290,6 @@ class RequestedCheckpoints:
         return CheckpointResponse(
             request=request.request, attempt=self._attempt, checkpoint=None, error=report, answered_at=datetime.now(UTC)
         )
-
-    def _target(self, request: CheckpointRequest) -> Files:
-        return open_place(request.target) if request.target else self._home.below(f"savepoints/{request.request}")
 
     def _open(self) -> Sequence[CheckpointRequest]:
         found: Sequence[CheckpointRequest] = ()

@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import channels_path, tombstones_path, work_path
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.checksums import checksum_name
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.tables.tombstones import TOMBSTONES
 from spark_jobs.storage.files import Files
 
 
@@ -102,8 +102,8 @@ def sweep_abandoned(
     """
     directories = {attempt.work_directory.id for attempt in attempts} - {live.work_directory.id}
     incarnations = {attempt.incarnation for attempt in attempts if attempt.incarnation not in needed} - {live.incarnation}
-    paths = [f"work/{directory}" for directory in sorted(directories)]
-    paths += [f"{kind}/{incarnation}" for incarnation in sorted(incarnations) for kind in ("channels", TOMBSTONES)]
+    paths = [work_path(directory) for directory in sorted(directories)]
+    paths += [place(incarnation) for incarnation in sorted(incarnations) for place in (channels_path, tombstones_path)]
     present = [path for path in paths if home.names(path)]
     if present:
         with step(Step.SWEEP):

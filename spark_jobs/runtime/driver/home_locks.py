@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.liveness import DRIVER_LOCK, JVM_LOCK, holding, noted
+from spark_jobs.control.liveness import holding, noted
+from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import ConflictError, FencedError, HomeInUseError
 from spark_jobs.protocol.ids import RequestId

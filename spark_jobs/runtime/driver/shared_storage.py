@@ -9,6 +9,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.home import workspace_of
+from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files, local_path
@@ -34,7 +35,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
     master = str(spark.sparkContext.master)
     if is_on_this_host(master):
         return
-    probe = f"work/probe-{uuid4().hex}"
+    probe = f"{WORK}/probe-{uuid4().hex}"
     parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
     url = local_path(home, probe).as_uri()
     try:

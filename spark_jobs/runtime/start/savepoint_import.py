@@ -23,7 +23,6 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import (
     STAGED,
-    TOMBSTONES,
     altered,
     in_flight,
     pending_actions,
@@ -33,6 +32,7 @@ from spark_jobs.checkpoint.savepoint_files import (
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import TOMBSTONES, tombstones_path
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CarriedActions,
@@ -341,7 +341,7 @@ def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
         place = f"{TOMBSTONES}/{sink}/"
         for file in opened.savepoint.files:
             if file.path.startswith(place):
-                found[file.path] = f"{TOMBSTONES}/{begins.attempt.incarnation}/{sink}/{file.path.removeprefix(place)}"
+                found[file.path] = f"{tombstones_path(begins.attempt.incarnation)}/{sink}/{file.path.removeprefix(place)}"
     return found
 
 

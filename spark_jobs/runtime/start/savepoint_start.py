@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.home.layout import channels_path
 from spark_jobs.protocol.documents import AttemptDocument, OnRewind, PipelineDocument, RoundDocument, SinkCut, StartRequest
 from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
 from spark_jobs.publication.transactions import Publishers
@@ -100,7 +101,7 @@ class SavepointStart:
         along = self._unpublished()
         for sink, rows in left_behind(self._opened, {*self._kept, *along}).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
-        channels = local_path(self._home, f"channels/{attempt.incarnation}")
+        channels = local_path(self._home, channels_path(attempt.incarnation))
         own = {
             stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
             for stage in graph.stages.values()

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import RejectedError
@@ -30,7 +31,7 @@ def boot_id() -> str | None:
 def new_work_directory(host: str) -> WorkDirectory:
     """A directory that nobody has used."""
     directory = new_work_directory_id()
-    return WorkDirectory(id=directory, path=f"work/{directory}", host=host)
+    return WorkDirectory(id=directory, path=work_path(directory), host=host)
 
 
 def begin_drain(work: Files, request: RequestId) -> None:

@@ -15,6 +15,7 @@ Invariants:
 from dataclasses import dataclass
 from functools import partial
 
+from spark_jobs.home.layout import STATE, state_path, state_try
 from spark_jobs.protocol.errors import ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
@@ -24,8 +25,6 @@ from spark_jobs.runtime.state.state_files import needed_files, never_reused
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, by_directory, local_path
 
-STATE = "state"
-"""The directory in the home; below it ``<stage>/<checkpoint>-<attempt>-<try>``."""
 _TRIES = 3
 """How often what to pin is chosen again, because Spark has deleted some of it meanwhile."""
 _AT_ONCE = 16
@@ -46,9 +45,9 @@ class PinnedState:
 
 def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
     """A directory of the home for the state files of a new try at a checkpoint; no other try has had it."""
-    begin = f"{checkpoint}-{attempt}-"
-    tries = (name.removeprefix(begin) for name in home.names(f"{STATE}/{stage}") if name.startswith(begin))
-    return f"{STATE}/{stage}/{begin}{max(map(int, tries), default=0) + 1}"
+    tries = [tried for name in home.names(f"{STATE}/{stage}") if (tried := state_try(name))]
+    before = [tried.number for tried in tries if (tried.checkpoint, tried.attempt) == (checkpoint, attempt)]
+    return state_path(stage, checkpoint, attempt, max(before, default=0) + 1)
 
 
 def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None) -> PinnedState:

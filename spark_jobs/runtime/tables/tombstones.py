@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import Sink, UpsertRule
+from spark_jobs.home.layout import tombstones_path
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import open_table
@@ -20,7 +21,6 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
 from spark_jobs.storage.files import Files, local_path, sync_below
 
-TOMBSTONES = "tombstones"
 """The directory in the home; below it ``<incarnation>/<sink>``."""
 _EVERY_VERSION = {"delta.enableExpiredLogCleanup": "false"}
 """The versions are read again when the incarnation is abandoned, whenever that is."""
@@ -71,14 +71,14 @@ class Tombstones:
         with step(Step.INHERIT_KEYS):
             prepare_tombstones(self.session, public, target)
             public.write.format("delta").mode("overwrite").save(str(target))
-            sync_below(self.home, f"{TOMBSTONES}/{self.incarnation}/{line.sink}")
+            sync_below(self.home, f"{tombstones_path(self.incarnation)}/{line.sink}")
 
     def _rule(self, line: SinkLine) -> UpsertRule | None:
         here = line.sink in self.places and self.places[line.sink].path.as_uri() == line.table
         return self.sinks[line.sink].upsert if here else None
 
     def _path(self, incarnation: IncarnationId, sink: SinkName) -> Path:
-        return local_path(self.home, f"{TOMBSTONES}/{incarnation}/{sink}")
+        return local_path(self.home, f"{tombstones_path(incarnation)}/{sink}")
 
 
 def prepare_tombstones(session: SparkSession, remembered: DataFrame, path: Path) -> StagingTable:

@@ -129,11 +129,24 @@ class Home:
 
     def complete(self, checkpoint: int, *stored: str) -> None:
         self.keep(*stored)
-        self.store.complete(periodic(checkpoint, *stored))
-        self.files.create(f"checkpoints/{checkpoint}/hourly.0.channel", b"")
+        path, digest = self.store.write_channel(CheckpointId(checkpoint), HOURLY, [])
+        channel = ChannelCut(
+            path=path,
+            sha256=digest,
+            first=BatchId(0),
+            last=BatchId(0),
+            in_flight_rows=0,
+            in_flight_size_bytes=0,
+            staged_in="file:///t",
+            metadata={},
+            protocol={},
+            facts={},
+        )
+        self.store.complete(periodic(checkpoint, stages={HOURLY: cut(10 * checkpoint, *stored, channel=channel)}))
 
     def discard(self, *checkpoints: int) -> list[str]:
-        return discard(self.files, map(CheckpointId, checkpoints))
+        """Returns what goes of the state."""
+        return [path for path in discard(self.files, map(CheckpointId, checkpoints)) if path.startswith("state/")]
 
     def state(self) -> list[str]:
         return sorted(path for path in self.files.contents if path.startswith("state/"))
@@ -153,15 +166,31 @@ class TestDiscarding:
     def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, SHARED, NEW)
-        assert home.discard(1) == ["checkpoints/1/hourly.0.channel", OLD]
+        assert home.discard(1) == [OLD]
         assert home.state() == [SHARED, NEW]
         assert home.store.taken() == [2]
-        assert not [path for path in home.files.contents if path.startswith("checkpoints/1/")]
+        assert [name.split(".")[0] for name in home.files.names("checkpoints")] == ["2"]
+
+    def test_files_that_a_failed_try_has_written_go_once_its_number_is_settled(self, home: Home) -> None:
+        home.complete(1, OLD)
+        for number in (1, 2, 3):
+            home.store.write_actions(CheckpointId(number), SINK, [])
+        home.discard()
+        assert [name.split(".")[:2] for name in home.files.names("checkpoints")] == [
+            ["1", "hourly"],
+            ["2", "hourly"],
+            ["3", "hourly"],
+        ]
+        home.files.contents["manifests/2.json"] = b"{"
+        home.complete(3, OLD)
+        home.discard()
+        left = [name.partition(".")[0] + name[-8:] for name in home.files.names("checkpoints")]
+        assert left == ["1.channel", "2.actions", "3.channel"], "what a corrupt manifest may name stays"
 
     def test_a_directory_of_which_nothing_is_named_goes_at_once(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, NEW)
-        assert home.discard(1) == ["checkpoints/1/hourly.0.channel", "state/hourly/1-1-1"]
+        assert home.discard(1) == ["state/hourly/1-1-1"]
         assert home.state() == [NEW]
 
     def test_a_file_of_actions_stays_as_long_as_a_later_manifest_carries_it(self, home: Home) -> None:
@@ -172,10 +201,10 @@ class TestDiscarding:
         cut = with_sink(2).sinks[SINK].model_copy(update={"carried": (carried,)})
         home.store.complete(periodic(2, sinks={SINK: cut}))
         home.discard(1)
-        assert home.files.names("checkpoints/1") == [actions.path.rpartition("/")[2]]
+        assert f"checkpoints/{home.files.names('checkpoints')[0]}" == actions.path
         home.complete(3, NEW)
         home.discard(2)
-        assert home.files.names("checkpoints") == ["3"]
+        assert [name.split(".")[0] for name in home.files.names("checkpoints")] == ["3"]
 
     def test_it_may_be_repeated(self, home: Home) -> None:
         home.complete(1, OLD)
@@ -197,7 +226,7 @@ class TestDiscarding:
     def test_what_a_corrupt_checkpoint_has_kept_stays(self, home: Home) -> None:
         home.complete(1, OLD)
         home.complete(2, NEW)
-        home.files.contents["checkpoints/2/manifest.json"] = b"{"
+        home.files.contents["manifests/2.json"] = b"{"
         home.complete(3, OLD)
         assert home.discard() == []
         assert home.state() == [OLD, NEW]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import check_target, default_target, dispose, export, read_savepoint, verify
+from spark_jobs.checkpoint.savepoint import check_target, dispose, export, read_savepoint, verify
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
@@ -146,7 +147,7 @@ class TestWhatIsInIt:
     def test_a_checkpoint_before_it_that_is_gone_was_public(self, site: SavepointSite) -> None:
         site.complete([(1, "a")])
         manifest = site.complete([(2, "a")])
-        site.home.delete("checkpoints/1")
+        site.home.delete("manifests/1.json")
         assert parquet(taken(site, manifest)) == 1
 
     def test_the_deleted_keys_of_an_upsert_sink_are_in_it(self, site: SavepointSite) -> None:
@@ -310,8 +311,8 @@ def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSit
 def test_an_earlier_manifest_that_is_wrong_is_corrupt_by_path(site: SavepointSite, damage: Damage) -> None:
     site.complete([(1, "a")])
     manifest = site.complete([(2, "a")])
-    damage(site.root / "home/checkpoints/1/manifest.json")
-    with pytest.raises(CorruptDocumentError, match=r"checkpoints/1/manifest\.json"):
+    damage(site.root / "home/manifests/1.json")
+    with pytest.raises(CorruptDocumentError, match=r"manifests/1.json"):
         taken(site, manifest)
 
 
@@ -339,9 +340,9 @@ def test_the_same_export_again_changes_nothing(site: SavepointSite) -> None:
 
 def test_by_default_it_is_below_the_home(site: SavepointSite) -> None:
     manifest = site.complete()
-    target = default_target(site.home, REQUEST)
+    target = site.home.below(savepoint_path(REQUEST))
     export(site.home, manifest.checkpoint, target, request=REQUEST)
-    assert site.home.names("savepoints/savepoint-a") == ["checkpoints", "savepoint.json", "staged", "state"]
+    assert site.home.names("savepoints/savepoint-a") == ["checkpoints", "manifests", "savepoint.json", "staged", "state"]
 
 
 class TestVerify:

@@ -40,7 +40,7 @@ def complete(store: CheckpointStore, *checkpoints: int, **changes: Any) -> None:
 
 
 def damage(files: MemoryFiles, checkpoint: int) -> None:
-    files.contents[f"checkpoints/{checkpoint}/manifest.json"] = b"{"
+    files.contents[f"manifests/{checkpoint}.json"] = b"{"
 
 
 def a_line(path: str = "part-0.parquet", rows: int = 3, size_bytes: int = 10, batch: int = 0) -> dict[str, Any]:
@@ -103,12 +103,12 @@ def test_a_corrupt_manifest_is_skipped_as_head_and_reported(
     assert head.checkpoint == 1
     assert "checkpoint 2 is skipped" in caplog.text
     assert (store.taken(), store.ids(), list(store.corrupt())) == ([1, 2], [1], [2])
-    assert store.corrupt()[CheckpointId(2)].evidence["path"].endswith("checkpoints/2/manifest.json")
+    assert store.corrupt()[CheckpointId(2)].evidence["path"].endswith("manifests/2.json")
 
 
 def test_a_manifest_copied_under_another_number_is_corrupt(store: CheckpointStore, files: MemoryFiles) -> None:
     complete(store, 1)
-    files.contents["checkpoints/2/manifest.json"] = files.contents["checkpoints/1/manifest.json"]
+    files.contents["manifests/2.json"] = files.contents["manifests/1.json"]
     with pytest.raises(CorruptDocumentError, match="says it is checkpoint 1"):
         store.manifest(CheckpointId(2))
 
@@ -124,7 +124,7 @@ def test_a_manifest_of_a_newer_version_is_not_skipped(store: CheckpointStore, fi
         format_version = 2
 
     complete(store, 1)
-    files.contents["checkpoints/2/manifest.json"] = encode(Newer(**a_manifest(2).model_dump()))
+    files.contents["manifests/2.json"] = encode(Newer(**a_manifest(2).model_dump()))
     with pytest.raises(UnsupportedFormatError):
         store.head()
 
@@ -136,7 +136,7 @@ def test_a_failed_try_takes_no_number(store: CheckpointStore) -> None:
 
 
 def test_what_is_no_number_is_not_a_checkpoint(store: CheckpointStore, files: MemoryFiles) -> None:
-    files.contents |= {f"checkpoints/{name}/manifest.json": b"" for name in ("01", "x", "-1", "²")}
+    files.contents |= {f"manifests/{name}.json": b"" for name in ("01", "x", "-1", "²")}
     assert store.taken() == []
 
 
@@ -169,7 +169,7 @@ def test_a_first_checkpoint_that_somebody_else_completes_meanwhile_is_met() -> N
 
         def names(self, directory: str) -> list[str]:
             found = super().names(directory)
-            if directory == "checkpoints" and not found:
+            if directory == "manifests" and not found:
                 CheckpointStore(self).complete(a_manifest(1))
             return found
 
@@ -188,7 +188,7 @@ def test_a_chain_is_oldest_first_and_ends_above_its_lower_end(store: CheckpointS
 
 def test_a_chain_does_not_need_the_manifest_of_its_lower_end(store: CheckpointStore, files: MemoryFiles) -> None:
     complete(store, 1, 2, 3)
-    files.delete("checkpoints/1")
+    files.delete("manifests/1.json")
     assert [m.checkpoint for m in store.chain(CheckpointId(3), down_to=CheckpointId(1))] == [2, 3]
     with pytest.raises(NotFoundError):
         store.chain(CheckpointId(3))

@@ -10,9 +10,10 @@ from threading import Event, Thread
 import pytest
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import goes_on
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import ErrorReport, StartRequest
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber

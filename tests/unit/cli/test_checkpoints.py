@@ -93,11 +93,11 @@ def test_a_try_that_failed_is_listed_with_its_reason(drained: UsedHome, kind: Ch
 
 
 def test_a_corrupt_manifest_is_listed_as_corrupt(drained: UsedHome) -> None:
-    drained.files.create("checkpoints/2/manifest.json", b"torn")
+    drained.files.create("manifests/2.json", b"torn")
     shown = spark_jobs("checkpoints", "--home", drained.url)
     assert shown.exit_code == 0
     assert "Checkpoint 2 is corrupt" in shown.stdout
-    assert "checkpoints/2/manifest.json" in shown.stdout
+    assert "manifests/2.json" in shown.stdout
 
 
 def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ended(drained: UsedHome) -> None:
@@ -117,7 +117,7 @@ def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ende
 
 
 def test_a_checkpoint_whose_manifest_is_gone_is_subsumed(drained: UsedHome) -> None:
-    drained.files.delete("checkpoints/1")
+    drained.files.delete("manifests/1.json")
     (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
     assert (entry["outcome"], entry["rows"], entry["problem"]) == ("subsumed", 6, None)
     assert "subsumed" in spark_jobs("checkpoints", "--home", drained.url).stdout

@@ -20,7 +20,7 @@ def test_a_program_reads_the_facts_in_the_order_of_the_graph(drained: UsedHome) 
     answer = document(spark_jobs("inspect", "--home", drained.url, "--output", "json"))
     assert list(answer["stages"]) == list(answer["sinks"]) == ["hourly", "daily"]
     assert (answer["checkpoint"], answer["run"], answer["drained"]) == (1, "monday", True)
-    assert answer["manifest"] == f"{drained.url}/checkpoints/1/manifest.json"
+    assert answer["manifest"] == f"{drained.url}/manifests/1.json"
     assert answer["sinks"]["hourly"] | {"table": "", "size_bytes": 0} == {
         "table": "",
         "files": 3,
@@ -57,7 +57,7 @@ def test_a_checkpoint_that_does_not_exist_is_refused(drained: UsedHome) -> None:
 
 
 def test_a_corrupt_checkpoint_is_never_half_shown(drained: UsedHome) -> None:
-    drained.files.replace("checkpoints/1/manifest.json", b"torn")
+    drained.files.replace("manifests/1.json", b"torn")
     refused = spark_jobs("inspect", "--home", drained.url, "--checkpoint", 1, "--output", "json")
     assert refused.exit_code == 2
     assert document(refused)["error"]["error"] == "CorruptDocumentError"

@@ -16,7 +16,8 @@ from spark_jobs.checkpoint.retention import discard
 from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
     CheckpointKind,
@@ -100,7 +101,7 @@ def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypat
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
     assert "5 rows came late in stage hourly" in shown.stdout
-    assert f"{unused.url}/checkpoints/1/manifest.json" in shown.stdout
+    assert f"{unused.url}/manifests/1.json" in shown.stdout
 
 
 def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.checkpoint.cut_short import CutShort, cut_short
-from spark_jobs.checkpoint.savepoint import default_target, export
+from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK, savepoint_path
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import CheckpointId, RequestId
@@ -91,7 +92,7 @@ def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
     stop = RequestId("stop-nightly")
     CheckpointRequests(running.files).ask(stop)
     running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
-    export(running.files, CheckpointId(1), default_target(running.files, stop), request=RequestId("savepoint-weekly"))
+    export(running.files, CheckpointId(1), running.files.below(savepoint_path(stop)), request=RequestId("savepoint-weekly"))
     assert cut_short(running.files, stop) == CutShort(CheckpointId(1), None)
     assert cut_short(running.files, RequestId("savepoint-weekly")) is None
 

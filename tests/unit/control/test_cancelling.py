@@ -6,8 +6,9 @@ import pytest
 
 from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId

@@ -10,8 +10,9 @@ import pytest
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointRequests, request_id
-from spark_jobs.control.liveness import DRIVER_LOCK, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
@@ -137,9 +138,9 @@ def test_a_request_that_comes_after_a_run_has_ended_is_told_how_it_ended(
     files: LocalFiles, ending: dict[str, Any] | None, told: str, wanted: Wanted
 ) -> None:
     begin_round(files, True, True)
-    create_document(files, "checkpoints/1/manifest.json", a_manifest(1))
-    create_document(files, "checkpoints/2/manifest.json", a_manifest(2, drained=True))
-    files.create("checkpoints/3/manifest.json", b"{")
+    create_document(files, "manifests/1.json", a_manifest(1))
+    create_document(files, "manifests/2.json", a_manifest(2, drained=True))
+    files.create("manifests/3.json", b"{")
     if ending is not None:
         begun = attempt(1)
         words: dict[str, Any] = {"checkpoint": None, "sinks": {}} | ending
@@ -234,9 +235,9 @@ def test_who_asks_a_pipeline_that_was_stopped_is_told_by_whom(files: LocalFiles)
     requests = CheckpointRequests(files)
     stop = request_id("nightly", Wanted.STOP)
     requests.answer(response(stop, checkpoint=2).model_copy(update={"savepoint": "file:///savepoints/nightly"}))
-    create_document(files, "checkpoints/1/manifest.json", a_manifest(1))
-    create_document(files, "checkpoints/2/manifest.json", a_manifest(2, request=stop))
-    files.create("checkpoints/3/actions.json", b"of a try that has failed")
+    create_document(files, "manifests/1.json", a_manifest(1))
+    create_document(files, "manifests/2.json", a_manifest(2, request=stop))
+    files.create("checkpoints/3.hourly.0123456789abcdef.actions", b"of a try that has failed")
     with pytest.raises(
         RejectedError, match="stop-nightly has stopped it at checkpoint 2; its savepoint is file:///savepoints/nightly"
     ):

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs, log_path
+from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import DividedHome, check_workspace, look_interval_s, open_home, workspace_of
 from spark_jobs.control.home import claim_workspace as claim_workspace_of
-from spark_jobs.control.liveness import DRIVER_LOCK, claimed_request, driver_at_work, holding
+from spark_jobs.control.liveness import claimed_request, driver_at_work, holding
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK, log_path
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -76,9 +77,7 @@ def test_what_spark_and_the_host_need_is_in_the_workspace(
     assert not (tmp_path / "workspace" / path).exists()
 
 
-@pytest.mark.parametrize(
-    "path", ["pipeline.json", "attempts/1.json", "checkpoints/1/manifest.json", "savepoints/s/savepoint.json"]
-)
+@pytest.mark.parametrize("path", ["pipeline.json", "attempts/1.json", "manifests/1.json", "savepoints/s/savepoint.json"])
 def test_documents_are_in_the_store(home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str) -> None:
     home.create(path, b"{}")
     assert documents.contents == {path: b"{}"}

@@ -10,9 +10,7 @@ import pytest
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import (
-    DRIVER_LOCK,
     HEARTBEAT_AGE_MAX_S,
-    JVM_LOCK,
     claimed_by_another,
     driver_at_work,
     holding,
@@ -20,6 +18,7 @@ from spark_jobs.control.liveness import (
     noted,
 )
 from spark_jobs.control.status import read_status, write_status
+from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId

@@ -80,7 +80,7 @@ def test_a_corrupt_head_does_not_hide_the_cut_before_it(pipeline: StagedPipeline
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     publish(pipeline.files)
     pipeline.checkpoint({HOURLY: [(2, "a")]})
-    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
+    pipeline.files.replace("manifests/2.json", b"torn")
     assert consistent_versions(pipeline.files)[HOURLY][1] == 1
 
 

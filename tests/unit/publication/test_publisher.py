@@ -168,7 +168,7 @@ def test_the_rows_of_a_round_are_counted_as_far_as_its_checkpoints_exist(pipelin
     for number in (1, 2):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT, round=RoundNumber(1))
         publish(pipeline.files)
-    pipeline.files.delete("checkpoints/1")
+    pipeline.files.delete("manifests/1.json")
     assert publish(pipeline.files)[HOURLY].rows == 1
 
 
@@ -242,7 +242,7 @@ def damage_actions(pipeline: StagedPipeline) -> None:
 
 def lose_actions(pipeline: StagedPipeline) -> None:
     pipeline.files.delete(
-        next(f"checkpoints/1/{name}" for name in pipeline.files.names("checkpoints/1") if name.startswith("daily"))
+        next(f"checkpoints/{name}" for name in pipeline.files.names("checkpoints") if name.startswith("1.daily"))
     )
 
 
@@ -441,7 +441,7 @@ def test_a_table_that_has_reached_a_checkpoint_beside_the_chain_is_an_error(pipe
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files)
-    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
+    pipeline.files.replace("manifests/2.json", b"torn")
     pipeline.checkpoint({HOURLY: [(3, "a")]}, publish=Publish.EXTERNAL)
     with pytest.raises(RejectedError, match="Checkpoint 2 is not on the chain of parents of checkpoint 3"):
         publish(pipeline.files)
@@ -452,8 +452,8 @@ def test_a_table_that_has_reached_a_corrupt_checkpoint_beyond_the_head_says_so(p
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
     pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL)
     publish(pipeline.files)
-    pipeline.files.replace("checkpoints/2/manifest.json", b"torn")
-    with pytest.raises(CorruptDocumentError, match="checkpoints/2/manifest"):
+    pipeline.files.replace("manifests/2.json", b"torn")
+    with pytest.raises(CorruptDocumentError, match="manifests/2"):
         publish(pipeline.files)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.checkpoint.savepoint import default_target
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Publish, StartRequest
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
@@ -66,7 +66,7 @@ def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_it_and
     ended.start()
     answer = ended.answer(name)
     assert (answer.checkpoint, answer.error) == (ended.head.checkpoint, None)
-    target = default_target(ended.site.home, name).url
+    target = ended.site.home.below(savepoint_path(name)).url
     assert answer.savepoint == (None if wanted is Wanted.CHECKPOINT else target)
 
 

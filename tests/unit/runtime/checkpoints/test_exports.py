@@ -11,12 +11,13 @@ import pytest
 
 from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.home import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError, RejectedError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import unmasked
-from spark_jobs.runtime.checkpoints import exports, requested_checkpoints
+from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files, create_document
@@ -63,7 +64,7 @@ class Place:
         self.directory, self.slow = root / "savepoint", "copy"
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         patch.setattr(SlowFiles, "place", self, raising=False)
-        patch.setattr(requested_checkpoints, "open_place", lambda url: SlowFiles(self.directory))
+        patch.setattr(savepoint_place, "open_place", lambda url: SlowFiles(self.directory))
         patch.setattr(beside, "time", ALongTimeOnce(self.is_reached))
 
     def asks(self, name: str, wanted: Wanted = Wanted.SAVEPOINT) -> CheckpointRequest:

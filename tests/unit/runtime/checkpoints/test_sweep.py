@@ -169,7 +169,7 @@ def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues
     pipeline.make_table()
     first, _, third = (pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6))
     hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
-    pipeline.files.contents["checkpoints/2/manifest.json"] = b"torn"  # type: ignore[attr-defined]
+    pipeline.files.contents["manifests/2.json"] = b"torn"  # type: ignore[attr-defined]
     with pytest.raises(CorruptDocumentError):
         named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
     passed_over = third.model_copy(update={"parent": first.checkpoint})

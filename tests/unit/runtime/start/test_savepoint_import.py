@@ -196,7 +196,7 @@ class TestAfterADrain:
             update={"drained": True, "finished": True, "drain_batches": 1, "watermark_before_drain_ms": before_ms}
         )
         again = manifest.model_copy(update={"stages": manifest.stages | {STAGE: cut}})
-        site.home.delete(f"checkpoints/{manifest.checkpoint}/manifest.json")
+        site.home.delete(f"manifests/{manifest.checkpoint}.json")
         CheckpointStore(site.home).complete(again)
         return again
 
@@ -256,7 +256,7 @@ def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(
     assert channel
     mapped = channel.model_copy(update={"metadata": channel.metadata | {"configuration": {"delta.columnMapping.mode": "name"}}})
     cut = manifest.stages[COPIED].model_copy(update={"channel": mapped})
-    site.home.delete("checkpoints/1/manifest.json")
+    site.home.delete("manifests/1.json")
     CheckpointStore(site.home).complete(manifest.model_copy(update={"stages": manifest.stages | {COPIED: cut}}))
     with pytest.raises(RejectedError, match="in files whose columns are called as in another table"):
         brought(site, home, manifest)

@@ -1,0 +1,241 @@
+"""Where everything in a home is, and what its names say.
+
+Names are flat: a document is a file of the directory of its kind, and its name says all by which it is looked for. So one listing finds the
+newest attempt, the newest round, or the newest checkpoint, and no directory has a subdirectory for each of them.
+
+``docs/reference/formats.md`` describes the layout for readers in other languages.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    OwnerNumber,
+    RequestId,
+    RoundNumber,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+    cancel_request_id,
+)
+
+PIPELINE = "pipeline.json"
+STATUS = "status.json"
+WORKSPACE = "workspace.json"
+"""In a workspace, not in a home."""
+ATTEMPTS = "attempts"
+REQUESTS = "requests"
+RESPONSES = "responses"
+ROUNDS = "rounds"
+MANIFESTS = "manifests"
+CHECKPOINTS = "checkpoints"
+HISTORY = "history"
+STATE = "state"
+LOGS = "logs"
+CHANNELS = "channels"
+TOMBSTONES = "tombstones"
+SAVEPOINTS = "savepoints"
+WORK = "work"
+
+IN_WORKSPACE = frozenset({CHANNELS, LOGS, TOMBSTONES, WORK})
+"""What is in the workspace where the home is in a store."""
+STATE_TRY_PARTS = 3
+"""``state/<stage>/<try>``: the directory in which one try at a checkpoint keeps the state files of a stage."""
+
+DRIVER_LOCK = f"{WORK}/driver.lock"
+"""Held by the driver's Python process from its first to its last moment."""
+JVM_LOCK = f"{WORK}/jvm.lock"
+"""Held by the driver's JVM: it can outlive a killed Python process for some seconds and still run a batch."""
+SPARK_LOG = f"{WORK}/spark.log"
+"""What the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
+
+_ATTEMPT = re.compile(r"(\d+)\.json")
+_BEGUN = re.compile(r"(\d+)\.begun\.json")
+_OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
+_MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
+_ROUND = re.compile(r"(\d+)\.json")
+_START = re.compile(r"start-(\d+)\.json")
+_TRY = re.compile(r"(\d+)-(\d+)\.json")
+_STATE_TRY = re.compile(r"(\d+)-(\d+)-(\d+)")
+_LOG = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
+
+
+def attempt_path(attempt: AttemptNumber) -> str:
+    return f"{ATTEMPTS}/{attempt}.json"
+
+
+def begun_path(attempt: AttemptNumber) -> str:
+    return f"{ATTEMPTS}/{attempt}.begun.json"
+
+
+def owner_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
+    return f"{ATTEMPTS}/{attempt}.owner-{owner}.json"
+
+
+def attempt_pin_path(attempt: AttemptNumber, name: InputName) -> str:
+    """The pin of an input that holds for one attempt."""
+    return f"{ATTEMPTS}/{attempt}.input-{name}.json"
+
+
+def round_path(number: RoundNumber) -> str:
+    return f"{ROUNDS}/{number}.json"
+
+
+def round_pin_path(number: RoundNumber, name: InputName) -> str:
+    """The pin of an input that holds for a round."""
+    return f"{ROUNDS}/{number}.input-{name}.json"
+
+
+def request_path(request: RequestId) -> str:
+    return f"{REQUESTS}/{request}.json"
+
+
+def response_path(request: RequestId) -> str:
+    return f"{RESPONSES}/{request}.json"
+
+
+def cancel_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
+    return request_path(cancel_request_id(attempt, owner))
+
+
+def manifest_path(checkpoint: CheckpointId) -> str:
+    return f"{MANIFESTS}/{checkpoint}.json"
+
+
+def actions_path(checkpoint: CheckpointId, sink: SinkName, sha256: str) -> str:
+    return f"{CHECKPOINTS}/{checkpoint}.{sink}.{sha256[:16]}.actions"
+
+
+def channel_file_path(checkpoint: CheckpointId, stage: StageName, sha256: str) -> str:
+    return f"{CHECKPOINTS}/{checkpoint}.{stage}.{sha256[:16]}.channel"
+
+
+def history_path(checkpoint: CheckpointId, number: int) -> str:
+    return f"{HISTORY}/{checkpoint}-{number}.json"
+
+
+def state_path(stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber, number: int) -> str:
+    """The directory of the state files that a try at a checkpoint keeps of a stage."""
+    return f"{STATE}/{stage}/{checkpoint}-{attempt}-{number}"
+
+
+def savepoint_path(request: RequestId) -> str:
+    """The directory of a savepoint whose asker has named no other."""
+    return f"{SAVEPOINTS}/{request}"
+
+
+def work_path(directory: WorkDirectoryId) -> str:
+    return f"{WORK}/{directory}"
+
+
+def channels_path(incarnation: IncarnationId) -> str:
+    """The directory of the tables that stages of an incarnation hand on, and upserts stage in."""
+    return f"{CHANNELS}/{incarnation}"
+
+
+def tombstones_path(incarnation: IncarnationId) -> str:
+    """The directory of the deleted keys of an incarnation."""
+    return f"{TOMBSTONES}/{incarnation}"
+
+
+def log_path(attempt: AttemptNumber) -> str:
+    """The log of an attempt's driver, as JSON lines."""
+    return f"{LOGS}/{attempt}.log"
+
+
+def output_path(attempt: AttemptNumber) -> str:
+    """What an attempt's driver prints, kept by whoever starts it."""
+    return f"{LOGS}/driver-{attempt}.out"
+
+
+def publication_lock_path(sink: SinkName) -> str:
+    return f"{WORK}/publish-{sink}.lock"
+
+
+def publication_output_path(checkpoint: CheckpointId) -> str:
+    """What a process prints that publishes a checkpoint with Spark."""
+    return f"{WORK}/publish-{checkpoint}.out"
+
+
+class AttemptNames(NamedTuple):
+    """What the names in :data:`ATTEMPTS` say."""
+
+    claimed: tuple[AttemptNumber, ...]
+    """Ascending."""
+    begun: tuple[AttemptNumber, ...]
+    """Those of them that have begun, ascending."""
+    owners: dict[AttemptNumber, OwnerNumber]
+    """By attempt, which need not be claimed, its newest owner."""
+
+
+def attempt_names(names: Iterable[str]) -> AttemptNames:
+    """Reads the names in :data:`ATTEMPTS`."""
+    names = list(names)
+    owners: dict[AttemptNumber, OwnerNumber] = {}
+    for found in filter(None, map(_OWNER.fullmatch, names)):
+        attempt, owner = AttemptNumber(int(found[1])), OwnerNumber(int(found[2]))
+        owners[attempt] = max(owner, owners.get(attempt, owner))
+    claimed = sorted(map(AttemptNumber, _numbers(_ATTEMPT, names)))
+    begun = set(_numbers(_BEGUN, names))
+    return AttemptNames(tuple(claimed), tuple(number for number in claimed if number in begun), owners)
+
+
+def round_numbers(names: Iterable[str]) -> list[RoundNumber]:
+    """The rounds that the names in :data:`ROUNDS` say have begun, ascending."""
+    return sorted(map(RoundNumber, _numbers(_ROUND, names)))
+
+
+def manifest_numbers(names: Iterable[str]) -> list[CheckpointId]:
+    """The numbers that have a manifest, valid or not, by the names in :data:`MANIFESTS`; ascending."""
+    return sorted(map(CheckpointId, _numbers(_MANIFEST, names)))
+
+
+def start_numbers(names: Iterable[str]) -> list[AttemptNumber]:
+    """The attempts that start requests, or their answers, are for; ascending."""
+    return sorted(map(AttemptNumber, _numbers(_START, names)))
+
+
+def checkpoint_of(name: str) -> CheckpointId | None:
+    """The checkpoint that a file in :data:`CHECKPOINTS` was written for."""
+    number = name.partition(".")[0]
+    return CheckpointId(int(number)) if number.isdecimal() else None
+
+
+def history_tries(names: Iterable[str]) -> list[tuple[CheckpointId, int]]:
+    """The tries that :data:`HISTORY` remembers, by checkpoint and number."""
+    matches = filter(None, map(_TRY.fullmatch, names))
+    return sorted((CheckpointId(int(found[1])), int(found[2])) for found in matches)
+
+
+class StateTry(NamedTuple):
+    """What the name of a directory in ``state/<stage>`` says."""
+
+    checkpoint: CheckpointId
+    attempt: AttemptNumber
+    number: int
+
+
+def state_try(name: str) -> StateTry | None:
+    """Reads the name of a directory in ``state/<stage>``; None where it is none of a try."""
+    found = _STATE_TRY.fullmatch(name)
+    return found and StateTry(CheckpointId(int(found[1])), AttemptNumber(int(found[2])), int(found[3]))
+
+
+def log_attempt(name: str) -> AttemptNumber | None:
+    """The attempt that a file in :data:`LOGS` is of."""
+    found = _LOG.fullmatch(name)
+    return found and AttemptNumber(int(found[1]))
+
+
+def request_of(name: str) -> RequestId | None:
+    """The request that a file in :data:`REQUESTS` or :data:`RESPONSES` is of."""
+    return RequestId(name.removesuffix(".json")) if name.endswith(".json") else None
+
+
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    return [int(found[1]) for found in map(pattern.fullmatch, names) if found]

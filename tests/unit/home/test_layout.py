@@ -1,0 +1,93 @@
+"""Where everything in a home is: what a path says is read back, and nobody else spells one."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.home import layout
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    InputName,
+    OwnerNumber,
+    RoundNumber,
+    SinkName,
+    StageName,
+    start_request_id,
+)
+
+ROOT = Path(__file__).parents[3]
+DIRECTORIES = (
+    *(layout.ATTEMPTS, layout.REQUESTS, layout.RESPONSES, layout.ROUNDS, layout.MANIFESTS, layout.CHECKPOINTS, layout.HISTORY),
+    *(layout.LOGS, layout.CHANNELS, layout.TOMBSTONES, layout.SAVEPOINTS, layout.WORK),
+)
+SPELLED = re.compile(rf"({'|'.join(DIRECTORIES)})/|(pipeline|status|workspace)\.json")
+NOISE = ("", ".a.tmp", "a.json", "1", "1.json.1", "-1.json", "1.txt", "²")
+
+
+def name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def literals(path: Path) -> Iterator[str]:
+    """The strings of a module that are no docstrings."""
+    module = ast.parse(path.read_text())
+    said = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.value
+
+
+def test_attempts_their_beginnings_and_owners_are_told_apart_by_one_listing() -> None:
+    one, two, ten = map(AttemptNumber, (1, 2, 10))
+    paths = [layout.attempt_path(ten), layout.attempt_path(one), layout.begun_path(one), layout.begun_path(two)]
+    paths += [layout.owner_path(two, OwnerNumber(9)), layout.owner_path(two, OwnerNumber(10))]
+    paths += [layout.attempt_pin_path(one, InputName("begun")), layout.attempt_pin_path(AttemptNumber(3), InputName("1"))]
+    found = layout.attempt_names([*map(name, paths), *NOISE])
+    assert found == ((1, 10), (1,), {2: 10}), "an attempt that was not claimed has not begun, whatever says so"
+
+
+def test_rounds_are_told_from_their_pins() -> None:
+    paths = [
+        layout.round_path(RoundNumber(10)),
+        layout.round_path(RoundNumber(9)),
+        layout.round_pin_path(RoundNumber(11), InputName("a")),
+    ]
+    assert layout.round_numbers([*map(name, paths), *NOISE]) == [9, 10]
+
+
+def test_manifests_have_numbers_as_they_are_written() -> None:
+    assert layout.manifest_numbers([name(layout.manifest_path(CheckpointId(12))), "01.json", "2.json", *NOISE]) == [2, 12]
+
+
+def test_a_file_of_a_checkpoint_says_which() -> None:
+    paths = (
+        layout.actions_path(CheckpointId(12), SinkName("a"), "0" * 64),
+        layout.channel_file_path(CheckpointId(7), StageName("a"), "0" * 64),
+    )
+    assert [layout.checkpoint_of(name(path)) for path in paths] == [12, 7]
+    assert layout.checkpoint_of("left.behind") is None
+
+
+def test_requests_tries_and_logs_say_whose_they_are() -> None:
+    assert layout.start_numbers([name(layout.request_path(start_request_id(AttemptNumber(7)))), "stop-7.json", *NOISE]) == [7]
+    assert layout.history_tries([name(layout.history_path(CheckpointId(10), 2)), "9-1.json", *NOISE]) == [(9, 1), (10, 2)]
+    tried = layout.StateTry(CheckpointId(3), AttemptNumber(2), 1)
+    assert layout.state_try(name(layout.state_path(StageName("a"), *tried))) == tried
+    assert layout.state_try("left") is None
+    assert {layout.log_attempt(name(path(AttemptNumber(4)))) for path in (layout.log_path, layout.output_path)} == {4}
+
+
+@pytest.mark.parametrize("package", ["spark_jobs", "airflow_provider"])
+def test_nobody_else_spells_the_path_of_something_in_a_home(package: str) -> None:
+    spelling = {
+        f"{path.relative_to(ROOT)}: {literal}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.parent.name != "home"
+        for literal in literals(path)
+        if SPELLED.match(literal)
+    }
+    assert spelling == set()
