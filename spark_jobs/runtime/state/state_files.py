@@ -79,7 +79,9 @@ def _file_log(log: SparkLog, directory: str, start: int | None, end: int) -> lis
 
     A compact entry repeats all before it, and Spark deletes those.
     """
-    names = {int(name.removesuffix(".compact")): name for name in _names(log, directory) if name.partition(".")[0].isdigit()}
+    names = {
+        int(name.removesuffix(".compact")): name for name in _names(log, directory) if name.removesuffix(".compact").isdigit()
+    }
     compact = max((number for number, name in names.items() if name.endswith(".compact") and number <= end), default=0)
     for number in range(compact, end + 1):
         if number not in names:
