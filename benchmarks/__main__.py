@@ -19,6 +19,7 @@ from benchmarks import (
     final_checkpoint,
     fixed_cost,
     growth,
+    large_tables,
     publication,
     running,
     staged_sink,
@@ -39,7 +40,7 @@ PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOC
 PARTS = {
     part.__name__.rpartition(".")[2]: part
     for part in (
-        *(staged_sink, upsert, fixed_cost, publication, final_checkpoint, watermark_state, growth, waiting),
+        *(staged_sink, upsert, fixed_cost, publication, large_tables, final_checkpoint, watermark_state, growth, waiting),
         *(running, backpressure, state_sizes, stops),
     )
 }

@@ -51,7 +51,7 @@ class Staged:
     """
 
     def __init__(self, site: Site, files: int) -> None:
-        self._site, self._files = site, files
+        self.site, self._files = site, files
         self._directory = site.new()
         self._links, self._commits = count(), count(1)
         source = site.input(f"input-of-{self._directory.name}", 1, 1)
@@ -60,12 +60,22 @@ class Staged:
         self.table = self._directory / _SINK
         self._store = CheckpointStore(self.home)
         self._head: Manifest = self._store.manifest(self._store.taken()[-1])
-        self._add: dict[str, Any] = self._store.read_actions(self._head.sinks[_SINK])[0]["add"]
+        self.add: dict[str, Any] = self._store.read_actions(self._head.sinks[_SINK])[0]["add"]
         publish(self.home, self._head.checkpoint)
+
+    @property
+    def newest(self) -> CheckpointId:
+        """The newest checkpoint."""
+        return self._head.checkpoint
+
+    @property
+    def app(self) -> AppId:
+        """The app id that the table is published under."""
+        return self._head.sinks[_SINK].app
 
     def published_s(self) -> float:
         """Completes a checkpoint and publishes it."""
-        number = self._checkpoint()
+        number = self.checkpoint()
         began_s = time.monotonic()
         publish(self.home, number)
         return time.monotonic() - began_s
@@ -74,19 +84,19 @@ class Staged:
         """Commits the same by Spark, as a line of checkpoints that nobody has."""
         actions, version = self._stage(), CheckpointId(next(self._commits))
         began_s = time.monotonic()
-        transaction = DeltaJvm(self._site.spark).transaction(str(self.table), _APP)
+        transaction = DeltaJvm(self.site.spark).transaction(str(self.table), _APP)
         transaction.commit(actions, version, {}, replace=False)
         return time.monotonic() - began_s
 
     def _stage(self) -> list[dict[str, Any]]:
         """New files in the table's directory, and their ``add`` actions."""
-        original = unquote(self._add["path"])
+        original = unquote(self.add["path"])
         names = [f"{next(self._links)}-{original}" for _ in range(self._files)]
         for name in names:
             os.link(self.table / original, self.table / name)
-        return [self._add | {"path": quote(name)} for name in names]
+        return [self.add | {"path": quote(name)} for name in names]
 
-    def _checkpoint(self) -> CheckpointId:
+    def checkpoint(self) -> CheckpointId:
         """Stages files and completes the next checkpoint with them, as the runtime does."""
         number, cut = self._store.next_id(self._head.checkpoint), self._head.sinks[_SINK]
         actions = self._store.write_actions(number, _SINK, [{"add": add, "batch": 0} for add in self._stage()])
@@ -101,7 +111,7 @@ class Staged:
 
     def check(self) -> None:
         """Every file that was staged is public, once."""
-        rows, expected = self._site.rows(self.table), 1 + next(self._links)
+        rows, expected = self.site.rows(self.table), 1 + next(self._links)
         if rows != expected:
             raise AssertionError(f"{self.table} has {rows} rows instead of {expected}")
 

@@ -67,6 +67,11 @@ class DeltaJvm:
         location = self.java("org.apache.hadoop.fs.Path")(path)
         self.object("org.apache.spark.sql.delta.DeltaLog$").invalidateCache(self._session, location)
 
+    def checkpoint(self, path: str) -> None:
+        """Writes a checkpoint of a table's log, and removes what has expired."""
+        none, log = self.java("scala.Option").apply(None), self.log(path)
+        log.checkpoint(log.update(False, none, none), none)
+
     def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
         """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
         none = self.java("scala.Option").apply(None)

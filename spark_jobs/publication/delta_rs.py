@@ -1,9 +1,11 @@
-"""One Delta table through delta-rs: what it is now, and the one conditional Delta transaction that publishes into it.
+"""One Delta table without a JVM: what it is now, and the one conditional Delta transaction that publishes into it.
 
-delta-rs validates next to nothing, accepts a lower transaction version than the last, and lets two handles publish the same
-version one after the other. So everything is checked here, and the version is read and the transaction committed on *one* handle:
-then delta-rs refuses the commit if the same app id, the schema or the protocol has changed since the handle was opened, and that
-is the compare-and-swap this design rests on.
+The table is looked at through its log alone (:mod:`spark_jobs.publication.table_log`). The version of an app id is read and the
+transaction committed on *one* :class:`OpenTable`. An append is the create of the log's next version. If somebody else has created
+that version, the log is followed, and the append is repeated only where neither the app id's version nor the schema nor the
+protocol has changed since the table was opened. That is the compare-and-swap this design rests on.
+
+delta-rs makes the one transaction that needs the list of files, a replacement, and writes checkpoints of the log.
 """
 
 import errno
@@ -12,11 +14,14 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version as installed_version
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -24,6 +29,7 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
+    AlreadyExistsError,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
@@ -35,6 +41,8 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.features import candidates, obstacles
 from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.publication.table_log import TableLog, TableState
+from spark_jobs.storage.local import LocalFiles
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _KINDS: dict[int, type[StorageError]] = {
@@ -45,6 +53,11 @@ _KINDS: dict[int, type[StorageError]] = {
     errno.EROFS: AccessDeniedError,
     errno.ENOENT: NotFoundError,
 }
+_ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
+_APPEND_TRIES = 15
+_LOGS_KEPT = 256
+_CHECKPOINT_INTERVAL = 100
+"""The commits between two checkpoints of a log, where the table does not say it; delta-rs has the same default."""
 
 
 @dataclass(frozen=True)
@@ -75,29 +88,28 @@ def table_facts(uri: str) -> TableFacts:
 
 
 class OpenTable:
-    """A Delta table as it was when it was opened."""
+    """A Delta table as it was when it was opened.
 
-    def __init__(self, uri: str, table: DeltaTable) -> None:
-        self._uri, self._table = uri, table
-        metadata, protocol = table.metadata(), table.protocol()
-        self._fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-        self._configuration = metadata.configuration
-        self._features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-        self._writer = protocol.min_writer_version
+    Raises:
+        UnsupportedTableError: Its schema has a type that is not known here.
+    """
+
+    def __init__(self, uri: str, log: TableLog, state: TableState) -> None:
+        self._uri, self._log, self._state = uri, log, state
+        with _delta_errors(uri, reading=True):
+            self._fields: list[dict[str, Any]] = json.loads(Schema.from_json(state.schema_text).to_json())["fields"]
         self.facts = TableFacts(
             uri=uri,
-            table_id=str(metadata.id),
-            version=table.version(),
+            table_id=state.table_id,
+            version=state.version,
             schema_sha256=self._schema_sha256(self._fields),
-            protocol_sha256=_protocol_sha256(protocol.min_reader_version, protocol.min_writer_version, self._features),
-            partition_by=tuple(metadata.partition_columns),
+            protocol_sha256=_protocol_sha256(state.reader_version, state.writer_version, state.features),
+            partition_by=state.partition_by,
         )
 
     def transaction_version(self, app: AppId) -> CheckpointId | None:
-        """The checkpoint that ``app`` has published last, None if none."""
-        with _delta_errors(self._uri, reading=True):
-            version = self._table.transaction_version(app)
-        return None if version is None else CheckpointId(version)
+        """Returns the checkpoint that ``app`` has published last, None if none."""
+        return self._state.apps.get(app)
 
     def accepts_schema(self, schema_sha256: str) -> bool:
         """Whether rows staged for a table with ``schema_sha256`` belong into this one.
@@ -112,17 +124,39 @@ class OpenTable:
 
     def differs_only_in_rows(self, other: "OpenTable") -> bool:
         """Whether two looks at a table found the same but for its rows."""
-        same_facts = replace(self.facts, version=other.facts.version) == other.facts
-        return same_facts and self._configuration == other._configuration
+        return self._state.differs_only_in_rows(other._state)
 
     def obstacles(self, publisher: Publisher) -> list[str]:
         """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing."""
         identity = any(name.startswith("delta.identity.") for field in self._fields for name in field["metadata"])
-        return obstacles(publisher, self._features, self._writer, self._configuration, identity=identity)
+        state = self._state
+        return obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
-        return self._configuration.get("delta.appendOnly", "false").lower() != "true"
+        return self._state.configuration.get("delta.appendOnly", "false").lower() != "true"
+
+    @property
+    def files_most(self) -> int:
+        """How many files the table has at most."""
+        return self._log.files_most
+
+    def needs_checkpoint(self) -> bool:
+        """Whether so many commits follow the log's newest checkpoint that a reader should get another one."""
+        interval = self._state.configuration.get("delta.checkpointInterval", "")
+        return self._log.commits_since_checkpoint >= (int(interval) if interval.isdecimal() else _CHECKPOINT_INTERVAL)
+
+    def write_checkpoint(self) -> None:
+        """Writes a checkpoint of the log and removes what has expired. Loads the list of all files of the table.
+
+        Raises:
+            StorageError: The storage fails, or delta-rs cannot read the table.
+        """
+        with _delta_errors(self._uri, reading=True):
+            table = DeltaTable(table_directory(self._uri).as_uri())
+            table.create_checkpoint()
+            if self._state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+                table.cleanup_metadata()
 
     def commit(
         self,
@@ -136,9 +170,7 @@ class OpenTable:
         """Makes ``adds`` public in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
 
         Conditional: succeeds only if neither ``app``'s version nor the schema nor the protocol has changed since this table was
-            opened. Rows that
-        somebody else has appended meanwhile do not matter. The handle is used up: open the table again to look at it or to commit
-        more.
+        opened. Rows that somebody else has appended since do not matter. To look at the table again or to commit more, open it again.
 
         Args:
             adds: Delta's ``add`` actions. May be empty: the version advances all the same.
@@ -150,29 +182,67 @@ class OpenTable:
 
         Raises:
             ConflictError: Somebody else was faster; nothing of this was committed.
+            UnsupportedTableError: The table needs more of a commit than is possible without a JVM. Nothing was committed.
             OutcomeUnknownError: It may be public. Read :meth:`transaction_version` of a newly opened table.
             StorageError: The storage failed, probably before the commit. Read back as well.
         """
+        refuse_unsupported(self, Publisher.DELTA_RS)
+        user_metadata = canonical(dict(commit_info)).decode()
+        advance = {"appId": app, "version": version, "lastUpdated": int(time.time() * 1000)}
+        if replace:
+            self._replace(adds, advance, user_metadata)
+        else:
+            self._append(adds, advance, user_metadata)
+
+    def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
+        info = {
+            "timestamp": advance["lastUpdated"],
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(self.facts.partition_by))},
+            "engineInfo": _ENGINE,
+            "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
+            "userMetadata": user_metadata,
+        }
+        actions = [{"commitInfo": info}, {"txn": advance}, *({"add": {**add, "dataChange": True}} for add in adds)]
+        commit = b"".join(canonical(action) + b"\n" for action in actions)
+        after, app = self._state, AppId(advance["appId"])
+        for _ in range(_APPEND_TRIES):
+            try:
+                return self._log.create(after, commit)
+            except AlreadyExistsError:
+                after = self._log.newest()
+            if after.apps.get(app) != self._state.apps.get(app) or not after.differs_only_in_rows(self._state):
+                break
+        raise _changed(self._uri, "another commit was faster")
+
+    def _replace(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         properties = CommitProperties(
-            # Left to itself, delta-rs would keep the files of an append that it has not seen.
-            max_commit_retries=0 if replace else None,
-            custom_metadata={"userMetadata": canonical(dict(commit_info)).decode()},
-            app_transactions=[Transaction(app, version, int(time.time() * 1000))],
+            max_commit_retries=0,  # left to itself, delta-rs would keep the files of an append that it has not seen
+            custom_metadata={"userMetadata": user_metadata},
+            app_transactions=[Transaction(advance["appId"], advance["version"], advance["lastUpdated"])],
         )
         actions: list[AddAction | RemoveAction] = [_add_action(add) for add in adds]
+        with _delta_errors(self._uri, reading=True):
+            try:
+                table = DeltaTable(table_directory(self._uri).as_uri(), version=self._state.version)
+            except DeltaError as error:
+                raise _changed(self._uri, "the version that was looked at is gone") from error
+        if str(table.metadata().id) != self._state.table_id:
+            raise _changed(self._uri, "it is another table now")
         with _delta_errors(self._uri, reading=False):
-            self._table.create_write_transaction(
+            table.create_write_transaction(
                 actions,
-                mode="overwrite" if replace else "append",
-                schema=self._table.schema(),
+                mode="overwrite",
+                schema=table.schema(),
                 partition_by=list(self.facts.partition_by),
                 commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
             )
 
     def _schema_sha256(self, fields: Sequence[Mapping[str, Any]]) -> str:
         kept = {
             name: value
-            for name, value in self._configuration.items()
+            for name, value in self._state.configuration.items()
             if name.startswith("delta.constraints.") or name == "delta.columnMapping.mode"
         }
         return sha256(canonical({"fields": list(fields), "configuration": kept}))
@@ -207,27 +277,21 @@ class DeltaRsTransaction:
 def open_table(uri: str, version: int | None = None) -> OpenTable:
     """Opens a table at its newest, or at an older, Delta version.
 
+    This process remembers the logs that it has read: opening a table again reads what was committed since.
+
     Raises:
         NotFoundError: There is no table, or not this version (any more).
-        UnsupportedTableError: delta-rs cannot read it.
+        UnsupportedTableError: Its address or its schema is beyond what is possible without a JVM.
         StorageError: The storage fails.
     """
-    address = table_directory(uri).as_uri()
-    if version is None:
-        with _delta_errors(uri, reading=True):
-            return OpenTable(uri, DeltaTable(address))
-    try:
-        return OpenTable(uri, DeltaTable(address, version=version))
-    except DeltaError as error:
-        raise NotFoundError(
-            f"Version {version} of table {uri} cannot be read.",
-            remedy="It does not exist, or its log entry was cleaned.",
-            table=uri,
-            version=version,
-            cause=str(error),
-        ) from error
-    except OSError as error:
-        raise translated(error, uri, reading=True) from error
+    log = log_of(uri)
+    return OpenTable(uri, log, log.newest() if version is None else log.at(version))
+
+
+@lru_cache(maxsize=_LOGS_KEPT)
+def log_of(uri: str) -> TableLog:
+    """Returns the log of a table: one object in this process, which remembers what it has read."""
+    return TableLog(LocalFiles(table_directory(uri) / "_delta_log", has_url=False), uri)
 
 
 def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
@@ -316,7 +380,16 @@ def _add_action(add: Mapping[str, Any]) -> AddAction:
     )
 
 
-def _protocol_sha256(reader: int, writer: int, features: set[str]) -> str:
+def _changed(uri: str, why: str) -> ConflictError:
+    return ConflictError(
+        f"Somebody else has changed table {uri} since it was looked at: {why}.",
+        safe="Nothing was committed.",
+        remedy="Repeat: the table is looked at anew.",
+        table=uri,
+    )
+
+
+def _protocol_sha256(reader: int, writer: int, features: frozenset[str]) -> str:
     return sha256(canonical({"reader": reader, "writer": writer, "features": sorted(features)}))
 
 
@@ -356,13 +429,6 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
     if not reading:
         return OutcomeUnknownError(
             f"It is unknown whether table {uri} was changed: {error}", remedy="Repeat: it is read back first.", **evidence
-        )
-    if "catalog-managed" in str(error):
-        return UnsupportedTableError(
-            f"Table {uri} has catalogManaged, with which it cannot be published into without its catalog.",
-            safe="Nothing was written.",
-            remedy="Use a table that is not managed by a catalog.",
-            **evidence,
         )
     if isinstance(error, DeltaProtocolError | SchemaMismatchError):
         return UnsupportedTableError(

@@ -25,7 +25,7 @@ from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut,
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.publication.delta_rs import open_table, refuse_unsupported
+from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_unsupported
 from spark_jobs.publication.evidence import line_after, version_with
 from spark_jobs.publication.pending import (
     CLOSED,
@@ -255,7 +255,9 @@ def _publish_sink(
             _commit(sink, transaction, publishers)
             made = True
         if made:
-            _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
+            table = _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
+            if manifest.sinks[sink].publisher is Publisher.DELTA_RS:
+                publishers.keep_log_short(table)
 
     _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
 
@@ -287,9 +289,13 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         _land(land, cut.table, cut.app, version)
 
 
-def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> None:
-    """Asks the table whether what was committed is in its log: a writer whose log store is no compare-and-swap may have replaced it."""
-    reached = open_table(cut.table).transaction_version(cut.app)
+def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTable:
+    """Opens the table and checks that what was committed is in its log.
+
+    A writer whose log store is no compare-and-swap may have replaced it.
+    """
+    table = open_table(cut.table)
+    reached = table.transaction_version(cut.app)
     if reached is None or reached < checkpoint:
         raise ConflictError(
             f"Sink {sink}: another writer has replaced the commit that made checkpoint {checkpoint} public.",
@@ -301,6 +307,7 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> None:
             checkpoint=checkpoint,
             found=reached,
         )
+    return table
 
 
 @contextmanager

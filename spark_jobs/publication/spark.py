@@ -46,7 +46,7 @@ class SparkPublisher:
             UnsupportedTableError: delta-rs cannot read what the table is.
             StorageError: The storage fails.
         """
-        session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+        session = self._session()
         with suppress(NotFoundError):
             transaction = _begin(session, uri, app)
             if transaction.has_read_what_is_there():
@@ -54,6 +54,18 @@ class SparkPublisher:
         with _spark_errors(uri):
             DeltaJvm(session).forget(_path(uri))
         return _begin(session, uri, app)
+
+    def checkpoint(self, uri: str) -> None:
+        """Writes a checkpoint of a table's log, and removes what has expired.
+
+        Raises:
+            OutcomeUnknownError: Spark has failed; repeat.
+        """
+        with _spark_errors(uri):
+            DeltaJvm(self._session()).checkpoint(_path(uri))
+
+    def _session(self) -> SparkSession:
+        return SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
 
 
 class SparkTransaction:

@@ -1,18 +1,25 @@
 """Delta transactions into public tables, whoever makes them: what they promise, and where each kind comes from."""
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_jobs.protocol.documents import Publisher, SinkCut
-from spark_jobs.protocol.errors import SparkRequiredError
+from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.delta_rs import DeltaRsTransaction, OpenTable, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_jobs.publication.spark import SparkPublisher
+
+_LOG = logging.getLogger(__name__)
 _SPARK_MODULE = "spark_jobs.publication.spark"
+SMALL_FILES = 100_000
+"""A checkpoint of the log of a table with so many files takes delta-rs half a second."""
 
 
 class Transaction(Protocol):
@@ -59,20 +66,18 @@ class Transaction(Protocol):
         ...
 
 
-Begin = Callable[[str, AppId], Transaction]
-"""Opens a table, named by its URI, for one transaction of an app id."""
-
-
 class Publishers:
     """The publishers that this process has.
 
     Args:
         spark: Makes or finds a Spark session; called once, if a sink needs it. None: there is no Spark here.
+        at_work: Whether that session is at work anyway. Then it also writes the checkpoints of large tables' logs.
     """
 
-    def __init__(self, spark: "Callable[[], SparkSession] | None" = None) -> None:
-        self._spark = spark
-        self._begin_by_spark: Begin | None = None
+    def __init__(self, spark: "Callable[[], SparkSession] | None" = None, *, at_work: bool = False) -> None:
+        self._spark, self._at_work = spark, at_work
+        self._spark_publisher: SparkPublisher | None = None
+        self._checkpointing: Thread | None = None
 
     def require(self, publisher: Publisher, what: str) -> None:
         """Refuses what needs Spark where there is none.
@@ -94,16 +99,45 @@ class Publishers:
         """
         if publisher is Publisher.DELTA_RS:
             return DeltaRsTransaction(open_table(uri), app)
-        return self._by_spark(uri)(uri, app)
+        return self._by_spark(uri).begin(uri, app)
 
-    def _by_spark(self, uri: str) -> Begin:
+    def keep_log_short(self, table: OpenTable) -> None:
+        """Writes a checkpoint of a table's log where one is due, so that its readers have few commits to read.
+
+        A small table's is written at once. A large one's takes seconds and the list of all its files: it is written by Spark, in the
+        background, and left to others where no Spark is at work. It is not part of a publication, so failures are only logged.
+        """
+        if not table.needs_checkpoint():
+            return
+        if table.files_most <= SMALL_FILES:
+            try:
+                table.write_checkpoint()
+            except StreamPipelineError as error:
+                _LOG.warning("no checkpoint of the log of table %s: %s", table.facts.uri, error)
+        elif self._at_work and (self._checkpointing is None or not self._checkpointing.is_alive()):
+            work, uri = self._checkpoint_by_spark, table.facts.uri
+            self._checkpointing = Thread(target=work, args=(uri,), name="table-log-checkpoint", daemon=True)
+            self._checkpointing.start()
+
+    def finish(self) -> None:
+        """Waits for what goes on in the background; Spark is needed until then."""
+        if self._checkpointing is not None:
+            self._checkpointing.join()
+
+    def _checkpoint_by_spark(self, uri: str) -> None:
+        try:
+            self._by_spark(uri).checkpoint(uri)
+        except (StreamPipelineError, OSError) as error:
+            _LOG.warning("no checkpoint of the log of table %s: %s", uri, error)
+
+    def _by_spark(self, uri: str) -> "SparkPublisher":
         if self._spark is None:
             raise spark_required(f"Table {uri}")
-        if self._begin_by_spark is None:
+        if self._spark_publisher is None:
             # By name, so that an Airflow worker that publishes never loads Spark.
-            begin: Begin = importlib.import_module(_SPARK_MODULE).SparkPublisher(self._spark()).begin
-            self._begin_by_spark = begin
-        return self._begin_by_spark
+            made: SparkPublisher = importlib.import_module(_SPARK_MODULE).SparkPublisher(self._spark())
+            self._spark_publisher = made
+        return self._spark_publisher
 
 
 def spark_required(what: str) -> SparkRequiredError:

@@ -175,7 +175,8 @@ class Application:
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            publishers = Publishers(lambda: spark)
+            publishers = Publishers(lambda: spark, at_work=True)
+            afterwards.callback(publishers.finish)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)

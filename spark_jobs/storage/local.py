@@ -39,16 +39,18 @@ class LocalFiles:
     Args:
         root: The directory; made by the first write. A relative path starts at the current directory.
         system: The operating system, or a test's replacement.
+        has_url: Whether others open the directory by its :attr:`url`, which has no escapes.
 
     Raises:
-        InvalidParameterError: The path has characters that the parts of a pipeline would read differently.
+        InvalidParameterError: The path has characters that the parts of a pipeline would read differently in a URL.
     """
 
-    def __init__(self, root: str | os.PathLike[str], system: System | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str], system: System | None = None, *, has_url: bool = True) -> None:
         self._root = "/" + os.path.abspath(root).lstrip("/")
         self._system = system or RealSystem()
         self._root_is_durable = False
-        check_root(self._root)
+        if has_url:
+            check_root(self._root)
 
     @property
     def url(self) -> str:

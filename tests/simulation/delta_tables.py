@@ -1,22 +1,24 @@
-"""Delta tables in a world: what :class:`deltalake.DeltaTable` is to the product, and no more."""
+"""Delta tables in a world: their logs are files of its disk, which the product reads and writes itself."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from deltalake import CommitProperties, Schema
+from deltalake import CommitProperties, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from tests.simulation.world import World
+from spark_jobs.publication.table_log import TableLog
+from tests.simulation.storage import Disk, SimulatedFiles
+from tests.simulation.world import Process
 
 FIELDS = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
 SCHEMA_TEXT = json.dumps({"type": "struct", "fields": FIELDS})
 _SCHEMA = Schema.from_json(SCHEMA_TEXT)
-_PROTOCOL = SimpleNamespace(min_reader_version=1, min_writer_version=2, reader_features=None, writer_features=None)
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
 @dataclass(frozen=True)
@@ -28,44 +30,52 @@ class Version:
     app: str | None = None
     """Whose version this commit has advanced."""
 
+    def then(self, commit: bytes) -> "Version":
+        """The version after one more commit."""
+        files, apps, app = list(self.files), dict(self.apps), None
+        for action in map(json.loads, commit.splitlines()):
+            if "add" in action:
+                files.append(unquote(action["add"]["path"]))
+            if "remove" in action:
+                files.remove(unquote(action["remove"]["path"]))
+            if "txn" in action:
+                app = action["txn"]["appId"]
+                apps[app] = action["txn"]["version"]
+        return Version(tuple(files), apps, app)
 
-class MemoryTable:
-    """The log of one table."""
 
-    def __init__(self, world: World, path: str) -> None:
-        self.world, self.path = world, path
-        self.versions = [Version((), {})]
-        self.watchers: list[Any] = []
+class SimulatedTable:
+    """One table, as its log on the disk has it."""
 
-    def handle(self, version: int | None) -> "SimulatedDeltaTable":
-        return SimulatedDeltaTable(self, len(self.versions) - 1 if version is None else version)
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk, self.path = disk, path
+        self._versions: list[Version] = []
+        metadata = {"id": f"id-of-{path}", "schemaString": SCHEMA_TEXT, "partitionColumns": [], "configuration": {}}
+        disk.put(self.commit_path(0), _lines({"protocol": _PROTOCOL}, {"metaData": metadata}))
 
-    def append(self, version: Version) -> None:
-        self.versions.append(version)
-        for watcher in self.watchers:
-            watcher(self)
+    @property
+    def versions(self) -> list[Version]:
+        """Every version; a commit is never changed, so each is read once."""
+        while (commit := self.disk.get(self.commit_path(len(self._versions)))) is not None:
+            before = self._versions[-1] if self._versions else Version((), {})
+            self._versions.append(before.then(commit))
+        return self._versions
+
+    def commit_path(self, version: int) -> str:
+        return f"{self.path}/_delta_log/{version:020}.json"
 
 
 class SimulatedDeltaTable:
-    """A table as it was when it was opened."""
+    """What :class:`deltalake.DeltaTable` is to the product, and no more: a table at one version, whose files are replaced."""
 
-    def __init__(self, table: MemoryTable, at: int) -> None:
+    def __init__(self, table: SimulatedTable, at: int) -> None:
         self._table, self._at = table, at
 
     def metadata(self) -> SimpleNamespace:
-        return SimpleNamespace(id=f"id-of-{self._table.path}", configuration={}, partition_columns=[])
-
-    def protocol(self) -> SimpleNamespace:
-        return _PROTOCOL
+        return SimpleNamespace(id=f"id-of-{self._table.path}")
 
     def schema(self) -> Schema:
         return _SCHEMA
-
-    def version(self) -> int:
-        return self._at
-
-    def transaction_version(self, app: str) -> int | None:
-        return self._table.versions[self._at].apps.get(app)
 
     def create_write_transaction(
         self,
@@ -75,40 +85,69 @@ class SimulatedDeltaTable:
         *,
         partition_by: list[str],
         commit_properties: CommitProperties,
+        post_commithook_properties: PostCommitHookProperties,
     ) -> None:
-        """Commits, unless one of the app ids has been advanced since; a replacement, unless anything was committed since."""
+        """Commits, unless anything was committed since."""
+        assert mode == "overwrite"
         (advance,) = commit_properties.app_transactions or []
-        table = self._table
-        table.world.pause(f"commit {advance.version} to {table.path}")
-        fault = table.world.fault("is done, unknown", "is not done, unknown")
-        newest = table.versions[-1]
-        overtaken = newest.apps.get(advance.app_id) != self.transaction_version(advance.app_id)
-        if overtaken or (mode == "overwrite" and len(table.versions) - 1 != self._at):
-            raise CommitFailedError("a concurrent transaction has advanced the same app id")
+        table, disk = self._table, self._table.disk
+        disk.world.pause(f"commit {advance.version} to {table.path}")
+        fault = disk.world.fault("is done, unknown", "is not done, unknown")
+        if len(table.versions) - 1 != self._at:
+            raise CommitFailedError("a concurrent transaction was committed")
         if fault != "is not done, unknown":
-            files = (() if mode == "overwrite" else newest.files) + tuple(unquote(action.path) for action in actions)
-            table.append(Version(files, newest.apps | {advance.app_id: advance.version}, advance.app_id))
+            path = table.commit_path(self._at + 1)
+            commit = _lines(
+                *({"remove": {"path": quote(name)}} for name in table.versions[-1].files),
+                *({"add": {"path": quote(action.path)}} for action in actions),
+                {"txn": {"appId": advance.app_id, "version": advance.version}},
+            )
+            disk.put(path, commit)
+            disk.watcher.created(path, commit)
         if fault is not None:
             raise DeltaError("the answer was lost")
 
 
+class _LogFiles(SimulatedFiles):
+    """The log of a table: its creates are commits."""
+
+    def _point(self, operation: str, path: str) -> None:
+        super()._point("commit" if operation == "create" else operation, f"{path} of {self._root}")
+
+
 class Tables:
-    """All tables of a world; opens them as ``DeltaTable(uri, version)`` does."""
+    """All tables of a world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.by_path: dict[str, MemoryTable] = {}
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.by_path: dict[str, SimulatedTable] = {}
+        self._logs: dict[tuple[Process | None, str], TableLog] = {}
 
-    def make(self, path: str) -> MemoryTable:
-        """The table at ``path``, made where it is missing."""
-        return self.by_path.setdefault(path, MemoryTable(self._world, path))
+    def make(self, path: str) -> SimulatedTable:
+        """Returns the table at ``path``, made where it is missing."""
+        if path not in self.by_path:
+            self.by_path[path] = SimulatedTable(self._disk, path)
+        return self.by_path[path]
 
-    def open(self, uri: str, version: int | None = None) -> SimulatedDeltaTable:
+    def log_of(self, uri: str) -> TableLog:
+        """Stands for :func:`spark_jobs.publication.delta_rs.log_of`: each process remembers for itself."""
+        actor, path = self._disk.world.current, unquote(urlsplit(uri).path)
+        process = None if actor is None else actor.process
+        if (process, path) not in self._logs:
+            self._logs[process, path] = TableLog(_LogFiles(self._disk, f"{path}/_delta_log"), uri)
+        return self._logs[process, path]
+
+    def open(self, uri: str, version: int) -> SimulatedDeltaTable:
+        """Stands for ``DeltaTable(uri, version)``."""
         path = unquote(urlsplit(uri).path)
-        self._world.pause(f"open {path}")
+        self._disk.world.pause(f"open {path}")
         if path not in self.by_path:
             raise TableNotFoundError(f"no table at {path}")
         table = self.by_path[path]
-        if version is not None and not 0 <= version < len(table.versions):
+        if version >= len(table.versions):
             raise DeltaError(f"no version {version}")
-        return table.handle(version)
+        return SimulatedDeltaTable(table, version)
+
+
+def _lines(*actions: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)

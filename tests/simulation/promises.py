@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.delta_tables import MemoryTable, Version
+from tests.simulation.delta_tables import SimulatedTable, Version
 from tests.simulation.stages import Site
 from tests.simulation.storage import Watcher
 from tests.simulation.windows import HELD, held_in
@@ -71,15 +71,14 @@ class Promises(Watcher):
         """By driver its attempt."""
         site.disk.watcher = self
 
-    def watch(self, table: MemoryTable) -> None:
-        table.watchers.append(self.committed)
-
     def check(self) -> None:
         """Raises what was found so far: whoever breaks a promise may catch what it raises."""
         if self.broken:
             raise Violation("; ".join(self.broken))
 
     def created(self, path: str, data: bytes) -> None:
+        if table := self._site.tables.by_path.get(path.partition("/_delta_log/")[0]):
+            self.committed(table)
         if not path.startswith(f"{HOME}/"):
             return
         parts = path.removeprefix(f"{HOME}/").split("/")
@@ -128,7 +127,7 @@ class Promises(Watcher):
             if path.startswith(f"{table.path}/") and path.removeprefix(f"{table.path}/") in table.versions[-1].files:
                 self.break_promise(f"{path} was deleted, which is public")
 
-    def committed(self, table: MemoryTable) -> None:
+    def committed(self, table: SimulatedTable) -> None:
         """A table shows each row once, and the rows of exactly one checkpoint and those before it."""
         version = table.versions[-1]
         assert version.app is not None
@@ -148,11 +147,11 @@ class Promises(Watcher):
         if rows != list(range(len(rows))):
             self.break_promise(f"{table.path} shows {rows}: some are lost")
 
-    def rows(self, table: MemoryTable, version: Version | None = None) -> list[int]:
+    def rows(self, table: SimulatedTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""
         return self._read(f"{table.path}/{name}" for name in (version or table.versions[-1]).files)
 
-    def shows(self, table: MemoryTable, incarnation: str) -> bool:
+    def shows(self, table: SimulatedTable, incarnation: str) -> bool:
         """Whether an incarnation has published into a table last."""
         commits = [version for version in table.versions if version.app and version.apps[version.app] != CLOSED]
         return bool(commits) and f"/{incarnation}/" in str(commits[-1].app)

@@ -139,7 +139,7 @@ class Schedule:
         if self.plan.bounded:
             self.world.chaos.reboots = 0
         disk = Disk(self.world)
-        self.site = Site(self.world, disk, Tables(self.world), {} if self.plan.bounded else None, windows=self.plan.windows)
+        self.site = Site(self.world, disk, Tables(disk), {} if self.plan.bounded else None, windows=self.plan.windows)
         self.promises = Promises(self.site)
         self.home = self.site.files(HOME)
         self.hosts = [Host("one"), Host("two")]
@@ -150,7 +150,7 @@ class Schedule:
         self._started = 0
         self._fresh = 0
         for sink in SINKS:
-            self.promises.watch(self.site.tables.make(f"{WAREHOUSE}/{sink}"))
+            self.site.tables.make(f"{WAREHOUSE}/{sink}")
         self.world.each_step.append(self.promises.check)
 
     @staticmethod

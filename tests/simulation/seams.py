@@ -125,7 +125,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         ),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
-        *((module, "uuid4", world.uuid4) for module in (codec, ids, open_storage)),
+        *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
@@ -151,6 +151,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
         (staging, "fit", lambda frame, schema: frame),
         *((module, "build_stage", partial(build_stage, site)) for module in (round_run, running_pipeline)),
+        (delta_rs, "log_of", site.tables.log_of),
         (delta_rs, "DeltaTable", site.tables.open),
         (staged_files, "_size_bytes", partial(_size_bytes, site)),
     ]

@@ -1,33 +1,37 @@
-"""The simulated Delta tables do what delta-rs does, as far as publication rests on it."""
+"""The simulated Delta tables do what those on a disk do, as far as publication rests on it."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, Schema
 
 from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import OpenTable
+from spark_jobs.publication import delta_rs
+from spark_jobs.publication.delta_rs import OpenTable, open_table
 from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
+from tests.simulation.storage import Disk
 from tests.simulation.world import Chaos, World
 
 ONE, OTHER = AppId("one"), AppId("other")
 Opener = Callable[[], OpenTable]
 
 
-@pytest.fixture(params=["delta-rs", "simulated"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+@pytest.fixture(params=["on disk", "simulated"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
     """Opens one table anew each time."""
     uri = (tmp_path / "table").as_uri()
-    if request.param == "delta-rs":
+    if request.param == "on disk":
         DeltaTable.create(uri, Schema.from_json(SCHEMA_TEXT))
-        return lambda: OpenTable(uri, DeltaTable(uri))
-    tables = Tables(World(0, Chaos()))
+        return lambda: open_table(uri)
+    tables = Tables(Disk(World(0, Chaos())))
     tables.make(str(tmp_path / "table"))
-    return lambda: OpenTable(uri, cast(DeltaTable, tables.open(uri)))
+    monkeypatch.setattr(delta_rs, "log_of", tables.log_of)
+    monkeypatch.setattr(delta_rs, "DeltaTable", tables.open)
+    return lambda: open_table(uri)
 
 
 def add(name: str) -> dict[str, Any]:

@@ -1,0 +1,347 @@
+"""The log of a Delta table, read without the list of its files.
+
+A publication needs five things of a table: its newest version, its metadata, its protocol, the versions of app ids, and a
+conditional commit. None of them grows with the number of files. So this module reads three columns of the newest checkpoint and
+the JSON commits after it, skips every line that names a file, and from then on follows the tail of the log. delta-rs has no such
+reader: opening a table there loads all of its files (docs/adr/0017-publication-reads-no-list-of-files.md).
+
+Nothing that was read before is trusted: each look lists the log and reads the newest known commit again. If that commit is gone or
+has other bytes, somebody has replaced the table or the commit, and the log is read from the start.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.storage.files import Files, local_path
+
+_COMMIT = re.compile(r"(?P<version>\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint\."
+    r"(?:parquet|(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|(?P<v2>[0-9a-fA-F-]{36})\.(?:parquet|json))"
+)
+_HINT = "_last_checkpoint"
+_FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
+_COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId"}
+"""The columns of a checkpoint that are read, each with a field that every value has."""
+_KEPT_VERSIONS = 64
+_TRIES = 5
+_BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table at one version, without its files.
+
+    ``mark`` identifies the bytes of the version's commit; None where only a checkpoint of this version is left.
+    """
+
+    version: int
+    table_id: str
+    schema_text: str
+    """Delta's own JSON."""
+    partition_by: tuple[str, ...]
+    configuration: Mapping[str, str]
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+    apps: Mapping[AppId, CheckpointId]
+    """By app id the newest version."""
+    mark: str | None = field(default=None, compare=False)
+
+    def differs_only_in_rows(self, other: "TableState") -> bool:
+        """Whether two states of a log differ in nothing but files and the versions of app ids."""
+        return replace(self, version=other.version, apps=other.apps) == other
+
+
+class TableLog:
+    """The log of one table. Safe for several threads: what is remembered is replaced as a whole.
+
+    Args:
+        files: The table's ``_delta_log``.
+        table: The table's URI, for messages.
+    """
+
+    def __init__(self, files: Files, table: str) -> None:
+        self._files, self._table = files, table
+        self._recent: tuple[TableState, ...] = ()
+        """The newest known versions, oldest first, without a gap."""
+        self._files_most = 0
+        self._checkpoint: int | None = None
+
+    def newest(self) -> TableState:
+        """Returns the newest version. Reads only what was committed since the last call.
+
+        Raises:
+            NotFoundError: There is no table.
+            StorageError: The storage fails, or the log cannot be read.
+        """
+        for _ in range(_TRIES):
+            listed = _Listing(self._files.names(""))
+            if listed.newest is None:
+                break
+            try:
+                self._recent = (self._followed(listed) or self._read(listed, listed.newest))[-_KEPT_VERSIONS:]
+            except NotFoundError:
+                continue  # cleaned or dropped since it was listed
+            self._checkpoint = max(listed.checkpoints, default=None)
+            return self._recent[-1]
+        else:
+            raise self._unreadable("its log changes faster than it can be read, or lacks a version")
+        raise NotFoundError(
+            f"Table {self._table} is not there.",
+            remedy="Check the path, or start the pipeline: it makes the table.",
+            table=self._table,
+        )
+
+    def at(self, version: int) -> TableState:
+        """Returns one version, as long as it can be read.
+
+        Raises:
+            NotFoundError: There is no such version, or its log entry was cleaned.
+            StorageError: The storage fails, or the log cannot be read.
+        """
+        for state in self._recent:
+            if state.version == version and self._is_unchanged(state):
+                return state
+        return self._read(_Listing(self._files.names("")), version)[-1]
+
+    def create(self, after: TableState, commit: bytes) -> None:
+        """Creates the commit that follows ``after``; durable on return, as are those before it.
+
+        Raises:
+            AlreadyExistsError: Somebody else has created that version.
+            ConflictError: ``after`` is not in the log any more: the table, or its newest commit, was replaced.
+            OutcomeUnknownError: It may be there.
+            StorageError: The storage failed.
+        """
+        try:
+            if after.mark is not None:
+                self._files.sync(_commit_name(after.version))
+            unchanged = after.mark is None or self._is_unchanged(after)
+        except NotFoundError:
+            unchanged = False
+        if not unchanged:
+            raise ConflictError(
+                f"Somebody else has replaced the log of table {self._table} since it was looked at.",
+                safe="Nothing was committed.",
+                remedy="Repeat: the table is looked at anew.",
+                table=self._table,
+                version=after.version,
+            )
+        self._files.create(_commit_name(after.version + 1), commit)
+
+    @property
+    def commits_since_checkpoint(self) -> int:
+        """How many commits a reader has to read after the newest checkpoint, as of the last :meth:`newest`."""
+        newest = self._recent[-1].version if self._recent else 0
+        return newest - (0 if self._checkpoint is None else self._checkpoint)
+
+    @property
+    def files_most(self) -> int:
+        """How many files the table has at most, as of the last :meth:`newest`: files that were removed may be counted."""
+        return self._files_most
+
+    def _followed(self, listed: "_Listing") -> tuple[TableState, ...]:
+        """The known versions and those committed since; empty where the log has to be read from the start."""
+        if not self._recent:
+            return ()
+        known = self._recent[-1]
+        if listed.newest is None or known.version not in listed.commits or not self._is_unchanged(known):
+            return ()
+        newer = range(known.version + 1, listed.newest + 1)
+        if not listed.commits.issuperset(newer):
+            return ()
+        return (*self._recent, *self._replayed(known, newer))
+
+    def _read(self, listed: "_Listing", version: int) -> tuple[TableState, ...]:
+        """The versions from the newest checkpoint that is not after ``version`` up to ``version``, from storage.
+
+        Raises:
+            NotFoundError: Something that is needed is not there.
+        """
+        base = max((number for number in listed.checkpoints if number <= version), default=None)
+        newer = range(0 if base is None else base + 1, version + 1)
+        if not listed.commits.issuperset(newer):
+            raise self._gone(version)
+        if version == listed.newest:
+            self._files_most = self._files_in_checkpoint(base)
+        if base is None:
+            first = self._begun(newer)
+            return (first, *self._replayed(first, newer[1:]))
+        actions = [action for name in listed.checkpoints[base] for action in self._checkpoint_actions(name)]
+        mark = self._mark(_commit_name(base)) if base in listed.commits else None
+        begun = self._applied(None, base, actions, mark)
+        return (begun, *self._replayed(begun, newer))
+
+    def _begun(self, versions: Sequence[int]) -> TableState:
+        if not versions:
+            raise self._unreadable("its log is empty")
+        actions, mark = self._commit_actions(versions[0])
+        return self._applied(None, versions[0], actions, mark)
+
+    def _replayed(self, state: TableState, versions: Iterable[int]) -> Iterator[TableState]:
+        for version in versions:
+            actions, mark = self._commit_actions(version)
+            state = self._applied(state, version, actions, mark)
+            yield state
+
+    def _applied(
+        self, before: TableState | None, version: int, actions: Iterable[Mapping[str, Any]], mark: str | None
+    ) -> TableState:
+        """``before`` with the actions of one commit, or a state made of a checkpoint's or the first commit's."""
+        found: dict[str, Any] = {"version": version, "mark": mark}
+        apps: dict[AppId, CheckpointId] = {}
+        for action in actions:
+            if (txn := action.get("txn")) is not None:
+                apps[AppId(txn["appId"])] = CheckpointId(txn["version"])
+            if (metadata := action.get("metaData")) is not None:
+                found["table_id"] = str(metadata["id"])
+                found["schema_text"] = metadata["schemaString"]
+                found["partition_by"] = tuple(metadata.get("partitionColumns") or ())
+                found["configuration"] = MappingProxyType(dict(metadata.get("configuration") or {}))
+            if (protocol := action.get("protocol")) is not None:
+                found["reader_version"] = protocol["minReaderVersion"]
+                found["writer_version"] = protocol["minWriterVersion"]
+                found["features"] = frozenset((*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())))
+        if before is not None:
+            return replace(before, **found, apps=MappingProxyType({**before.apps, **apps}) if apps else before.apps)
+        if "table_id" not in found or "reader_version" not in found:
+            raise self._unreadable(f"version {version} of its log has no metadata or no protocol")
+        return TableState(**found, apps=MappingProxyType(apps))
+
+    def _commit_actions(self, version: int) -> tuple[list[Mapping[str, Any]], str]:
+        """The actions of a commit that are not about files, and the commit's mark."""
+        actions: list[Mapping[str, Any]] = []
+        mark, rest = "", b""
+        for chunk in self._files.chunks(_commit_name(version)):
+            mark = mark or sha256(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            actions.extend(self._parsed(lines))
+        actions.extend(self._parsed([rest]))
+        return actions, mark or sha256(b"")
+
+    def _parsed(self, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+        for line in lines:
+            if line.startswith(_FILE_ACTIONS):
+                self._files_most += line.startswith(b'{"add":')
+            elif line.strip():
+                try:
+                    action = json.loads(line)
+                except ValueError as error:
+                    raise self._unreadable(f"its log has a line that is no JSON: {error}") from error
+                yield action
+
+    def _checkpoint_actions(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """The actions of a checkpoint, or of a part of one, that are not about files."""
+        if name.endswith(".json"):
+            yield from self._parsed(self._files.read(name).split(b"\n"))
+            return
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(local_path(self._files, name)) as file:
+                for group in range(file.num_row_groups):
+                    for column, expected in _values_of(file.metadata.row_group(group)).items():
+                        yield from _values(file, group, column, expected)
+        except FileNotFoundError as error:
+            raise self._gone(int(name[:20])) from error
+        except (OSError, pyarrow.ArrowException) as error:
+            raise self._unreadable(f"checkpoint {name} of its log cannot be read: {error}") from error
+
+    def _files_in_checkpoint(self, version: int | None) -> int:
+        """The number of files that the newest checkpoint names, as its writer has said it."""
+        try:
+            hint = json.loads(self._files.read(_HINT))
+            return int(hint.get("numOfAddFiles") or hint["size"]) if hint["version"] == version else 0
+        except (NotFoundError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _is_unchanged(self, state: TableState) -> bool:
+        """Whether the commit of a version is the one that was read."""
+        try:
+            return state.mark is not None and self._mark(_commit_name(state.version)) == state.mark
+        except NotFoundError:
+            return False
+
+    def _mark(self, name: str) -> str:
+        """The hash of a commit's first megabyte: its commit info and the random names of its first files, so no two are alike."""
+        with closing(self._files.chunks(name)) as chunks:
+            return sha256(next(chunks, b""))
+
+    def _gone(self, version: int) -> NotFoundError:
+        return NotFoundError(
+            f"Version {version} of table {self._table} cannot be read.",
+            remedy="It does not exist, or its log entry was cleaned.",
+            table=self._table,
+            version=version,
+        )
+
+    def _unreadable(self, why: str) -> StorageError:
+        return StorageError(
+            f"Table {self._table} cannot be read: {why}.",
+            safe="Nothing was written.",
+            remedy="Check the table's log and repeat.",
+            table=self._table,
+        )
+
+
+class _Listing:
+    """The commits and the complete checkpoints among the names in a log's directory."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.commits: set[int] = set()
+        self.checkpoints: dict[int, list[str]] = {}
+        """By version the files of one checkpoint: there may be several of a version, which say the same."""
+        parts: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for name in names:
+            if found := _COMMIT.fullmatch(name):
+                self.commits.add(int(found["version"]))
+            elif found := _CHECKPOINT.fullmatch(name):
+                parts[int(found["version"]), int(found["parts"] or 1)].append(name)
+        for (version, count), some in sorted(parts.items()):
+            if count == 1:
+                self.checkpoints[version] = some[:1]
+            elif len(some) == count:
+                self.checkpoints.setdefault(version, some)
+
+    @property
+    def newest(self) -> int | None:
+        """The newest version, None in an empty log."""
+        return max((*self.commits, *self.checkpoints), default=None)
+
+
+def _commit_name(version: int) -> str:
+    return f"{version:020}.json"
+
+
+def _values_of(group: Any) -> dict[str, float]:
+    """How many values the columns of a Parquet row group have that are of use here, by its statistics; infinite where there are none."""
+    found: dict[str, float] = {}
+    for index in range(group.num_columns):
+        leaf = group.column(index)
+        column, _, field_name = leaf.path_in_schema.partition(".")
+        if _COLUMNS.get(column) == field_name:
+            counted = leaf.statistics is not None and leaf.statistics.has_null_count
+            found[column] = leaf.num_values - leaf.statistics.null_count if counted else float("inf")
+    return found
+
+
+def _values(file: Any, group: int, column: str, expected: float) -> Iterator[dict[str, Any]]:
+    """The values of a column as actions. Stops at the last one: most rows of a checkpoint are files, and have none."""
+    if expected:
+        for batch in file.iter_batches(_BATCH_ROWS, [group], [column]):
+            for value in batch.column(column).drop_null().to_pylist(maps_as_pydicts="strict"):
+                yield {column: value}
+                expected -= 1
+            if expected <= 0:
+                return
