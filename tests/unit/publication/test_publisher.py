@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,12 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
-from spark_jobs.publication import pending, publisher
-from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication import delta_rs, pending, publisher, transactions
+from spark_jobs.publication.delta_rs import OpenTable, log_of, open_table
+from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.publication.staged_files import missing_files
+from spark_jobs.publication.table_log import TableLog
+from spark_jobs.publication.transactions import Publishers
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
@@ -592,6 +595,107 @@ def test_a_table_that_only_takes_appends_is_not_replaced(pipeline: StagedPipelin
     with pytest.raises(UnsupportedTableError, match="appendOnly"):
         publish(pipeline.files)
     assert pipeline.rows(HOURLY) == [(1, "a b%"), (2, None)]
+
+
+def test_a_publication_reads_each_tables_log_once_and_then_only_its_tail(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT)
+    log_of.cache_clear()  # as in a process that has seen no table yet
+    read: list[str] = []
+    real = TableLog._read
+
+    def counted(log: TableLog, *given: Any) -> Any:
+        read.append(log._table)
+        return real(log, *given)
+
+    monkeypatch.setattr(TableLog, "_read", counted)
+    publish(pipeline.files)
+    assert sorted(read) == sorted(pipeline.tables.values())
+    pipeline.checkpoint({HOURLY: [(2, "a")], DAILY: [(2, "a")]}, publish=Publish.EVERY_CHECKPOINT)
+    publish(pipeline.files)
+    assert len(read) == 2
+
+
+class NoFiles:
+    """Stands for delta-rs, which loads the list of a table's files."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("the list of files was loaded")
+
+
+def test_an_append_never_loads_the_list_of_files(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(1, "a")]})
+    monkeypatch.setattr(delta_rs, "DeltaTable", NoFiles)
+    assert publish(pipeline.files)[HOURLY].version == 1
+
+
+@pytest.fixture
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_rs, "_CHECKPOINT_INTERVAL", 2)
+
+
+def many_published(pipeline: StagedPipeline, checkpoints: int, publishers: Publishers) -> None:
+    for number in range(checkpoints):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT)
+        publish(pipeline.files, publishers=publishers)
+
+
+def log_checkpoints(pipeline: StagedPipeline) -> list[int]:
+    log = path_of(pipeline.tables[HOURLY]) / "_delta_log"
+    return sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_a_small_table_gets_a_checkpoint_at_its_interval(pipeline: StagedPipeline) -> None:
+    many_published(pipeline, 5, WITHOUT_SPARK)
+    assert log_checkpoints(pipeline) == [2, 4]
+    assert open_table(pipeline.tables[HOURLY]).files_most == 5
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_a_large_table_is_left_to_others_where_no_spark_is_at_work(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "SMALL_FILES", 2)
+    many_published(pipeline, 5, Publishers(pytest.fail))  # one that would have to be started, and is not
+    assert log_checkpoints(pipeline) == [2]
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_a_large_table_gets_its_checkpoint_by_spark_in_the_background(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    released = Event()
+
+    class Spark(Publishers):
+        def _checkpoint_by_spark(self, uri: str) -> None:
+            asked.append(uri)
+            released.wait()
+
+    monkeypatch.setattr(transactions, "SMALL_FILES", 1)
+    publishers = Spark(pytest.fail, at_work=True)
+    many_published(pipeline, 5, publishers)
+    assert asked == [pipeline.tables[HOURLY]], "publications go on, and one is enough"
+    released.set()
+    publishers.finish()
+    many_published(pipeline, 1, publishers)
+    publishers.finish()
+    assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_a_checkpoint_of_the_log_that_fails_fails_no_publication(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: DeltaTable) -> None:
+        raise OSError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", fails)
+    many_published(pipeline, 3, WITHOUT_SPARK)
+    assert len(pipeline.rows(HOURLY)) == 3
+    assert "no checkpoint of the log of table" in caplog.text
 
 
 EVENTS = st.lists(
