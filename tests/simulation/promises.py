@@ -33,6 +33,8 @@ class Kept:
     """What a restore from it needs, below the home."""
     in_flight: frozenset[str]
     """The staged files that its channels name."""
+    carried: dict[str, tuple[str, ...]]
+    """By sink the files of those before it that are published with it."""
     tables: dict[str, str]
     rows: dict[str, tuple[int, ...]]
     kind: str
@@ -40,6 +42,10 @@ class Kept:
     request: str | None
     by_policy: bool
     """Whether whoever completes it publishes it."""
+    at_the_end: bool
+    """Whether it is published by a later checkpoint, the last one of its round."""
+    ends: bool
+    """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
     read: int
     """So many rows of the input are in it,"""
     held: dict[str, int]
@@ -96,13 +102,13 @@ class Promises(Watcher):
             watcher.created(path, data)
 
     def _check_begin_is_public(self) -> None:
-        """What is complete is public before an attempt stages anything, but for rounds that end: there it is with the next one."""
+        """What is complete is public before an attempt stages anything."""
         actor = self._site.world.current
         attempt = self._begun.get(actor.process) if actor else None
         if attempt is None or attempt["restored_from"] is None:
             return
         kept = self.known[attempt["incarnation"], attempt["restored_from"]][-1]
-        if kept.by_policy and kept.kind != "final" and not self.is_public(kept):
+        if kept.by_policy and not self.is_public(kept):
             self.break_promise(f"attempt {attempt['attempt']} stages a batch, and checkpoint {kept.number} is not public")
 
     def replaced(self, path: str) -> None:
@@ -174,16 +180,17 @@ class Promises(Watcher):
         return sorted(row for each in self.chain(kept) for row in each.rows.get(sink, ()))
 
     def _completed(self, body: dict[str, Any]) -> None:
-        lines = {
-            sink: [json.loads(line) for line in (self._site.disk.get(f"{HOME}/{cut['actions']['path']}") or b"").splitlines()]
-            for sink, cut in body["sinks"].items()
-        }
+        lines = {sink: self._lines(cut["actions"]["path"]) for sink, cut in body["sinks"].items()}
+        policies = {cut["publish"] for cut in body["sinks"].values()}
+        ending = policies == {"final"} and (body["checkpoint_kind"] == "final" or body["drained"])
         tables = {sink: cut["table"].removeprefix("file://") for sink, cut in body["sinks"].items()}
         added = {sink: tuple(f"{tables[sink]}/{line['add']['path']}" for line in some) for sink, some in lines.items()}
         cuts = body["stages"].values()
         named = {file["stored"] for cut in cuts for file in cut["files"]}
         named |= {cut["channel"]["path"] for cut in cuts if cut["channel"]}
         named |= {cut["actions"]["path"] for cut in body["sinks"].values()}
+        carries = {sink: [each["actions"]["path"] for each in cut["carried"]] for sink, cut in body["sinks"].items()}
+        named |= {path for paths in carries.values() for path in paths}
         channels = [cut["channel"] for cut in cuts if cut["channel"]]
         in_flight = {path for channel in channels for path in self._channel(channel)}
         kept = Kept(
@@ -196,12 +203,18 @@ class Promises(Watcher):
             replaces=any(cut["replace"] for cut in body["sinks"].values()),
             named=frozenset(named),
             in_flight=frozenset(in_flight),
+            carried={
+                sink: tuple(f"{tables[sink]}/{line['add']['path']}" for path in paths for line in self._lines(path))
+                for sink, paths in carries.items()
+            },
             tables=tables,
             rows={sink: tuple(self._read(files)) for sink, files in added.items()},
             kind=body["checkpoint_kind"],
             drained=body["drained"],
             request=body["request"],
-            by_policy=all(cut["publish"] != "external" for cut in body["sinks"].values()),
+            by_policy=ending or policies == {"every_checkpoint"},
+            at_the_end=policies == {"final"} and not ending,
+            ends=all(source["bounded"] for source in body["graph"]["sources"].values()),
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
         )
@@ -233,14 +246,30 @@ class Promises(Watcher):
         for sink, rows in prefixes.items():
             if rows != list(range(len(rows))):
                 self.break_promise(f"checkpoint {kept.number} holds {rows} for {sink}")
+        self._check_carried(kept)
         if self._site.windows:
             self._check_held(kept)
             return
         counts = [len(prefixes[sink]) for sink in ("copied", "again")]
-        if counts[0] < counts[1] or (kept.aligned and counts[0] != counts[1]):
+        aligned = kept.aligned and (not kept.ends or kept.kind == "final")
+        if counts[0] < counts[1] or (aligned and counts[0] != counts[1]):
             self.break_promise(
                 f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second"
             )
+
+    def _check_carried(self, kept: Kept) -> None:
+        """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has."""
+        for sink, files in kept.carried.items():
+            if kept.at_the_end or kept.kind == "final":
+                table = self._site.tables.by_path[kept.tables[sink]]
+                reached = self._reached(kept.tables[sink], f"{kept.incarnation}/{sink}")
+                public = self.rows(table) if 0 < reached < CLOSED else []
+                rows = sorted([*self._read(files), *kept.rows[sink], *public])
+                if reached < kept.number and rows != self._prefix(kept, sink):
+                    self.break_promise(f"checkpoint {kept.number} has {rows} for {sink}, with what is public and what it carries")
+
+    def _lines(self, path: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self._site.disk.get(f"{HOME}/{path}") or b"").splitlines()]
 
     def _check_held(self, kept: Kept) -> None:
         """Each row that was read is in a table or held back by one stage; by none after a drain, and else by each as long as it is open."""
@@ -270,18 +299,19 @@ class Promises(Watcher):
         return (f"{staged_in}/{add['path']}" for line in map(json.loads, lines) for add in line["adds"])
 
     def _files(self, kept: Kept) -> Iterable[str]:
-        return (*(path for files in kept.added.values() for path in files), *kept.in_flight)
+        staged = [*kept.added.values(), *kept.carried.values()]
+        return (*(path for files in staged for path in files), *kept.in_flight)
 
     def is_public(self, kept: Kept) -> bool:
         """Whether every table has reached a checkpoint."""
         return all(self._reached(path, f"{kept.incarnation}/{sink}") >= kept.number for sink, path in kept.tables.items())
 
     def _is_needed(self, kept: Kept) -> bool:
-        """Whether it is the way back, or not public yet; not once its incarnation was closed."""
+        """Whether it is the way back, or not public yet and published by itself; not once its incarnation was closed."""
         reached = [self._reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()]
         if all(version == CLOSED for version in reached):
             return False
-        return kept.number >= max(self.manifests, default=0) or min(reached) < kept.number
+        return kept.number >= max(self.manifests, default=0) or (min(reached) < kept.number and not kept.at_the_end)
 
     def _reached(self, table: str, app: str) -> int:
         apps = self._site.tables.by_path[table].versions[-1].apps

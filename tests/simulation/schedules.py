@@ -55,8 +55,7 @@ class Plan:
     """What a schedule is about.
 
     Args:
-        bounded: Rounds that end, in place of a pipeline that runs on. They go on in one work directory, so that the home's lock has to
-            hold across hosts; a pipeline that runs on does not rest on it.
+        bounded: Rounds that end, in place of a pipeline that runs on.
         unaligned: Checkpoints do not wait.
         external: Somebody else publishes.
         between: Another stage, without a table, lies between the two that have one.
@@ -136,10 +135,8 @@ class Schedule:
     def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
         self.world = World(seed, chaos or Chaos())
         self.plan = plan or self.drawn(self.world.random)
-        if self.plan.bounded:
-            self.world.chaos.reboots = 0
         disk = Disk(self.world)
-        self.site = Site(self.world, disk, Tables(disk), {} if self.plan.bounded else None, windows=self.plan.windows)
+        self.site = Site(self.world, disk, Tables(disk), windows=self.plan.windows)
         self.promises = Promises(self.site)
         self.home = self.site.files(HOME)
         self.hosts = [Host("one"), Host("two")]

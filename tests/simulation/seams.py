@@ -119,10 +119,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (restore, savepoint)),
-        *(
-            (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
-            for module in (checkpoint_try, pinning, savepoint)
-        ),
+        *((module, "at_once", lambda jobs, threads_max: [job() for job in jobs]) for module in (pinning, savepoint)),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
@@ -132,7 +129,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (attempt, "boot_id", boot),
         (attempt, "os", SimpleNamespace(getpid=lambda: 1)),
         (attempt, "socket", SimpleNamespace(gethostname=host)),
-        (application, "driver_lock", lambda home, request: holding(world, site.locks, "driver", _in_use)),
+        (application, "driver_lock", lambda home, request: holding(world, "driver", _in_use)),
         (application, "jvm_lock", lambda home, spark: SimpleNamespace(release=lambda: None)),
         (application, "driver_log", lambda *_: nullcontext()),
         (application, "bounded_outputs", lambda *_: nullcontext()),

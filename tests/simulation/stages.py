@@ -5,6 +5,7 @@ batch again. Everything around it is the product's own: the stage, its query, it
 """
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -38,7 +39,7 @@ from spark_jobs.runtime.tables.tables import StagingTable
 from spark_jobs.storage.files import local_path
 from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
 from tests.simulation.storage import Disk, SimulatedFiles
-from tests.simulation.threads import SimulatedThread
+from tests.simulation.threads import SimulatedEvent, SimulatedThread
 from tests.simulation.windows import Windows
 from tests.simulation.world import Interrupted, World
 
@@ -72,8 +73,6 @@ class Site:
     world: World
     disk: Disk
     tables: Tables
-    locks: dict[str, str] | None = None
-    """Those of the home, where they hold across hosts; None: a host does not see another one's."""
     input: Input = field(default_factory=Input)
     windows: bool = False
     """Whether every stage holds rows back."""
@@ -336,7 +335,7 @@ def build_stage(
         directory=site.files(str(outlet.staged_in.path)),
         file_prefix=file_prefix(round_site.incarnation, stage.name),
         spark_log=log,
-        output=StageOutput(stage.name, private, None, None, False),
+        output=StageOutput(stage.name, private, None, None, False, cast(threading.Event, SimulatedEvent(site.world))),
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
         bounds=bounds,
         arguments=list(stage.inputs),

@@ -119,18 +119,17 @@ def time_in(world: World) -> SimpleNamespace:
 
 
 @contextmanager
-def holding(world: World, locks: dict[str, str] | None, name: str, refusal: Callable[[], Exception]) -> Iterator[None]:
-    """Holds a lock until the context closes or the process dies.
+def holding(world: World, name: str, refusal: Callable[[], Exception]) -> Iterator[None]:
+    """Holds a lock of the process's host until the context closes or the process dies.
 
     Args:
         world: The world.
-        locks: Those that are held; None: those that processes of one host see.
         name: The lock.
         refusal: What is raised where somebody holds it.
     """
     current = world.current
     assert current is not None
-    held = current.process.host.locks if locks is None else locks
+    held = current.process.host.locks
     if name in held:
         raise refusal()
     held[name] = current.process.name
