@@ -10,7 +10,6 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NO_TRANSACTION = -1
 _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
 _WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
@@ -104,6 +103,8 @@ class DeltaJvm:
     def transaction(self, path: str, app: AppId) -> "JvmTransaction":
         """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now.
 
+        Says nothing of that version: to look it up, Delta computes the whole state of the table, every file of it.
+
         Further commits of this session write no ``.crc`` file: readers take the versions of app ids from it, and it would still
         say that a publication is there when another writer has replaced its commit.
         """
@@ -117,8 +118,8 @@ class JvmTransaction:
     def __init__(self, delta: DeltaJvm, path: str, app: AppId) -> None:
         self._delta, self._app = delta, app
         self._transaction = delta.log(path).startTransaction()
-        # Reading the version is what makes a concurrent publication of the same app id a conflict.
-        self._reached = int(self._transaction.txnVersion(app))
+        # An app id that counts as read makes a concurrent publication of the same one a conflict.
+        self._transaction.readTxn().addOne(app)
 
     @property
     def read_version(self) -> int:
@@ -131,9 +132,15 @@ class JvmTransaction:
         return str(self._transaction.metadata().id())
 
     @property
-    def reached(self) -> CheckpointId | None:
-        """The version of the app id that the transaction has read, None if there is none."""
-        return None if self._reached == _NO_TRANSACTION else CheckpointId(self._reached)
+    def newest_commit(self) -> tuple[int, int | None]:
+        """When the commit of the version that the transaction has read was written, in ms, and its size.
+
+        The size is None where a checkpoint of that version is there.
+        """
+        segment = self._transaction.snapshot().logSegment()
+        deltas = segment.deltas()
+        size_bytes = None if deltas.isEmpty() else int(deltas.last().getLen())
+        return int(segment.lastCommitFileModificationTimestamp()), size_bytes
 
     def commit(
         self, adds: Iterable[Mapping[str, Any]], version: CheckpointId, commit_info: Mapping[str, Any], *, replace: bool

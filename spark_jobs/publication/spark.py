@@ -1,5 +1,6 @@
 """The publisher for what delta-rs cannot do. Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +18,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
-from spark_jobs.publication.delta_rs import OpenTable, open_table
+from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.publication.upsert import Upsert, read_events
@@ -79,9 +80,21 @@ class SparkTransaction:
         self.table = table
 
     def has_read_what_is_there(self) -> bool:
-        """Whether Delta, which reads each version of a log once, has read the log that is there: it may have been replaced."""
-        read = self._transaction.table_id, self._transaction.reached
-        return read == (self.table.facts.table_id, self.table.transaction_version(self._app))
+        """Whether Delta, which reads each version of a log once, has read the log that is there: it may have been replaced.
+
+        Raises:
+            NotFoundError: The commit is gone.
+            StorageError: The storage fails.
+        """
+        uri = self.table.facts.uri
+        with _spark_errors(uri):
+            version, (written_ms, size_bytes) = self._transaction.read_version, self._transaction.newest_commit
+            same_table = self._transaction.table_id == self.table.facts.table_id
+        try:
+            found = os.stat(f"{_path(uri)}/_delta_log/{version:020}.json")
+        except OSError as error:
+            raise translated(error, uri, reading=True) from error
+        return same_table and written_ms == found.st_mtime_ns // 1_000_000 and size_bytes in (None, found.st_size)
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Advances the app id's version and adds nothing."""
