@@ -7,7 +7,7 @@ file of actions that is gone. What seldom matters has a test of its own: that an
 where another has begun unseen, and counts only once it has begun (tests/unit).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
 from spark_jobs.publication import delta_rs, pending
 from spark_jobs.runtime import application
-from spark_jobs.runtime.checkpoints import cut, subsume
+from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep
 from spark_jobs.runtime.start import attempt, way_back
@@ -28,7 +28,7 @@ from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
 
-_RUNS_ON, _LONG = Plan(), Plan(rows=30)
+_RUNS_ON, _LONG, _LONG_ROUNDS = Plan(), Plan(rows=30), Plan(bounded=True, rows=30)
 _NONE = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
 
 
@@ -80,6 +80,20 @@ def _only_the_newest(site: Site, patch: pytest.MonkeyPatch) -> None:
         return real(store, manifest, *rest)[-1:]
 
     patch.setattr(pending, "pending_manifests", newest)
+
+
+def _nothing_is_carried(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoint_try, "carried", lambda *_: ())
+
+
+def _carried_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = retention._named_files
+
+    def named(manifest: Manifest) -> Iterator[str]:
+        carried = {each.actions.path for cut in manifest.sinks.values() for each in cut.carried}
+        return (path for path in real(manifest) if path not in carried)
+
+    patch.setattr(retention, "_named_files", named)
 
 
 def _skip_taken_numbers(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -230,5 +244,7 @@ GUARDS = [
         _held_up_at("write commits/"),
         hint=6,
     ),
+    Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
+    Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
     Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=3),
 ]

@@ -18,11 +18,10 @@ class StopPromises(Watcher):
     Args:
         site: The world.
         promises: What is known of checkpoints and tables.
-        external: Whether tables are published by somebody else.
     """
 
-    def __init__(self, site: Site, promises: Promises, *, external: bool) -> None:
-        self._site, self._promises, self._external = site, promises, external
+    def __init__(self, site: Site, promises: Promises) -> None:
+        self._site, self._promises = site, promises
         self.requests: dict[str, dict[str, Any]] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         self.stops: dict[str, Kept] = {}
@@ -73,9 +72,14 @@ class StopPromises(Watcher):
             self._break(f"{name} is answered with checkpoint {body['checkpoint']}, which is not there")
             return
         self._promises.counts[f"answered: {asked['wanted']}{', drained' if body['drained'] else ''}"] += 1
-        if asked["wanted"] == "stop" and (kept.kind, kept.request, kept.drained) != ("stop", name, asked["drain"]):
+        has_ended = kept.kind == "final" and kept.drained >= asked["drain"]
+        if (
+            asked["wanted"] == "stop"
+            and not has_ended
+            and (kept.kind, kept.request, kept.drained) != ("stop", name, asked["drain"])
+        ):
             self._break(f"{name} is answered with a checkpoint that is of {kept.kind} {kept.request}, drained {kept.drained}")
-        if asked["wanted"] == "stop" and not self._external and not self._promises.is_public(kept):
+        if asked["wanted"] == "stop" and kept.by_policy and not self._promises.is_public(kept):
             self._break(f"{name} is answered before checkpoint {kept.number} is public")
         if asked["wanted"] != "checkpoint":
             self._check_savepoint(name, kept, body["savepoint"])

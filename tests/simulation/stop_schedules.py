@@ -52,15 +52,15 @@ class StopSchedule(Schedule):
 
     def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
         super().__init__(seed, plan, chaos or chaos_of_stops())
-        self.stops = StopPromises(self.site, self.promises, external=self.plan.external)
+        self.stops = StopPromises(self.site, self.promises)
         self._runs: list[RunId] = []
 
     @staticmethod
     def drawn(random: Random) -> Plan:
-        unaligned, external, between = (random.random() < 0.4 for _ in range(3))
+        unaligned, external, between, bounded = (random.random() < 0.4 for _ in range(4))
         others = random.choice(((_CHECKPOINT, _SAVEPOINT, STOP, STOP), (_SAVEPOINT, STOP, DRAIN, DRAIN)))
         stops = [random.choice(others) for _ in range(4)]
-        return Plan(False, unaligned, external, between, rows=ROWS, windows=True, stops=tuple(stops))
+        return Plan(bounded and not external, unaligned, external, between, rows=ROWS, windows=True, stops=tuple(stops))
 
     def _askers(self, test: Process) -> list[Actor]:
         return [self.world.spawn(test, f"asker-{number}", self._ask) for number in (1, 2, 3)]
@@ -108,8 +108,8 @@ class StopSchedule(Schedule):
         if answer.error is not None:
             return  # another driver of the same request has answered it, and this one returns what stands
         every = (kept for line in self.promises.known.values() for kept in line)  # it may be gone: some wake late
-        stops = [kept for kept in every if kept.number == answer.checkpoint and kept.kind == "stop"]
-        if not any(kept.request in self.stops.answers for kept in stops):
+        ends = [kept for kept in every if kept.number == answer.checkpoint and kept.kind in ("stop", "final")]
+        if not any(kept.kind == "final" or kept.request in self.stops.answers for kept in ends):
             raise Violation(f"run {answer.run} has ended with success, and checkpoint {answer.checkpoint} has stopped nothing")
 
     def _is_public(self) -> bool:

@@ -314,11 +314,16 @@ def _logged(what: str) -> Iterator[None]:
 
 
 def _after_the_last(manifest: Manifest) -> RejectedError:
-    final = manifest.checkpoint_kind is CheckpointKind.FINAL
+    if manifest.checkpoint_kind is CheckpointKind.FINAL:
+        return RejectedError(
+            f"The run has ended, with checkpoint {manifest.checkpoint}.",
+            exists="That checkpoint has every row of the run.",
+            safe="Nothing was done for this request.",
+            remedy="Start the next run, and ask with a new id while it is at work.",
+            checkpoint=manifest.checkpoint,
+        )
     return RejectedError(
-        f"The run has ended, with checkpoint {manifest.checkpoint}."
-        if final
-        else f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
+        f"{manifest.request} has stopped the pipeline, at checkpoint {manifest.checkpoint}.",
         exists="That checkpoint has every row that was read.",
         safe="Nothing was done for this request.",
         remedy="Start the pipeline again, and ask with a new id.",
