@@ -17,6 +17,7 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.files import Files
 from tests.simulation.guards import Guard
 from tests.simulation.schedules import Ask, Plan
@@ -97,9 +98,15 @@ def _answered_before_it_is_public(site: Site, patch: pytest.MonkeyPatch) -> None
     patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
 
 
+def _nothing_is_let_go(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StageRun, "release", lambda stage: None)
+
+
 _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create responses/stop"), frozen_steps=(500, 4_000))
+_ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=96),
     Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=33),
     Guard(
         "a stop that did not finish is rolled forward",

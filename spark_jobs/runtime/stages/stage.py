@@ -172,11 +172,18 @@ class StageRun:
         self.drain()
 
     def release(self) -> None:
-        """Moves a held watermark to where the round leaves it; what closes by that is flushed. Idempotent."""
-        target = self._later_watermark(self.watermarks)
-        if target is None or not any(mark.held for mark in self.watermarks.values()):
-            return
+        """Moves the watermark to where the round leaves it, and flushes what closes by that. Idempotent.
+
+        Spark itself moves a watermark that is not held, in one more batch without rows. An attempt that ends before that batch leaves it to
+        the next one, whose query has nothing to read and is not started.
+        """
         last = self.spark_log.last_commit()
+        held = any(mark.held for mark in self.watermarks.values())
+        target = self._later_watermark(self.watermarks) if held else None
+        if target is None and last != NO_BATCH and self.spark_log.has_state():
+            target = self.spark_log.next_watermark_ms(last)
+        if target is None or target <= self.spark_log.offsets(last).watermark_ms:
+            return
         self.spark_log.plan(BatchId(last + 1), self.spark_log.offsets(last).with_watermark(target))
         self._run_planned()
 
