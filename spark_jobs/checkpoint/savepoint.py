@@ -16,12 +16,12 @@ Invariants:
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from spark_jobs.checkpoint.savepoint_files import PARTS, NeededFile, altered, needed_files
+from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
+from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import SAVEPOINTS, manifest_path
 from spark_jobs.protocol.codec import canonical
@@ -104,31 +104,27 @@ def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
     return found, manifest
 
 
+def named_by_savepoint(savepoint: Files) -> NamedFiles:
+    """Returns every file that a savepoint names; errors as :func:`read_savepoint`."""
+    found, _ = read_savepoint(savepoint)
+    files = [NamedFile(savepoint, file.path, file.size_bytes, file.sha256) for file in found.files]
+    return NamedFiles([found.checkpoint], files)
+
+
 def verify(savepoint: Files, progress: Callable[[int], object] = lambda size_bytes: None) -> Savepoint:
     """Reads every file of a savepoint and compares its size and hash; writes nothing.
 
     Args:
         savepoint: Its directory.
-        progress: Told the size of each file that was found right; called from several threads.
+        progress: Called with the size of each file once it was read, from several threads.
 
     Raises:
         RejectedError: The directory is no savepoint.
         CorruptDocumentError: A file is gone or was altered, by path: the first one by name.
     """
     found, _ = read_savepoint(savepoint)
-
-    def check(file: SavepointFile) -> None:
-        try:
-            digest: Digest | None = savepoint.digest(file.path)
-        except NotFoundError:
-            digest = None
-        if digest != (file.size_bytes, file.sha256):
-            raise altered(savepoint.url, file.path, file.sha256, digest and digest.sha256)
-        progress(file.size_bytes)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for checked in [pool.submit(check, file) for file in found.files]:
-            checked.result()
+    if damage := named_by_savepoint(savepoint).verify(progress):
+        raise damage[0]
     return found
 
 
@@ -340,7 +336,7 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
     return savepoint
 
 
-def _copy_all(target: Files, needed: Mapping[str, NeededFile], check: Callable[[], object]) -> tuple[SavepointFile, ...]:
+def _copy_all(target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object]) -> tuple[SavepointFile, ...]:
     def place(path: str) -> SavepointFile:
         check()
         digest = _copy(target, path, needed[path])
@@ -352,18 +348,17 @@ def _copy_all(target: Files, needed: Mapping[str, NeededFile], check: Callable[[
     return files
 
 
-def _copy(target: Files, path: str, file: NeededFile) -> Digest:
+def _copy(target: Files, path: str, file: NamedFile) -> Digest:
     try:
         found = _copy_once(target, path, file)
     except NotFoundError as error:
         raise altered(file.source.url, file.path, file.sha256, None) from error
-    if not file.is_right(found):
-        expected, here = (file.sha256, found.sha256) if file.sha256 else (f"{file.size_bytes} bytes", f"{found.size_bytes}")
-        raise altered(file.source.url, file.path, expected, here)
+    if damage := file.damage(found):
+        raise damage
     return found
 
 
-def _copy_once(target: Files, path: str, file: NeededFile) -> Digest:
+def _copy_once(target: Files, path: str, file: NamedFile) -> Digest:
     """Copies a file that another try may have copied: one that is right stays, because that try may be at it still, on another host."""
     try:
         return target.copy(file.source, file.path, path)

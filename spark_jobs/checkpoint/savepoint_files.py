@@ -4,45 +4,32 @@ What is below the home keeps its path, except that each stage's staged files are
 ``tombstones/<sink>/``, whichever incarnation and table they were for.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
-from spark_jobs.storage.files import Digest, Files, local_path
+from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
 STAGED = "staged"
 PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 """The directories of a savepoint."""
 _LOG = "_delta_log"
+_VERSION = re.compile(r"(\d{20})\.json")
 
 
-@dataclass(frozen=True)
-class NeededFile:
-    """A file that is to be copied."""
-
-    source: Files
-    path: str
-    """Where it has it."""
-    size_bytes: int | None = None
-    """As the manifest, or what it names, says; None where nothing says it."""
-    sha256: str | None = None
-
-    def is_right(self, found: Digest) -> bool:
-        """Whether these are the bytes of the file, as far as that is known."""
-        return found == (found.size_bytes if self.size_bytes is None else self.size_bytes, self.sha256 or found.sha256)
-
-
-def needed_files(home: Files, manifest: Manifest) -> dict[str, NeededFile]:
+def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
     """By its path in the savepoint each file that a restore of a checkpoint needs, or a publication of what it holds.
 
     Reads the documents that name them; whether the files are as named is found out when they are copied.
@@ -57,27 +44,62 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NeededFile]:
     """
     channels = {name: _channel(manifest, name) for name in manifest.stages}
     store = CheckpointStore(home)
-    found: dict[str, NeededFile] = {}
+    found: dict[str, NamedFile] = {}
     for name, cut in manifest.stages.items():
         for file in cut.files:
-            found[file.stored] = NeededFile(home, file.stored, file.size_bytes, file.sha256)
-        found[channels[name].path] = NeededFile(home, channels[name].path, sha256=channels[name].sha256)
+            found[file.stored] = NamedFile(home, file.stored, file.size_bytes, file.sha256)
+        found[channels[name].path] = NamedFile(home, channels[name].path, sha256=channels[name].sha256)
         found |= dict(_in_flight(home, name, channels[name]))
     for each in pending_manifests(store, manifest):
         path = manifest_path(each.checkpoint)
-        found[path] = NeededFile(home, path, sha256=sha256(home.read(path)))
+        found[path] = NamedFile(home, path, sha256=sha256(home.read(path)))
     for sink, sink_cut in manifest.sinks.items():
         for actions in pending_actions(store, manifest, sink):
-            found[actions.actions.path] = NeededFile(home, actions.actions.path, sha256=actions.actions.sha256)
+            found[actions.actions.path] = NamedFile(home, actions.actions.path, sha256=actions.actions.sha256)
             found |= dict(_staged(home, sink_cut, actions))
-    for name in manifest.stages:
-        found |= dict(_own_table(manifest, name, channels[name]))
+    for own in own_tables(manifest):
+        if not own.versions():  # it would be copied as an empty table, and nobody would learn of it before the start
+            raise altered(own.table.url, _LOG, "the log of a Delta table", None)
+        found |= {f"{own.place}/{file.path}": file for file in own.files()}
+    return found
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """A Delta table of the runtime's own that a checkpoint needs."""
+
+    table: Files
+    place: str
+    """Where a savepoint has the table."""
+    directory: str = ""
+    """What is needed of it: all, which says which keys were deleted; or the log alone, which says what a stage's staged files are."""
+    version: int = 0
+    """The newest version at the cut, as far as it is recorded."""
+
+    def versions(self) -> list[int]:
+        """Returns the versions that are there."""
+        found = map(_VERSION.fullmatch, self.table.names(_LOG))
+        return [int(match[1]) for match in found if match]
+
+    def files(self) -> list[NamedFile]:
+        """Returns the files, those of the log first: what is there when the log was read names files that are there afterwards."""
+        found = []
+        for path in sorted(self.table.paths(self.directory), key=lambda path: not path.startswith(_LOG)):
+            here = local_path(self.table, path)
+            if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
+                found.append(NamedFile(self.table, path))
+        return found
+
+
+def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
+    """Returns the Delta tables of the runtime's own that a checkpoint needs."""
+    for name, cut in manifest.stages.items():
+        if cut.channel and all(sink.stage != name or sink.upsert for sink in manifest.sinks.values()):
+            yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", _LOG)
     for sink, sink_cut in manifest.sinks.items():
         if sink_cut.upsert and sink_cut.upsert.tombstones:
-            graves = open_files(sink_cut.upsert.tombstones)
-            _check_table(graves)
-            found |= dict(_all_below(graves, f"{TOMBSTONES}/{sink}"))
-    return found
+            version = sink_cut.upsert.tombstones_version
+            yield OwnTable(open_files(sink_cut.upsert.tombstones), f"{TOMBSTONES}/{sink}", version=version)
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
@@ -172,20 +194,20 @@ def _channel(manifest: Manifest, name: StageName) -> ChannelCut:
     return channel
 
 
-def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple[str, NeededFile]]:
+def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple[str, NamedFile]]:
     source = open_files(cut.staged_in)
     with _named_by_manifest(home, cut.path):
         lines = CheckpointStore(home).read_channel(cut)
     for add in in_flight(cut, lines):
-        yield staged_path(stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
+        yield staged_path(stage, add), staged_file(source, add, unquote(add["path"]))
 
 
-def _staged(home: Files, cut: SinkCut, actions: SinkCut | CarriedActions) -> Iterator[tuple[str, NeededFile]]:
+def _staged(home: Files, cut: SinkCut, actions: SinkCut | CarriedActions) -> Iterator[tuple[str, NamedFile]]:
     source = open_files(staged_in(cut))
     with _named_by_manifest(home, actions.actions.path):
         lines = CheckpointStore(home).read_actions(actions)
     for add in (line["add"] for line in lines):
-        yield staged_path(cut.stage, add), NeededFile(source, unquote(add["path"]), int(add["size"]))
+        yield staged_path(cut.stage, add), staged_file(source, add, unquote(add["path"]))
 
 
 @contextmanager
@@ -194,38 +216,3 @@ def _named_by_manifest(home: Files, path: str) -> Iterator[None]:
         yield
     except NotFoundError as error:
         raise altered(home.url, path, "the file that the manifest names", None) from error
-
-
-def _own_table(manifest: Manifest, stage: StageName, channel: ChannelCut) -> Iterator[tuple[str, NeededFile]]:
-    """What the runtime's own table says where a stage's files are not in a public one: names of columns, constraints."""
-    if all(cut.stage != stage or cut.upsert for cut in manifest.sinks.values()):
-        table = open_files(channel.staged_in)
-        _check_table(table)
-        yield from _all_below(table.below(_LOG), f"{STAGED}/{stage}/{_LOG}")
-
-
-def _check_table(table: Files) -> None:
-    """Refuses a table whose log is gone: it would be copied as an empty one, and nobody would learn of it before the start."""
-    if not any(name.endswith(".json") for name in table.names(_LOG)):
-        raise altered(table.url, _LOG, "the log of a Delta table", None)
-
-
-def _all_below(source: Files, place: str) -> Iterator[tuple[str, NeededFile]]:
-    """A Delta table, its log first: what is there when the log was read names files that are there afterwards."""
-    for path in sorted(source.paths(), key=lambda path: not path.startswith(_LOG)):
-        here = local_path(source, path)
-        if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
-            yield f"{place}/{path}", NeededFile(source, path)
-
-
-def altered(root: str, path: str, expected: object, found: object) -> CorruptDocumentError:
-    """What is raised for a file that is not the one that a document names; ``found`` None: it is gone."""
-    what = "is gone" if found is None else f"was altered: expected {expected}, found {found}"
-    return CorruptDocumentError(
-        f"{root}/{path} {what}.",
-        safe="It was not used, and nothing was changed.",
-        remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
-        path=f"{root}/{path}",
-        expected=expected,
-        found=found,
-    )

@@ -283,6 +283,28 @@ class SavepointAnswer(Answer):
     tables: dict[SinkName, str]
 
 
+class VerifyAnswer(Answer):
+    """``spark-jobs verify``: every file that the checkpoints of a home name, or a savepoint, is there, as it was written."""
+
+    pipeline: PipelineName
+    url: str
+    """Of the home, or of the savepoint."""
+    checkpoints: list[CheckpointId]
+    """Ascending."""
+    files: int
+    """How many files were read,"""
+    size_bytes: int
+    """and how many bytes of them, as far as their sizes are recorded."""
+
+
+class DamagedFile(Answer):
+    """A file that is not as a checkpoint says; in ``error.evidence.damaged`` where ``spark-jobs verify`` has found some."""
+
+    path: str
+    """URL of the file."""
+    problem: str
+
+
 class DisposeAnswer(Answer):
     """``spark-jobs dispose``: there is no savepoint any more."""
 

@@ -17,6 +17,7 @@ from spark_jobs.cli.schema import schema
 from spark_jobs.cli.status import status
 from spark_jobs.cli.stop import stop
 from spark_jobs.cli.validate import validate
+from spark_jobs.cli.verify import verify
 from spark_jobs.cli.warm_up import warm_up
 
 EXIT_CODES = "Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted."
@@ -38,6 +39,7 @@ for command in (
     cancel,
     checkpoints,
     inspect,
+    verify,
     dispose,
     publish,
     validate,

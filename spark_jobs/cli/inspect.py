@@ -10,6 +10,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SinkFacts, StageFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
+from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
 from spark_jobs.cli.savepoints import inspected, shown
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut
@@ -21,19 +22,13 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 
 PUBLISHERS = {Publisher.DELTA_RS: "delta-rs, no JVM", Publisher.SPARK: "Spark"}
-Savepoint = Annotated[
-    str | None, typer.Argument(metavar="[SAVEPOINT]", help="The directory of a savepoint, instead of --home.", show_default=False)
-]
-MaybeHome = Annotated[
-    str | None, typer.Option("--home", metavar="URL", help="The pipeline's home: a path or a file: URL.", show_default=False)
-]
 Checkpoint = Annotated[
     int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Which one; the newest unless given.", show_default=False)
 ]
 
 
 def inspect(
-    savepoint: Savepoint = None,
+    savepoint: MaybeSavepoint = None,
     home: MaybeHome = None,
     checkpoint: Checkpoint = None,
     output: Annotated[Output, output_option(InspectAnswer | SavepointAnswer)] = Output.TEXT,

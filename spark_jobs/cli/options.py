@@ -15,6 +15,12 @@ Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or p
 Home = Annotated[
     str, typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or an s3: or hdfs: URL.", show_default=False)
 ]
+MaybeSavepoint = Annotated[
+    str | None, typer.Argument(metavar="[SAVEPOINT]", help="The directory of a savepoint, instead of --home.", show_default=False)
+]
+MaybeHome = Annotated[
+    str | None, typer.Option("--home", metavar="URL", help="The pipeline's home: a path or a file: URL.", show_default=False)
+]
 Workspace = Annotated[
     str | None,
     typer.Option(

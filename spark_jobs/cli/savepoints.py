@@ -1,13 +1,13 @@
 """Savepoints as ``spark-jobs inspect`` shows them."""
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from spark_jobs.checkpoint.savepoint import read_savepoint, verify
+from spark_jobs.checkpoint.savepoint import named_by_savepoint, read_savepoint
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import SavepointAnswer, SavepointStage
 from spark_jobs.cli.homes import ordered_stages
+from spark_jobs.cli.verify import verified
 from spark_jobs.storage.files import Files
 
 
@@ -19,10 +19,8 @@ def inspected(files: Files, aside: Console) -> SavepointAnswer:
         CorruptDocumentError: A file is gone or was altered, by path.
     """
     savepoint, manifest = read_savepoint(files)
-    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
-        task = progress.add_task("verifying", total=savepoint.size_bytes)
-        verify(files, lambda size_bytes: progress.advance(task, size_bytes))
+    if damage := verified(named_by_savepoint(files), aside):
+        raise damage[0]
     order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
     return SavepointAnswer(
         savepoint=files.url,

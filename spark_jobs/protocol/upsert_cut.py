@@ -16,5 +16,7 @@ class UpsertCut(Part):
     """URI of the Delta-shaped directory of the staged files, and of the log that says what they are."""
     tombstones: str | None
     """URI of the Delta table that remembers deleted keys; None where nothing can come late to one."""
+    tombstones_version: int = 0
+    """The newest version of that table when the checkpoint was taken."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Spark settings that decide what SQL expressions mean, as they were where the rows were staged."""

@@ -87,6 +87,19 @@ def table_facts(uri: str) -> TableFacts:
     return open_table(uri).facts
 
 
+def data_files(uri: str) -> list[tuple[str, int]]:
+    """Returns the data files of the table at ``uri``: the path of each below the table, and its size in bytes.
+
+    Raises:
+        NotFoundError: There is no table.
+        StorageError: The storage fails, or delta-rs cannot read the table.
+    """
+    with _delta_errors(uri, reading=True):
+        actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
+    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    return [(unquote(path), int(size_bytes)) for path, size_bytes in zip(paths, sizes, strict=True)]
+
+
 class OpenTable:
     """A Delta table as it was when it was opened.
 

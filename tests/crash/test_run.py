@@ -17,7 +17,7 @@ from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.stages.staging import StageWriter
+from spark_jobs.runtime.stages import staging
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, AtRandom, InTurn, Point, contents, run_into, watched
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
@@ -186,7 +186,7 @@ def test_all_that_a_manifest_names_survives_a_loss_of_power(site: RunSite) -> No
 
 
 def test_without_the_fsync_of_staged_files_they_would_be_lost(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StageWriter, "_make_durable", lambda *_: None)
+    monkeypatch.setattr(staging, "make_durable", lambda _, adds: adds)
     lose_power_after_the_manifest(site)
     with pytest.raises(NotFoundError):
         site.run()

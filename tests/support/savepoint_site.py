@@ -4,14 +4,18 @@ Stage ``hourly`` keeps state and has a sink; ``copied`` has none, and rows of it
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spark_jobs.checkpoint.named_files import with_digest
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.runtime.staged.private_log import line_of
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
+from tests.support.damage import write_checksum
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, staged
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
 from tests.support.state_site import Site, cut
@@ -32,8 +36,9 @@ class SavepointSite:
         self.table = self.pipeline.make_table(HOURLY)
         self.channel = root / "home/channels/first/copied"
         (self.channel / "_delta_log/_staged_commits").mkdir(parents=True)
-        (self.channel / "_delta_log/00000000000000000000.json").write_text('{"metaData": {}}')
-        (self.channel / "_delta_log/.00000000000000000000.json.crc").write_text("of Hadoop's")
+        first = self.channel / "_delta_log/00000000000000000000.json"
+        first.write_text('{"metaData": {}}')
+        write_checksum(first)
         self._head: Manifest | None = None
 
     def complete(self, rows: Sequence[Row] = (), in_flight: Iterable[str] = (), **changes: Any) -> Manifest:
@@ -74,7 +79,10 @@ class SavepointSite:
     def _fly(self, names: Iterable[str], batch: int) -> list[Any]:
         for name in (found := list(names)):
             (self.channel / name).write_bytes(b"nine byte")
-        return [staged(batch, *found)] if found else []
+        flying = staged(batch, *found)
+        channel = open_files(str(self.channel))
+        adds = tuple(with_digest(add, channel.digest(str(add["path"]))) for add in flying.adds)
+        return [replace(flying, adds=adds)] if found else []
 
     def _with_channel(
         self, stage: StageCut, name: StageName, number: CheckpointId, where: str, lines: list[Any], flying: list[Any]

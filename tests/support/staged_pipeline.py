@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_jobs.checkpoint.named_files import with_digest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
 from spark_jobs.protocol.ids import (
@@ -34,6 +35,7 @@ from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.delta_rs import table_facts
 from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
 
 PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
 HOURLY, DAILY = SinkName("hourly"), SinkName("daily")
@@ -126,6 +128,7 @@ class StagedPipeline:
                 "dataChange": True,
                 "stats": json.dumps({"numRecords": len(some)}),
             }
+            add = with_digest(add, open_files(str(directory)).digest(relative))
             lines.append({"add": add, "batch": batch})
         return lines
 

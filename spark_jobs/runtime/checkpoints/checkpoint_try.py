@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spark_jobs.checkpoint.carried import carried
+from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -34,6 +35,7 @@ from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, 
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
+from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.runtime.checkpoints.cut import Cut, expired
 from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.packing import pack
@@ -45,6 +47,7 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
 
 T = TypeVar("T")
 
@@ -227,7 +230,7 @@ class CheckpointTry:
             raise ValueError(f"stage {name} has no sink")
         staged = stage.log.between(self._after(name), last)
         whole = sink.mode is SinkMode.COMPLETE
-        counting = [batch for batch in staged if batch.offsets_sha256][-1:] if whole else staged
+        counting = [batch for batch in staged if batch.offsets][-1:] if whole else staged
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
             lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
@@ -252,7 +255,7 @@ class CheckpointTry:
             publish=publish,
             known_published=known,
             replace=replace,
-            upsert=stage.outlet.upsert,
+            upsert=self._in_time(lambda: _upsert(stage.outlet.upsert)),
             carried=tuple(before),
         )
 
@@ -331,3 +334,10 @@ class CheckpointTry:
     def _check_in_time(self) -> None:
         if time.monotonic() >= self.due.deadline_s:
             raise expired("what it holds was not made durable in time")
+
+
+def _upsert(rule: UpsertCut | None) -> UpsertCut | None:
+    if rule is None or rule.tombstones is None:
+        return rule
+    versions = OwnTable(open_files(rule.tombstones), "").versions()
+    return rule.model_copy(update={"tombstones_version": max(versions, default=0)})

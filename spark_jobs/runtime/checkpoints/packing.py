@@ -7,7 +7,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 from pyspark.sql import functions as F
@@ -19,6 +18,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
+from spark_jobs.runtime.staged.staged_files import make_durable
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.beside import beside
 
@@ -72,7 +72,7 @@ def pack(
             expected=before,
             found=after,
         )
-    stage.directory.sync(*(unquote(add["path"]) for add in adds))
+    adds = make_durable(stage.directory, adds)
     replaced = {line["add"]["path"] for line in small}
     kept = [line for line in lines if line["add"]["path"] not in replaced]
     return kept + [{"add": add, "batch": last} for add in adds]

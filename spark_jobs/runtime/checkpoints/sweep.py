@@ -15,9 +15,9 @@ from spark_jobs.home.layout import channels_path, tombstones_path, work_path
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.spark.checksums import checksum_name
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
-from spark_jobs.runtime.spark import checksums
+from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
 NO_OFFSET = "-"

@@ -42,7 +42,7 @@ _PATHS_OF_THIS_HOST = {"fs.defaultFS": "file:///"}
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
 is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
-refuses a file that does not fit the checksum beside it: see :mod:`~spark_jobs.runtime.spark.checksums`."""
+refuses a file that does not fit the checksum beside it: see :mod:`~spark_jobs.storage.checksums`."""
 _IN_DIRECTORIES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

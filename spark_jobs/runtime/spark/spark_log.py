@@ -20,7 +20,7 @@ from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.spark import checksums
+from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
 NO_BATCH = BatchId(-1)
@@ -113,6 +113,14 @@ class SparkLog:
                 remedy="Start fresh (--fresh), or restore the work directory from a copy.",
                 path=path,
             ) from error
+
+    def offsets_text(self, batch: BatchId) -> str:
+        """Returns the entry of a planned batch as it is written: whoever plans it again with this text plans the same batch.
+
+        Raises:
+            NotFoundError: The batch was never planned, or Spark has purged it.
+        """
+        return self.files.read(f"{self.directory}/offsets/{batch}").decode()
 
     def offsets_sha256(self, batch: BatchId) -> str:
         return sha256(self.files.read(f"{self.directory}/offsets/{batch}"))

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.spark.checksums import forget_checksum
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import channel_position, first_version
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
+from spark_jobs.storage.checksums import forget_checksum
 from spark_jobs.storage.files import Files
 
 FOLD_BATCHES = 1_000

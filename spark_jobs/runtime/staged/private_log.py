@@ -3,8 +3,8 @@
 Invariants:
 
 1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
-2. A version appears whole and never changes; it carries the hash of the batch's entry in Spark's offset log. Only version 0 is
-   replaced, where the table has gained columns.
+2. A version appears whole and never changes; it carries the batch's entry in Spark's offset log, and a hash of itself. Only version 0
+   is replaced, where the table has gained columns.
 3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
 4. A folded batch is in a segment; the versions of folded batches go in the end, version 0 and those of batches that are not folded never.
    A Delta reader finds a checkpoint and every version after it, also if it has listed the log just before it was folded.
@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
-from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
@@ -33,6 +33,8 @@ SEGMENT_BATCHES_MAX = 1_000
 """A segment is read and written as a whole: this bounds the memory that it takes."""
 _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
+_SEAL = "sha256"
+"""The name of a version's hash among its facts."""
 _CHANGED = {
     "table_id": "its id (it was made anew)",
     "schema_sha256": "its columns or constraints",
@@ -46,7 +48,8 @@ class StagedBatch:
     """What one batch of a stage staged."""
 
     batch: BatchId
-    offsets_sha256: str
+    offsets: str
+    """The batch's entry in Spark's offset log, which plans the same batch again; empty where Spark has run none."""
     rows: int
     late_rows: int
     newest_event_ms: dict[str, int]
@@ -110,9 +113,8 @@ class PrivateLog:
     def identity(self) -> LogIdentity:
         """What the log is. It must have been begun."""
         if self._identity is None:
-            actions = [json.loads(line) for line in self._files.read(self._path(0)).decode().splitlines()]
+            facts, actions = self._read(0)
             found = {name: value for action in actions for name, value in action.items()}
-            facts = json.loads(found["commitInfo"]["userMetadata"])
             self._identity = LogIdentity(found["metaData"], found["protocol"], facts)
         return self._identity
 
@@ -201,7 +203,7 @@ class PrivateLog:
             AlreadyExistsError: The batch has a version already.
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
-            self._write(missing, _facts(replace(staged, offsets_sha256="", rows=0, late_rows=0)), [])
+            self._write(missing, _facts(replace(staged, offsets="", rows=0, late_rows=0)), [])
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
 
@@ -316,11 +318,34 @@ class PrivateLog:
                     self._files.delete(self._path(version, kind))
 
     def _read_version(self, batch: BatchId) -> StagedBatch:
-        actions = [json.loads(line) for line in self._files.read(self._path(batch + 1)).decode().splitlines()]
-        facts = json.loads(actions[0]["commitInfo"]["userMetadata"])
+        facts, actions = self._read(batch + 1)
         prefix = f"{self._table_url}/"
         adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
         return StagedBatch(batch, adds=adds, **facts)
+
+    def _read(self, version: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Returns the facts and the actions of a version.
+
+        Raises:
+            CorruptDocumentError: The version is not the one that was written.
+        """
+        path = self._path(version)
+        data = self._files.read(path)
+        try:
+            info, *actions = (json.loads(line) for line in data.splitlines())
+            facts: dict[str, Any] = json.loads(info["commitInfo"]["userMetadata"])
+            del facts[_SEAL]
+            if _version(facts, actions) == data:
+                return facts, actions
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        raise CorruptDocumentError(
+            f"{self._files.url}/{path} is not a whole version of a private log.",
+            exists="Checkpoints that are complete hold what they need of the log.",
+            safe="It was not used, and nothing was changed.",
+            remedy="Start again: the work directory is built anew from the newest checkpoint.",
+            path=f"{self._files.url}/{path}",
+        )
 
     def _of(self, segment: Segment) -> Iterator[StagedBatch]:
         return map(batch_of, self._segments.read(segment))
@@ -372,14 +397,14 @@ def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:
         "timestamp": 0,
         "operation": STAGE_OPERATION,
         "operationParameters": {},
-        "userMetadata": canonical(facts).decode(),
+        "userMetadata": canonical(facts | {_SEAL: sha256(canonical([facts, actions]))}).decode(),
     }
     return b"\n".join(canonical(action) for action in [{"commitInfo": info}, *actions]) + b"\n"
 
 
 def _facts(staged: StagedBatch) -> dict[str, Any]:
     return {
-        "offsets_sha256": staged.offsets_sha256,
+        "offsets": staged.offsets,
         "rows": staged.rows,
         "late_rows": staged.late_rows,
         "newest_event_ms": staged.newest_event_ms,

@@ -21,6 +21,7 @@ from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import BatchFacts, batch_facts, limit_kafka_streams
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
+from spark_jobs.runtime.staged.staged_files import make_durable
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 from spark_jobs.storage.files import Files
@@ -79,21 +80,21 @@ class StageWriter:
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
         self._check_bounds(batch)
         self._tell_ends(batch)
-        offsets_sha256 = self.spark_log.offsets_sha256(batch)
+        offsets = self.spark_log.offsets_text(batch)
         earlier = self.private_log.read(batch)
         fitted = fit(frame, self.schema)
         if earlier is not None:
-            self._check_same(earlier, offsets_sha256, fitted.count())
+            self._check_same(earlier, offsets, fitted.count())
             return
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, self.table_path, f"{self.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
         facts = self._facts(batch)
-        self._make_durable(adds)
+        adds = make_durable(self.table, adds)
         self.private_log.append(
             StagedBatch(
                 batch=batch,
-                offsets_sha256=offsets_sha256,
+                offsets=offsets,
                 rows=sum(json.loads(add["stats"])["numRecords"] for add in adds),
                 late_rows=facts.late_rows,
                 newest_event_ms=self._newest_by_input(batch, facts),
@@ -118,10 +119,6 @@ class StageWriter:
                 batch=batch,
                 keys=list(self.unique_keys),
             )
-
-    def _make_durable(self, adds: Sequence[Mapping[str, Any]]) -> None:
-        """Spark leaves that to the operating system; a version must not outlive the files that it names."""
-        self.table.sync(*(unquote(add["path"]) for add in adds))
 
     def _check_bounds(self, batch: BatchId) -> None:
         lines = self.spark_log.offsets(batch).sources
@@ -154,11 +151,11 @@ class StageWriter:
             newest[name] = max(newest.get(name, event_ms), event_ms)
         return newest
 
-    def _check_same(self, earlier: StagedBatch, offsets_sha256: str, rows: int) -> None:
+    def _check_same(self, earlier: StagedBatch, offsets: str, rows: int) -> None:
         """The first result of a batch stands; the second is only consumed, for the state's sake."""
-        if earlier.offsets_sha256 == offsets_sha256 and earlier.rows == rows:
+        if earlier.offsets == offsets and earlier.rows == rows:
             return
-        what = "other input" if earlier.offsets_sha256 != offsets_sha256 else f"{rows} rows after {earlier.rows}"
+        what = "other input" if earlier.offsets != offsets else f"{rows} rows after {earlier.rows}"
         raise InterruptedRunError(
             f"Batch {earlier.batch} of stage '{self.stage}' was computed twice and came to {what}: the stage is not deterministic.",
             exists="The first result is staged and not public.",

@@ -116,7 +116,7 @@ def adopt_offsets(stage: StageRun, round_document: RoundDocument) -> None:
         if log.last_offsets() < batch:
             log.plan(batch, OffsetEntry(OFFSETS_VERSION, header, lines))
         if stage.log.read(batch) is None:
-            stage.log.append(StagedBatch(batch, offsets_sha256="", rows=0, late_rows=0, newest_event_ms={}, adds=()))
+            stage.log.append(StagedBatch(batch, offsets="", rows=0, late_rows=0, newest_event_ms={}, adds=()))
         log.commit(batch)
 
 

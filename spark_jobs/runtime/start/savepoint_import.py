@@ -20,15 +20,9 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.named_files import altered
 from spark_jobs.checkpoint.savepoint import read_savepoint, verify
-from spark_jobs.checkpoint.savepoint_files import (
-    STAGED,
-    altered,
-    in_flight,
-    pending_actions,
-    pending_rows,
-    staged_path,
-)
+from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds

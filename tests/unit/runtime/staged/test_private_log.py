@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
 from spark_jobs.runtime.staged.private_log import LogIdentity, PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
+from tests.support.damage import flip
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
 from tests.support.systems import FaultSystem, quick
@@ -251,3 +254,16 @@ def test_columns_that_a_folded_log_gains_are_seen_by_those_who_begin_at_its_chec
     assert log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
     assert [field.name for field in DeltaTable(str(tmp_path / "log")).schema().fields] == ["id", "more"]
     assert not log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
+
+
+@given(data=st.data())
+def test_a_flipped_byte_of_a_version_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    root = tmp_path_factory.mktemp("log")
+    log = begun(LocalFiles(root))
+    log.append(staged(0, "a.parquet"))
+    version = data.draw(st.integers(0, 1))
+    path = root / f"log/_delta_log/{version:020d}.json"
+    flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
+    fresh = PrivateLog(LocalFiles(root), "log", log.table_url)
+    with pytest.raises(CorruptDocumentError, match=f"{version:020d}.json is not a whole version"):
+        fresh.read(BatchId(0)) if version else fresh.identity()

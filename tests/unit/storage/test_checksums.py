@@ -4,12 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import FileSourceLog
-from spark_jobs.runtime.spark.checksums import checksum_name, forget_checksum, rewrite
 from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
+from spark_jobs.storage.checksums import checksum_name, fits_checksum, forget_checksum, rewrite
 from spark_jobs.storage.local import LocalFiles
+from tests.support.damage import flipped, write_checksum
 
 ENTRY = OffsetEntry("v1", {"batchWatermarkMs": 0}, ("{}",))
 WRITES: list[tuple[str, Callable[[SparkLog], None]]] = [
@@ -71,3 +74,19 @@ def test_a_file_without_a_checksum_is_left_as_it_is(tmp_path: Path) -> None:
     for path in ("0", "none/0"):
         forget_checksum(LocalFiles(tmp_path), path)
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+@given(data=st.binary(min_size=1, max_size=2_000), at=st.integers(0, 1_999), of_the_file=st.booleans())
+def test_a_flipped_byte_of_a_file_or_of_its_checksum_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int, of_the_file: bool
+) -> None:
+    root = tmp_path_factory.mktemp("one")
+    (root / "0").write_bytes(data)
+    files = LocalFiles(root)
+    assert fits_checksum(files, "0") is None
+    write_checksum(root / "0")
+    assert fits_checksum(files, "0") is True
+    path = root / ("0" if of_the_file else checksum_name("0"))
+    begin = 0 if of_the_file else 8  # with another size of its blocks a checksum may fit all the same
+    with flipped(path, begin + at % (path.stat().st_size - begin)):
+        assert fits_checksum(files, "0") is False

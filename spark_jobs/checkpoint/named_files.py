@@ -1,0 +1,132 @@
+"""Files that a document names, and how they are compared with what it says of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.checksums import fits_checksum
+from spark_jobs.storage.files import Digest, Files
+
+DIGEST_TAG = "sha256"
+"""The tag of a Delta ``add`` action that holds the SHA-256 of its file, as it was when the file was staged."""
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file that a document names."""
+
+    source: Files
+    path: str
+    """Below ``source``."""
+    size_bytes: int | None = None
+    """As the document says; None where it says nothing."""
+    sha256: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the file is."""
+        return f"{self.source.url}/{self.path}"
+
+    def is_right(self, found: Digest) -> bool:
+        """Returns whether these are the bytes of the file, as far as the document tells."""
+        return found == (found.size_bytes if self.size_bytes is None else self.size_bytes, self.sha256 or found.sha256)
+
+    def damage(self, found: Digest | None) -> CorruptDocumentError | None:
+        """Returns what is wrong with the file; None if it is as the document says.
+
+        Args:
+            found: The digest of the file; None if it is gone.
+        """
+        if found is None:
+            return altered(self.source.url, self.path, self.sha256, None)
+        if self.is_right(found):
+            return None
+        expected, here = (self.sha256, found.sha256) if self.sha256 else (f"{self.size_bytes} bytes", f"{found.size_bytes}")
+        return altered(self.source.url, self.path, expected, here)
+
+    def look(self) -> CorruptDocumentError | None:
+        """Reads the file, whatever its size, and returns what is wrong with it; None if nothing is.
+
+        Where the document says nothing of its bytes, those are compared with the checksum that Hadoop keeps beside the file, if it does.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        try:
+            found: Digest | None = self.source.digest(self.path)
+        except NotFoundError:
+            found = None
+        if found is not None and self.sha256 is None and fits_checksum(self.source, self.path) is False:
+            return altered(self.source.url, self.path, "the bytes of its checksum", "others")
+        return self.damage(found)
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """All files that some documents name."""
+
+    checkpoints: list[CheckpointId]
+    """Those that the documents are of, ascending."""
+    files: list[NamedFile]
+    """Each once."""
+    damage: list[CorruptDocumentError] = field(default_factory=list)
+    """What is wrong with the documents: what a damaged one names is not in ``files``."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is to read, as far as it is recorded."""
+        return sum(file.size_bytes or 0 for file in self.files)
+
+    def verify(self, progress: Callable[[int], object] = lambda size_bytes: None) -> list[CorruptDocumentError]:
+        """Reads every file; writes nothing.
+
+        Args:
+            progress: Called with the size of each file once it was read, from several threads.
+
+        Returns:
+            What is wrong, each with the file's URL as its ``path``; empty if nothing is.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+
+        def look(file: NamedFile) -> CorruptDocumentError | None:
+            found = file.look()
+            progress(file.size_bytes or 0)
+            return found
+
+        return [*self.damage, *filter(None, at_once([partial(look, file) for file in self.files], _AT_ONCE))]
+
+
+def with_digest(add: Mapping[str, Any], digest: Digest) -> dict[str, Any]:
+    """Returns an ``add`` action that says what the bytes of its file are."""
+    return dict(add) | {"tags": (add.get("tags") or {}) | {DIGEST_TAG: digest.sha256}}
+
+
+def staged_file(directory: Files, add: Mapping[str, Any], path: str) -> NamedFile:
+    """Returns the file of an ``add`` action.
+
+    Args:
+        directory: Where it is.
+        add: The action.
+        path: Below ``directory``.
+    """
+    return NamedFile(directory, path, int(add["size"]), (add.get("tags") or {}).get(DIGEST_TAG))
+
+
+def altered(root: str, path: str, expected: object, found: object) -> CorruptDocumentError:
+    """Returns the error for a file that is not the one that a document names; ``found`` is None if the file is gone."""
+    what = "is gone" if found is None else f"was altered: expected {expected}, found {found}"
+    return CorruptDocumentError(
+        f"{root}/{path} {what}.",
+        safe="It was not used, and nothing was changed.",
+        remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+        path=f"{root}/{path}",
+        expected=expected,
+        found=found,
+    )

@@ -1,0 +1,98 @@
+"""``spark-jobs verify``: whether the files that checkpoints name are as they were written."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from spark_jobs.checkpoint.named_files import NamedFiles
+from spark_jobs.checkpoint.savepoint import named_by_savepoint, read_savepoint
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import DamagedFile, VerifyAnswer
+from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
+from spark_jobs.publication.verification import named_by_home
+from spark_jobs.storage.open import open_place
+
+_OF_A_HOME = (
+    "Start the pipeline: it takes a damaged file from another copy, or computes it again. Or restore the files from a backup."
+)
+_OF_A_SAVEPOINT = "Restore the files from another copy of the savepoint, or use another savepoint."
+
+
+def verify(
+    savepoint: MaybeSavepoint = None,
+    home: MaybeHome = None,
+    output: Annotated[Output, output_option(VerifyAnswer)] = Output.TEXT,
+) -> None:
+    """Read every file that the checkpoints of a home name, or a savepoint, and compare it with what was recorded. Writes nothing."""
+    with command(output) as terminal:
+        if (savepoint is None) == (home is None):
+            raise InvalidParameterError(
+                "verify reads either a savepoint or the checkpoints of a home.",
+                safe="Nothing was read.",
+                remedy="Give the directory of a savepoint, or --home.",
+            )
+        if savepoint is not None:
+            files = open_place(savepoint)
+            pipeline, remedy = read_savepoint(files)[0].pipeline_name, _OF_A_SAVEPOINT
+            named = named_by_savepoint(files)
+        else:
+            files, document = open_home(home or "")
+            pipeline, remedy = document.name, _OF_A_HOME
+            named = named_by_home(files)
+        if damage := verified(named, terminal.aside):
+            terminal.say(*_table(damage))
+            raise _damaged(files.url, damage, remedy)
+        answer = VerifyAnswer(
+            pipeline=pipeline,
+            url=files.url,
+            checkpoints=named.checkpoints,
+            files=len(named.files),
+            size_bytes=named.size_bytes,
+        )
+        terminal.answer(answer, *_text(answer))
+
+
+def verified(named: NamedFiles, aside: Console) -> list[CorruptDocumentError]:
+    """Reads files while people see how far it is; returns what is wrong with them."""
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
+        task = progress.add_task("verifying", total=named.size_bytes)
+        return named.verify(lambda size_bytes: progress.advance(task, size_bytes))
+
+
+def _damaged(url: str, damage: list[CorruptDocumentError], remedy: str) -> CorruptDocumentError:
+    found = [DamagedFile(path=str(error.evidence["path"]), problem=error.failed) for error in damage]
+    count = "1 file is" if len(found) == 1 else f"{words.count(len(found))} files are"
+    return CorruptDocumentError(
+        f"{count} not as {url} says. The first: {found[0].problem}",
+        exists="All other files were read, and are right.",
+        safe="Nothing was changed.",
+        remedy=remedy,
+        path=found[0].path,
+        damaged=[each.model_dump() for each in found],
+    )
+
+
+def _table(damage: Iterable[CorruptDocumentError]) -> list[RenderableType]:
+    shown = words.table("Damaged files", "problem", "file")
+    for error in damage:
+        problem = "gone" if error.evidence.get("found") is None else "altered"
+        shown.add_row(Text(problem, style="red"), Text(str(error.evidence["path"])))
+    return [shown]
+
+
+def _text(answer: VerifyAnswer) -> list[RenderableType]:
+    return [
+        words.facts(
+            ("pipeline", answer.pipeline),
+            ("checkpoints", ", ".join(map(str, answer.checkpoints)) or "none"),
+            ("read", f"{words.count(answer.files)} files, {words.size(answer.size_bytes)}"),
+        ),
+        Text("Every file is there, as it was written.", style="bold green"),
+    ]

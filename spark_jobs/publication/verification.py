@@ -1,0 +1,100 @@
+"""Which files the checkpoints of a home name: they can be read and compared with what was recorded when they were made."""
+
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered, staged_file
+from spark_jobs.checkpoint.savepoint_files import OwnTable, in_flight, own_tables, staged_in
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.home.layout import manifest_path
+from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
+from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.publication.delta_rs import data_files, open_table
+from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.open import open_files
+
+_LOG = "_delta_log"
+
+
+def named_by_home(home: Files) -> NamedFiles:
+    """Returns every file that a complete checkpoint of a home names, and that somebody may still need.
+
+    The staged rows of a checkpoint are needed until they are public in its sink: from then on the table's owner decides how long their
+    files stay. State and channels are needed where the pipeline could go on from: not in an incarnation that was abandoned.
+
+    Raises:
+        StorageError: The home or a table does not answer.
+        UnsupportedFormatError: A newer version has written a manifest.
+    """
+    store = CheckpointStore(home)
+    manifests = store.manifests()
+    found: dict[str, NamedFile] = {}
+    damage: list[CorruptDocumentError] = list(store.corrupt().values())
+    if manifests and (lost := _lost_parent(store, manifests)):
+        damage.append(lost)
+    for manifest in manifests:
+        for file in _named(home, manifest, goes_on=manifest.incarnation == manifests[-1].incarnation):
+            if isinstance(file, CorruptDocumentError):
+                damage.append(file)
+            else:
+                found.setdefault(file.url, file)
+    return NamedFiles([manifest.checkpoint for manifest in manifests], list(found.values()), damage)
+
+
+def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDocumentError | None:
+    """The newest checkpoint's parent is always kept: it takes the newest one's place if that turns out corrupt."""
+    parent = manifests[-1].parent
+    if parent is None or parent in store.taken():
+        return None
+    return altered(store.home, manifest_path(parent), "a manifest", None)
+
+
+def _named(home: Files, manifest: Manifest, *, goes_on: bool) -> Iterator[NamedFile | CorruptDocumentError]:
+    store = CheckpointStore(home)
+    for cut in manifest.stages.values() if goes_on else ():
+        for file in cut.files:
+            yield NamedFile(home, file.stored, file.size_bytes, file.sha256)
+        if cut.channel is None:
+            continue
+        channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
+        yield channel
+        if channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
+            directory = open_files(cut.channel.staged_in)
+            for add in in_flight(cut.channel, store.read_channel(cut.channel)):
+                yield staged_file(directory, add, unquote(add["path"]))
+    for needed in own_tables(manifest) if goes_on else ():
+        yield from _of_table(needed)
+    for sink_cut in manifest.sinks.values():
+        reached = _reached(sink_cut)
+        named: list[tuple[CheckpointId, CarriedActions | SinkCut]] = [(each.last, each) for each in sink_cut.carried]
+        for last, each in [*named, (manifest.checkpoint, sink_cut)]:
+            actions = NamedFile(home, each.actions.path, sha256=each.actions.sha256)
+            yield actions
+            if actions.look() is None and last > reached:
+                directory = open_files(staged_in(sink_cut))
+                for add in (line["add"] for line in store.read_actions(each)):
+                    yield staged_file(directory, add, unquote(add["path"]))
+    for brought in manifest.brought.values():
+        yield from (NamedFile(home, each.actions.path, sha256=each.actions.sha256) for each in brought)
+
+
+def _reached(cut: SinkCut) -> int:
+    """The newest checkpoint whose rows are public; the highest number there is where the incarnation is closed: none ever will be."""
+    try:
+        return open_table(cut.table).transaction_version(cut.app) or 0
+    except NotFoundError:
+        return 0
+
+
+def _of_table(needed: OwnTable) -> Iterator[NamedFile | CorruptDocumentError]:
+    """The files that are there of a table of the runtime's own, and those that its log says should be."""
+    table, versions = needed.table, set(needed.versions())
+    for version in sorted(set(range(max([*versions, needed.version]) + 1)) - versions):
+        yield altered(table.url, f"{_LOG}/{version:020d}.json", "a version of the table", None)
+    yield from needed.files()
+    if needed.directory == "":
+        try:
+            yield from (NamedFile(table, path, size_bytes) for path, size_bytes in data_files(local_path(table).as_uri()))
+        except StreamPipelineError as error:
+            yield altered(table.url, _LOG, "the log of a Delta table", error.failed)

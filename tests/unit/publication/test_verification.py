@@ -1,0 +1,88 @@
+"""What verification of a home finds: every damaged file by its path, and nothing else."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.verification import named_by_home
+from tests.support.damage import deleted, flip, flipped, write_checksum
+from tests.support.savepoint_site import SavepointSite
+from tests.support.staged_pipeline import path_of
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SavepointSite:
+    """Three checkpoints: state, rows in flight, staged rows of an append and of an upsert, deleted keys."""
+    site = SavepointSite(tmp_path)
+    site.complete([(1, "mon"), (2, "tue")], in_flight=["a.parquet"])
+    site.complete([(3, "wed")], in_flight=["b.parquet", "c.parquet"])
+    graves = site.root / "home/tombstones/first/hourly"
+    for key in (1, 2):
+        write_deltalake(graves, pa.table({"key": [key]}), mode="append")
+    for path in graves.rglob("*.*"):
+        write_checksum(path)
+    upsert = UpsertCut(
+        keys=("id",),
+        sequence_by="id",
+        apply_as_deletes=None,
+        staged_in=site.table,
+        tombstones=graves.as_uri(),
+        tombstones_version=1,
+    )
+    site.complete([(4, "thu")], cut={"upsert": upsert})
+    return site
+
+
+def found(site: SavepointSite) -> list[str]:
+    return sorted(str(error.evidence["path"]).removeprefix("file://") for error in named_by_home(site.home).verify())
+
+
+def named(site: SavepointSite) -> list[Path]:
+    """All files that the pipeline has: nothing else lies in these directories."""
+    directories = [site.root / "home" / name for name in ("manifests", "checkpoints", "state", "tombstones", "channels")]
+    files = [path for directory in directories for path in directory.rglob("*")] + list(path_of(site.table).rglob("*.parquet"))
+    return sorted(path for path in files if path.is_file() and not path.name.startswith("."))
+
+
+def test_a_home_in_which_nothing_is_damaged_is_right(site: SavepointSite) -> None:
+    assert found(site) == []
+    assert named_by_home(site.home).checkpoints == [1, 2, 3]
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_flipped_byte_is_found_by_the_path_of_its_file(site: SavepointSite, data: st.DataObject) -> None:
+    for path in named(site):
+        at = data.draw(st.integers(0, path.stat().st_size - 1), label=str(path))
+        with flipped(path, at):
+            assert str(path) in found(site), f"byte {at} of {path}"
+    assert found(site) == []
+
+
+def test_every_deleted_file_is_found_by_its_path(site: SavepointSite) -> None:
+    """But for documents that no other one names: the newest manifest, and those before the newest one's parent."""
+    unnamed = {site.root / f"home/manifests/{k}.json" for k in (1, 3)}
+    for path in set(named(site)) - unnamed:
+        with deleted(path):
+            assert str(path) in found(site), path
+    assert found(site) == []
+
+
+def test_a_damaged_file_that_several_checkpoints_name_is_told_once(site: SavepointSite) -> None:
+    shared = [path for path in named(site) if path.name == "metadata"]
+    flip(shared[0])
+    assert found(site) == [str(shared[0])]
+
+
+def test_rows_that_are_public_are_their_table_s_own(site: SavepointSite) -> None:
+    publish(site.home, site.pipeline.store.taken()[0])
+    staged = sorted(path_of(site.table).rglob("*.parquet"))
+    for path in staged:
+        path.unlink()
+    assert len(found(site)) < len(staged)
