@@ -27,8 +27,8 @@ def add(name: str, rows: int = 2) -> dict[str, object]:
     return {"path": name, "partitionValues": {}, "size": 9, "modificationTime": 1, "dataChange": True, "stats": stats}
 
 
-def staged(batch: int, *names: str, sha256: str = "s", newest: int = 7) -> StagedBatch:
-    return StagedBatch(BatchId(batch), sha256, 2 * len(names), 1, {"events": newest}, tuple(add(name) for name in names))
+def staged(batch: int, *names: str, offsets: str = "s", newest: int = 7) -> StagedBatch:
+    return StagedBatch(BatchId(batch), offsets, 2 * len(names), 1, {"events": newest}, tuple(add(name) for name in names))
 
 
 def begun(files: Files, directory: str = "log") -> PrivateLog:

@@ -36,7 +36,8 @@ class Site:
     def batches(self, count: int) -> None:
         for _ in range(count):
             batch = self.checkpoint.batch()
-            self.channel.append(staged(batch, f"{batch}.parquet"))
+            offsets = self.log.offsets_text(BatchId(batch))
+            self.channel.append(staged(batch, f"{batch}.parquet", offsets=offsets))
 
     def pin(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> PinnedState:
         place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))

@@ -10,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_jobs.runtime.state.state_lineage import StoreVersion
+from tests.support.damage import write_checksum
 
 
 def store_id(number: int) -> str:
@@ -52,6 +53,8 @@ class Store:
         first = max((n for n, each in enumerate(self.ids) if (self.directory / each.snapshot).exists()), default=0)
         (self.directory / item.changelog).write_bytes(lz4_blocks(changelog(self.ids[first:])))
         (self.directory / f"{item.changelog}.crc").write_text("{}")
+        for name in (item.changelog, f"{item.changelog}.crc"):
+            write_checksum(self.directory / name)
         self.ids.append(item)
         return item
 
@@ -62,10 +65,12 @@ class Store:
         (self.directory / "SSTs").mkdir(parents=True, exist_ok=True)
         for name in names:
             (self.directory / "SSTs" / name).write_text(name)
+            write_checksum(self.directory / "SSTs" / name)
         body = {"sstFiles": [{"localFileName": name[:6], "dfsSstFileName": name, "sizeBytes": 1} for name in names], "numKeys": 1}
         with zipfile.ZipFile(self.directory / item.snapshot, "w") as archive:
             archive.writestr("CURRENT", "MANIFEST-000005")
             archive.writestr("metadata", "v1\n" + json.dumps(body))
+        write_checksum(self.directory / item.snapshot)
         return names
 
 
@@ -96,7 +101,7 @@ class SparkCheckpoint:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.with_name(f"{target.name}.tmp").write_text(data)
         target.with_name(f"{target.name}.tmp").replace(target)
-        target.with_name(f".{target.name}.crc").write_text("crc")
+        write_checksum(target)
 
     def batch(self, *, commits: bool = True) -> int:
         """One more batch, which reads one more file."""

@@ -3,7 +3,8 @@
 Invariants:
 
 1. Segments lie one after the other without a gap; a batch is in at most one.
-2. A segment appears whole and never changes. The newest one is never deleted: it says up to where the log is folded.
+2. A segment appears whole and never changes; its last line is the hash of those before. The newest one is never deleted: it says up
+   to where the log is folded.
 """
 
 import json
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
@@ -52,6 +54,7 @@ class LogSegments:
     def write(self, segment: Segment, lines: Iterable[dict[str, Any]]) -> None:
         """Makes the next segment, durably; the same again changes nothing."""
         data = b"".join(canonical(line) + b"\n" for line in lines)
+        data += _seal(data)
         known = self.all()
         with step(Step.LOG_FOLD):
             self._known = None  # listed again, should the create fail
@@ -59,8 +62,22 @@ class LogSegments:
         self._known = [*known, segment]
 
     def read(self, segment: Segment) -> Iterator[dict[str, Any]]:
-        """The lines as they were written, by batch."""
-        for line in self._files.read(self._path(segment)).splitlines():
+        """The lines as they were written, by batch.
+
+        Raises:
+            CorruptDocumentError: The segment is not the one that was written.
+        """
+        path = self._path(segment)
+        lines = self._files.read(path).splitlines(keepends=True)
+        if not lines or _seal(b"".join(lines[:-1])) != lines[-1]:
+            raise CorruptDocumentError(
+                f"{self._files.url}/{path} is not a whole segment of a private log.",
+                exists="Checkpoints that are complete hold what they need of the log.",
+                safe="It was not used, and nothing was changed.",
+                remedy="Start again: the work directory is built anew from the newest checkpoint.",
+                path=f"{self._files.url}/{path}",
+            )
+        for line in lines[:-1]:
             found: dict[str, Any] = json.loads(line)
             yield found
 
@@ -78,3 +95,7 @@ class LogSegments:
 
     def _path(self, segment: Segment) -> str:
         return f"{self._directory}/{segment.first}-{segment.last}.jsonl"
+
+
+def _seal(data: bytes) -> bytes:
+    return canonical({"sha256": sha256(data)}) + b"\n"

@@ -18,6 +18,7 @@ from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, Sta
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import first_incarnation_id, new_incarnation_id
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
 from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
 from spark_jobs.runtime.state.rescale import Rescale
@@ -77,7 +78,7 @@ def begin_attempt(
         previous = facts.newest
         incarnation, restored = previous.incarnation, decision.parent
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, request, facts, host, boot)
+        work = _work_directory(home, graph, request, facts, host, boot)
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,
@@ -118,9 +119,13 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale)
 
 
-def _work_directory(home: Files, request: StartRequest, facts: HomeFacts, host: str, boot: str | None) -> WorkDirectory:
-    """Returns the work directory of the attempt before, or a new one if that cannot be continued."""
+def _work_directory(
+    home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str, boot: str | None
+) -> WorkDirectory:
+    """Returns the work directory of the attempt before, verified, or a new one if that cannot be continued."""
     previous, why = facts.newest.work_directory, why_rebuilt(home, request, facts, boot)
+    if why is None:
+        why = heal_in_place(home, home.below(previous.path), facts.head, graph.stages)
     if why is None:
         return previous
     _LOG.info("work directory %s is not continued: %s", previous.id, why)

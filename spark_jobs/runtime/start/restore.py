@@ -162,14 +162,15 @@ def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: 
         target = f"{directory}/{file.path}"
         if any(_take_local(work, other, target, file) for other in local):
             return True
-        _take_from_home(work, home, target, file)
+        take_from_home(work, home, target, file)
         return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         is_local = dict(zip(cut.files, pool.map(place, cut.files), strict=True))
         for file in cut.files:
-            if _OPERATOR_FACTS.fullmatch(file.path):
-                _repoint(work, directory, file.path)
+            if names_its_place(file.path):
+                target = f"{directory}/{file.path}"
+                work.replace(target, repointed(work.read(target), work, directory))
         for synced in [
             pool.submit(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in cut.files)
         ]:
@@ -197,7 +198,12 @@ def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
     return False
 
 
-def _take_from_home(work: Files, home: Files, path: str, file: StateFile) -> None:
+def take_from_home(work: Files, home: Files, path: str, file: StateFile) -> None:
+    """Gives a work directory a file that a checkpoint names; not durable before :meth:`Files.sync`.
+
+    Raises:
+        CorruptDocumentError: The file in the home is gone or was altered.
+    """
     try:
         take(home, file.stored, work, path)
         found = work.digest(path)
@@ -220,9 +226,18 @@ def _not_as_named(home: Files, file: StateFile, found: str | None) -> CorruptDoc
     )
 
 
-def _repoint(work: Files, directory: str, path: str) -> None:
-    """Puts this place into the absolute paths that an operator's facts have."""
-    version, _, body = work.read(f"{directory}/{path}").decode().partition("\n")
+def names_its_place(path: str) -> bool:
+    """Returns whether a file of Spark's checkpoint has absolute paths in it: the facts of an operator have those of its schemas."""
+    return _OPERATOR_FACTS.fullmatch(path) is not None
+
+
+def repointed(data: bytes, work: Files, directory: str) -> bytes:
+    """Returns the facts of an operator with the paths that they have in ``directory`` of a work directory.
+
+    Raises:
+        CorruptDocumentError: They do not say what Spark writes.
+    """
+    version, _, body = data.decode().partition("\n")
     here = f"file:{local_path(work, directory)}"
     facts: dict[str, Any] = json.loads(body)
     for store in facts.get("stateStoreInfo", []):
@@ -230,12 +245,12 @@ def _repoint(work: Files, directory: str, path: str) -> None:
             found = _SCHEMA_FILE.search(named)
             if found is None:
                 raise CorruptDocumentError(
-                    f"{work.url}/{directory}/{path} names {named}, which is no schema file of Spark's state.",
-                    exists="The work directory that was being built is not used.",
+                    f"The facts of an operator in {work.url}/{directory} name {named}, which is no schema file of Spark's state.",
+                    exists="The work directory is not used.",
                     safe="Nothing in the home was changed.",
                     remedy="Report this.",
-                    path=f"{directory}/{path}",
+                    path=f"{work.url}/{directory}",
                     found=named,
                 )
             store["stateSchemaFilePaths"][number] = here + found[0]
-    work.replace(f"{directory}/{path}", f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode())
+    return f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode()

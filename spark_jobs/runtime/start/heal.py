@@ -1,0 +1,203 @@
+"""Verifies a work directory before an attempt goes on in it, and takes what is damaged from the home.
+
+A file that the newest checkpoint names is compared with the hash in the manifest, wherever it lies: the work directory's copy and the
+home's, where they are two. The right one replaces the wrong one. So a checkpoint that this attempt takes may refer to what it has not
+changed. Files of later batches are compared with the checksums that Hadoop keeps beside them, the private log with its own hashes.
+
+Invariants:
+
+1. A file is replaced only by one whose hash was compared. No byte of a damaged file is changed in place: it may be the home's, too.
+2. Where something is damaged that no other copy has, the work directory is not gone on in, and nothing of the home was changed.
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+from functools import partial
+
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.stage_cut import StageCut, StateFile
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.staged.channel_cut import log_directory
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.start.restore import names_its_place, repointed, take_from_home
+from spark_jobs.runtime.state.state_files import needed_files
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.checksums import fits_checksum, forget_checksum
+from spark_jobs.storage.files import Files, take
+
+_LOG = logging.getLogger(__name__)
+_AT_ONCE = 16
+_LASTING = re.compile(r"^metadata$|/_metadata/|/_stateSchema/")
+"""Files that every later batch needs: where one is gone, what is left does not tell."""
+_ROUNDS = 3
+"""How often the needed files are looked for again, because one that was replaced says which others are needed."""
+
+
+class _HopelessError(Exception):
+    """The work directory cannot be gone on in; says why. Handled here, never shown."""
+
+
+def heal_in_place(home: Files, work: Files, head: Manifest | None, stages: Iterable[StageName]) -> str | None:
+    """Verifies every file that the stages need to go on in a work directory, and replaces those that are damaged.
+
+    Reads all of the state once. Idempotent; what was replaced is durable on return. No query may be running.
+
+    Args:
+        home: The home.
+        work: The work directory.
+        head: The newest checkpoint of its incarnation; None if there is none.
+        stages: All of the pipeline.
+
+    Returns:
+        Why the work directory cannot be gone on in, in a few words; None if it can.
+
+    Raises:
+        StorageError: The home or the work directory does not answer.
+    """
+    try:
+        for name in stages:
+            cut = head.stages.get(name) if head else None
+            log = SparkLog(work, checkpoint_directory(name))
+            _StageFiles(home, log, cut).heal()
+            _check_batches(work, name, log, cut)
+    except _HopelessError as error:
+        return str(error)
+    return None
+
+
+class _StageFiles:
+    """The files of one stage: those of Spark's checkpoint in the work directory, and the home's copies."""
+
+    def __init__(self, home: Files, log: SparkLog, cut: StageCut | None) -> None:
+        self._home, self._log, self._work = home, log, log.files
+        self._named = {file.path: file for file in cut.files} if cut else {}
+        self._batch = cut.batch if cut else NO_BATCH
+
+    def heal(self) -> None:
+        """Makes every needed file right.
+
+        Raises:
+            _HopelessError: One is damaged, and no right copy is left.
+        """
+        for _ in range(_ROUNDS):
+            needed = self._needed()
+            replaced = at_once([partial(self._heal, path) for path in needed], _AT_ONCE)
+            if not any(replaced):
+                return
+        raise _HopelessError(f"files of {self._log.directory} are damaged again and again")
+
+    def _needed(self) -> list[str]:
+        last = self._log.last_commit()
+        lasting = {path for path in self._named if last == self._batch or _LASTING.search(path)}
+        try:
+            return sorted(lasting | set(needed_files(self._log, last)))
+        except (CorruptDocumentError, NotFoundError) as error:
+            _LOG.warning("%s: %s What the newest checkpoint names is looked at first.", self._log.directory, error.failed)
+        at_once([partial(self._heal, path) for path in self._named], _AT_ONCE)
+        try:
+            return needed_files(self._log, self._log.last_commit())
+        except (CorruptDocumentError, NotFoundError) as error:
+            raise _HopelessError(error.failed.rstrip(".")) from error
+
+    def _heal(self, path: str) -> bool:
+        """Makes one file right; returns whether it was not."""
+        file = self._named.get(path)
+        if file is None:
+            if not all(_fits(self._work, self._at(each)) for each in (path, f"{path}.crc")):
+                raise _HopelessError(f"{self._at(path)} is newer than the newest checkpoint, and does not fit its checksum")
+            return False
+        if not self._is_right(file):
+            self._put_back(file)
+            return True
+        for each in (path, f"{path}.crc"):  # of Hadoop's for the file, and of Spark's own checksum of it
+            if not _fits(self._work, self._at(each)):
+                self._forget_checksums(path)
+        self._heal_home(file)
+        return False
+
+    def _is_right(self, file: StateFile) -> bool:
+        try:
+            if self._work.digest(self._at(file.path)) == (file.size_bytes, file.sha256):
+                return True
+            if not names_its_place(file.path) or not _has(self._home, file.stored, file):
+                return False
+            here = repointed(self._home.read(file.stored), self._work, self._log.directory)
+            return self._work.read(self._at(file.path)) == here
+        except NotFoundError:
+            return False
+
+    def _put_back(self, file: StateFile) -> None:
+        target = self._at(file.path)
+        if not _has(self._home, file.stored, file):
+            raise _HopelessError(f"{target} is damaged or gone, and so is {self._home.url}/{file.stored}")
+        _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
+        self._forget_checksums(file.path)
+        self._work.delete(target)
+        take_from_home(self._work, self._home, target, file)
+        if names_its_place(file.path):
+            self._work.replace(target, repointed(self._work.read(target), self._work, self._log.directory))
+        self._work.sync(target)
+
+    def _heal_home(self, file: StateFile) -> None:
+        """Replaces the home's copy where it is one of its own and damaged; a store looks after its copies itself."""
+        here, home = self._work.local(self._at(file.path)), self._home.local(file.stored)
+        if here is None or home is None or names_its_place(file.path):
+            return
+        if (home.exists() and home.samefile(here)) or _has(self._home, file.stored, file):
+            return
+        _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
+        self._home.delete(file.stored)
+        take(self._work, self._at(file.path), self._home, file.stored)
+        self._home.sync(file.stored)
+
+    def _forget_checksums(self, path: str) -> None:
+        for each in (self._at(path), self._at(f"{path}.crc")):
+            forget_checksum(self._work, each)
+        self._work.delete(self._at(f"{path}.crc"))
+
+    def _at(self, path: str) -> str:
+        return f"{self._log.directory}/{path}"
+
+
+def _has(files: Files, path: str, file: StateFile) -> bool:
+    try:
+        return files.digest(path) == (file.size_bytes, file.sha256)
+    except NotFoundError:
+        return False
+
+
+def _fits(files: Files, path: str) -> bool:
+    """Whether nothing speaks against a file; one that is not there, and one without a checksum, fits."""
+    try:
+        return fits_checksum(files, path) is not False
+    except NotFoundError:
+        return True
+
+
+def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut | None) -> None:
+    """Verifies what a stage's batches were planned with, and what they have staged.
+
+    Raises:
+        _HopelessError: An entry is damaged or gone. A batch would read other rows, or its rows would be left out.
+    """
+    private = PrivateLog(work, log_directory(stage), "")
+    last, planned = log.last_commit(), log.last_offsets()
+    if not private.exists():
+        if last != NO_BATCH:
+            raise _HopelessError(f"the private log of stage '{stage}' is gone")
+        return
+    try:
+        private.identity()
+        first = max(private.oldest(), cut.channel.first if cut and cut.channel else BatchId(0))
+        staged = {each.batch: each.offsets for each in private.between(BatchId(first - 1), BatchId(private.latest() - 1))}
+    except (CorruptDocumentError, NotFoundError) as error:
+        raise _HopelessError(error.failed.rstrip(".")) from error
+    if last >= private.latest():
+        raise _HopelessError(f"the private log of stage '{stage}' has lost batch {last}")
+    for batch in {last, planned} - {NO_BATCH}:
+        path = f"{log.directory}/offsets/{batch}"
+        if not _fits(work, path) or staged.get(batch, "") not in ("", log.offsets_text(batch)):
+            raise _HopelessError(f"{path} was altered")
