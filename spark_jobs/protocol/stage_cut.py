@@ -34,7 +34,7 @@ class ChannelCut(Part):
     """Below the home: the file with the batches."""
     sha256: str
     first: BatchId
-    """The first batch in the file; consumers begin after it, unless it is batch 0."""
+    """The first batch in the file that a restore needs; consumers begin after it, unless it is batch 0."""
     last: BatchId
     """The last one; -1 where nothing was staged."""
     in_flight_rows: int

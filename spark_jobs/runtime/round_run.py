@@ -17,8 +17,9 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
-from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
@@ -27,6 +28,7 @@ from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.inputs.static_versions import keep_pinned_versions
 from spark_jobs.runtime.stages.build import build_stage
+from spark_jobs.runtime.stages.replay import is_behind, replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
@@ -64,7 +66,7 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
-        keep_pinned_versions(self.graph, self.home, self.attempt)
+        keep_pinned_versions(self.graph, self.home, self.attempt, self._replayed_inputs())
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, self.site, self.outputs)
@@ -72,7 +74,18 @@ class RoundRun:
             stages.append(run)
         for run in stages:
             adopt_offsets(run, self.round)
-        return stages
+        return [replay(run, self._build_again) for run in stages]
+
+    def _build_again(self, earlier: StageRun) -> StageRun:
+        return build_stage(earlier.stage, self.site, self.outputs, earlier)
+
+    def _replayed_inputs(self) -> dict[InputName, tuple[Pin, ...]]:
+        """What the batches have read that are computed again, as the checkpoint says that holds them."""
+        stages = [stage for stage in self.graph.stages.values() if is_behind(self.site.work, stage.name)]
+        parent = self.parent() if stages else None
+        pins = parent.inputs if parent else {}
+        names = {InputName(node.name) for stage in stages for node in stage.inputs.values()}
+        return {name: pins[name] for name in names & pins.keys()}
 
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.

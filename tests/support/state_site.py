@@ -1,9 +1,10 @@
 """A home with the work directory of one stage in it, whose state is pinned and restored without Spark."""
 
 from pathlib import Path
+from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.spark.spark_log import SparkLog
@@ -28,6 +29,7 @@ class Site:
         self.work = quick(root / "home/work/w")
         self.checkpoint = SparkCheckpoint(root / "home/work/w/stages/hourly/checkpoint")
         self.channel = begun(self.work, "stages/hourly/log")
+        self.graph: dict[str, Any] = {"statics": {}, "stages": {"hourly": {"inputs": {"events": "events"}}}}
 
     @property
     def log(self) -> SparkLog:
@@ -49,17 +51,31 @@ class Site:
     def complete(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> Manifest:
         """A manifest with the stage cut at a batch."""
         files = self.take(batch, parent, checkpoint).files
-        return manifest_of(self.home, checkpoint, batch, files, self.channel)
+        return manifest_of(self.home, checkpoint, batch, files, self.channel, parent, self.graph)
 
 
 def manifest_of(
-    home: Files, checkpoint: int, batch: int, files: tuple[StateFile, ...], channel: PrivateLog | None = None
+    home: Files,
+    checkpoint: int,
+    batch: int,
+    files: tuple[StateFile, ...],
+    channel: PrivateLog | None = None,
+    parent: StageCut | None = None,
+    graph: dict[str, Any] | None = None,
 ) -> Manifest:
     """A completed checkpoint of one stage; without a channel of its own, of one in which nothing was staged."""
     number, store = CheckpointId(checkpoint), CheckpointStore(home)
     log = channel or begun(home, "work/nothing/log")
-    stage = cut(batch, files).model_copy(update={"channel": cut_channel(store, number, HOURLY, log, BatchId(batch), [])})
-    manifest = a_sample_manifest(checkpoint, {HOURLY: stage})
+    channel_cut = cut_channel(store, number, HOURLY, log, BatchId(batch), [], parent.batch if parent else None)
+    stage = cut(batch, files).model_copy(update={"channel": channel_cut})
+    manifest = a_sample_manifest(checkpoint, {HOURLY: stage}).model_copy(
+        update={
+            "graph": graph or {},
+            "parent": CheckpointId(checkpoint - 1) if parent else None,
+            "attempt": AttemptNumber(1),
+            "checkpoint_kind": CheckpointKind.PERIODIC,
+        }
+    )
     store.complete(manifest)
     return manifest
 

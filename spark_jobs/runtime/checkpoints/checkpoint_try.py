@@ -315,7 +315,9 @@ class CheckpointTry:
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
-            channels[name] = cut_channel(store, number, name, stage.log, logged.cut.batch, logged.consumers)
+            channels[name] = cut_channel(
+                store, number, name, stage.log, logged.cut.batch, logged.consumers, self._after(name) if self.parent else None
+            )
         return channels
 
     def _in_time(self, work: Callable[[], T]) -> T:

@@ -5,10 +5,12 @@ Each attempt pins the versions that it reads. It takes over the pin of the attem
 1. All inputs of the pipeline end, and both attempts are at the same round: a round reads one version.
 2. A batch that reads the input is planned and not committed. It may be staged already, and is done again: it must give the same rows.
 
-Otherwise the attempt pins the newest version.
+Batches that are replayed read the version that they read before. Otherwise the attempt pins the newest version.
 """
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Refresh
@@ -16,20 +18,32 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.documents import AttemptDocument, PinnedInput
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 
 
-def keep_pinned_versions(graph: Graph, home: Files, attempt: AttemptDocument) -> None:
+def keep_pinned_versions(
+    graph: Graph, home: Files, attempt: AttemptDocument, replayed: Mapping[InputName, tuple[Pin, ...]] = MappingProxyType({})
+) -> None:
     """Pins the static inputs of an attempt that have to stay at the version of the attempt before. The others are left to be pinned.
 
     Durable on return; to be called before any stage is built. Idempotent.
+
+    Args:
+        graph: The pipeline.
+        home: The home.
+        attempt: The live attempt.
+        replayed: The pins with which batches were computed that are computed again.
     """
     work = home.below(attempt.work_directory.path)
     for static in graph.statics.values():
         if static.refresh is Refresh.UNPINNED:
+            continue
+        if static.name in replayed:
+            pins_of_attempt(home, attempt.attempt).pin(PinnedInput(input=static.name, pins=replayed[static.name]))
             continue
         reading = [stage.name for stage in graph.stages.values() if static in stage.inputs.values()]
         planned = any(SparkLog(work, checkpoint_directory(name)).pending() for name in reading)

@@ -146,10 +146,14 @@ class SparkLog:
         Raises:
             CorruptDocumentError: Not the next batch: Spark would skip one silently.
         """
+        self.plan_again(batch, entry.to_bytes().decode())
+
+    def plan_again(self, batch: BatchId, text: str) -> None:
+        """Plans the batch after the last committed one as it was planned before; see :meth:`offsets_text` and :meth:`plan`."""
         if self.pending() or batch != self.last_commit() + 1:
             raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be planned")
         with step(Step.PLAN_BATCH):
-            self._create(f"offsets/{batch}", entry.to_bytes())
+            self._create(f"offsets/{batch}", text.encode())
 
     def last_batch(self) -> BatchId:
         """The newest batch, where every planned one is committed.

@@ -47,6 +47,7 @@ def cut_channel(
     log: PrivateLog,
     batch: BatchId,
     consumers: Sequence[ConsumerCut],
+    parent: BatchId | None = None,
 ) -> ChannelCut:
     """What a restore needs of a stage's private log; durable on return.
 
@@ -60,6 +61,7 @@ def cut_channel(
         log: Its private log.
         batch: Where the stage is cut.
         consumers: Where everything that streams from the log is cut.
+        parent: Where the parent checkpoint has cut the stage; None if it has not. The file has all batches since.
 
     Raises:
         CorruptDocumentError: The log has forgotten a batch that a consumer may read again.
@@ -67,7 +69,8 @@ def cut_channel(
     last = BatchId(min(batch, log.latest() - 1))
     reads_from = min((consumer.reads_from for consumer in consumers), default=last + 1)
     first = BatchId(max(min(reads_from, last + 1) - 2, 0))
-    staged = list(log.between(BatchId(first - 1), last))
+    since = first if parent is None else min(first, BatchId(parent + 1))
+    staged = list(log.between(BatchId(since - 1), last))
     read_to = min((consumer.has_read_to for consumer in consumers), default=last + 2)
     in_flight = [each for each in staged if each.batch + 1 >= read_to]
     path, digest = store.write_channel(checkpoint, stage, map(line_of, staged))
@@ -86,7 +89,9 @@ def cut_channel(
     )
 
 
-def rebuild_log(work: Files, stage: StageName, cut: ChannelCut, lines: Iterable[dict[str, Any]]) -> PrivateLog:
+def rebuild_log(
+    work: Files, stage: StageName, cut: ChannelCut, lines: Iterable[dict[str, Any]], first: BatchId | None = None
+) -> PrivateLog:
     """Builds the private log of a stage in a work directory that has none; durable on return.
 
     Whoever consumed the old one reads on in this one: the table id and the numbers of the versions are the same.
@@ -96,8 +101,10 @@ def rebuild_log(work: Files, stage: StageName, cut: ChannelCut, lines: Iterable[
         stage: The stage.
         cut: What the checkpoint holds of it.
         lines: As :meth:`~spark_jobs.checkpoint.store.CheckpointStore.read_channel` has returned them.
+        first: The first batch that the log is to have; that of ``cut`` unless given.
     """
     log = PrivateLog(work, log_directory(stage), cut.staged_in)
-    staged: list[StagedBatch] = [batch_of(line) for line in lines]
+    begin = cut.first if first is None else first
+    staged: list[StagedBatch] = [batch_of(line) for line in lines if line["batch"] >= begin]
     log.rebuild(LogIdentity(cut.metadata, cut.protocol, cut.facts), staged)
     return log

@@ -144,7 +144,7 @@ class StageRun:
             if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
                 return
             self.spark_log.plan(BatchId(last + 1), entry.with_watermark(END_OF_TIME_MS))
-            self._run_planned()
+            self.run_planned()
             if not self.has_timers or not self.heartbeat.timers_registered(self.stage.name):
                 return
         raise RejectedError(
@@ -185,7 +185,7 @@ class StageRun:
         if target is None or target <= self.spark_log.offsets(last).watermark_ms:
             return
         self.spark_log.plan(BatchId(last + 1), self.spark_log.offsets(last).with_watermark(target))
-        self._run_planned()
+        self.run_planned()
 
     def plan_without_ended(self) -> None:
         """Lets the watermark go on to where the inputs that have not ended are. The query's next start runs the batch that does it.
@@ -315,7 +315,12 @@ class StageRun:
         last = self.spark_log.last_offsets()
         return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms < 0
 
-    def _run_planned(self) -> None:
+    def run_planned(self) -> None:
+        """Runs the batch that is planned.
+
+        Raises:
+            InterruptedRunError: The stage's query failed.
+        """
         failure = self._run(once=True)
         if failure is not None:
             raise failure

@@ -19,6 +19,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
+from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -195,9 +196,17 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
         staged = {each.batch: each.offsets for each in private.between(BatchId(first - 1), BatchId(private.latest() - 1))}
     except (CorruptDocumentError, NotFoundError) as error:
         raise _HopelessError(error.failed.rstrip(".")) from error
-    if last >= private.latest():
+    if last >= private.latest() and not _is_rescaled(log, last):
         raise _HopelessError(f"the private log of stage '{stage}' has lost batch {last}")
     for batch in {last, planned} - {NO_BATCH}:
         path = f"{log.directory}/offsets/{batch}"
         if not _fits(work, path) or staged.get(batch, "") not in ("", log.offsets_text(batch)):
             raise _HopelessError(f"{path} was altered")
+
+
+def _is_rescaled(log: SparkLog, batch: BatchId) -> bool:
+    """Whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
+    if batch == 0:
+        return False
+    before, after = (log.offsets(BatchId(number)).header.get("conf", {}) for number in (batch - 1, batch))
+    return bool(before.get(SHUFFLE_PARTITIONS) != after.get(SHUFFLE_PARTITIONS))

@@ -3,6 +3,10 @@
 The home is the truth. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
 missing, partial, torn or foreign local copy changes the time that this takes, never what comes of it.
 
+Where a file of a stage's state is damaged in the home, and no local copy is right, the stage gets the state of an older checkpoint. Its
+private log is that of the newest all the same, with every batch since: they are replayed for the state alone
+(:mod:`spark_jobs.runtime.stages.replay`).
+
 Invariants:
 
 1. A work directory is whole if its last document says so, and only then used. It is written when everything before it is durable.
@@ -15,14 +19,17 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StorageError
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
@@ -33,6 +40,7 @@ _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
 _AT_ONCE = 16
+_LAST_OF_AN_ATTEMPT = (CheckpointKind.FINAL, CheckpointKind.STOP)
 _OPERATOR_FACTS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
@@ -93,27 +101,146 @@ def restore(
 
     Raises:
         RejectedError: The checkpoint cannot be restored, or the directory is in use, or belongs to another checkpoint.
-        CorruptDocumentError: A file in the home is not the one that the manifest names, or is gone, and there is no local copy of it.
+        CorruptDocumentError: A file in the home is not the one that the manifest names, or is gone. There is no local copy of it, and no
+            older checkpoint from which the state could be computed again.
         StorageError: The home or the work directory does not answer, or is full. May be repeated.
     """
     if is_whole(work, manifest):
         return {}
-    channels = {name: _channel(manifest, name, cut) for name, cut in manifest.stages.items()}
+    line = _Line(home, manifest)
     _begin(work, manifest)
-    store, found = CheckpointStore(home), {}
-    for name, cut in manifest.stages.items():
-        found[name] = _restore_state(home, work, local, checkpoint_directory(name), cut)
-        rebuild_log(work, name, channels[name], store.read_channel(channels[name]))
-        if rescale:
-            rescale(name, cut)
+    found, oldest = {}, 0
+    for name in manifest.stages:
+        depth, found[name] = line.restore_state(work, local, name)
+        oldest = max(oldest, depth)
         _LOG.info(
             "stage %s is restored from checkpoint %d: %d files (%d bytes) from a local copy, %d files (%d bytes) from the home",
-            name, manifest.checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
+            name, line.manifests[depth].checkpoint, found[name].local_files, found[name].local_bytes, found[name].home_files,
             found[name].home_bytes,
         )  # fmt: skip
+    for name, cut in manifest.stages.items():
+        line.rebuild_log(work, name, oldest)
+        if rescale:
+            rescale(name, cut)
     with step(Step.RESTORE_END):
         work.create(_WHOLE, _source(manifest))
     return found
+
+
+class _Line:
+    """A checkpoint, and those before it that are kept, without a gap: what the state can be computed again from.
+
+    Args:
+        home: The home.
+        manifest: The checkpoint.
+
+    Raises:
+        RejectedError: The checkpoint cannot be restored.
+    """
+
+    def __init__(self, home: Files, manifest: Manifest) -> None:
+        self._home, self._store = home, CheckpointStore(home)
+        for name, cut in manifest.stages.items():
+            _channel(manifest, name, cut)
+        self.manifests = [manifest]
+        """The newest first."""
+        ancestry = self._store.ancestry(manifest.checkpoint)
+        with suppress(NotFoundError, CorruptDocumentError):  # what is older is not kept, or of no use
+            self.manifests.extend(islice(ancestry, 1, None))
+
+    def restore_state(self, work: Files, local: Sequence[Files], name: StageName) -> tuple[int, Restored]:
+        """Gives a work directory the state of a stage, of the newest checkpoint whose files of it are right.
+
+        Returns:
+            How many checkpoints it goes back, and where the files have come from.
+
+        Raises:
+            CorruptDocumentError: There is none, or the batches since cannot be computed again.
+        """
+        directory = checkpoint_directory(name)
+        why: list[StreamPipelineError] = []
+        for depth, older in enumerate(self.manifests):
+            if name not in older.stages:
+                break
+            try:
+                if depth:
+                    self._check_replay(name, depth)
+                return depth, _restore_state(self._home, work, local, directory, self._files(name, older))
+            except (CorruptDocumentError, NotFoundError) as error:
+                _LOG.warning("stage %s is not restored from checkpoint %d: %s", name, older.checkpoint, error.failed)
+                why.append(error)
+                work.delete(directory)
+        raise self._lost(name, why) from why[0]
+
+    def rebuild_log(self, work: Files, name: StageName, depth: int) -> None:
+        """Builds the private log of a stage as the newest checkpoint has it.
+
+        Args:
+            work: The work directory.
+            name: The stage.
+            depth: How many checkpoints a stage goes back. The log begins where that one's consumers read on.
+
+        Raises:
+            CorruptDocumentError: A file with the batches was altered.
+            NotFoundError: A file with the batches is gone.
+        """
+        lines, channels = self._lines(name, depth), self._channels(name, depth)
+        rebuild_log(work, name, channels[0], [lines[batch] for batch in sorted(lines)], channels[-1].first)
+
+    def _channels(self, name: StageName, depth: int) -> list[ChannelCut]:
+        cuts = [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
+        return [cut for cut in cuts if cut is not None]
+
+    def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
+        """The lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
+        channels = reversed(self._channels(name, depth))
+        return {line["batch"]: line for cut in channels for line in self._store.read_channel(cut)}
+
+    def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
+        """The files of an older checkpoint; and what sources have found since then: the offsets only refer to that."""
+        files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
+        return list((files | {file.path: file for file in older.stages[name].files}).values())
+
+    def _check_replay(self, name: StageName, depth: int) -> None:
+        """Refuses to compute batches again that could come to other rows.
+
+        Raises:
+            CorruptDocumentError: It is not known how one was planned, or they have read several versions of a static input.
+        """
+        newest, older = self.manifests[0], self.manifests[depth]
+        planned = {batch: line["offsets"] for batch, line in self._lines(name, depth).items()}
+        since = range(older.stages[name].batch + 1, newest.stages[name].batch + 1)
+        unknown = next((batch for batch in since if not planned.get(batch)), None)
+        if unknown is not None:  # such as one in which the state was brought into another number of partitions
+            raise self._not_replayable(older, f"it is not known how batch {unknown} of stage '{name}' was planned")
+        attempts = range(older.attempt + (older.checkpoint_kind in _LAST_OF_AN_ATTEMPT), newest.attempt + 1)
+        for static in newest.graph["statics"].keys() & newest.graph["stages"][name]["inputs"].values():
+            pinned = (pins_of_attempt(self._home, AttemptNumber(number)).pinned(static) for number in attempts)
+            if len({pin.pins for pin in pinned if pin is not None}) > 1:
+                raise self._not_replayable(older, f"static input '{static}' was read at several versions")
+
+    def _not_replayable(self, older: Manifest, why: str) -> CorruptDocumentError:
+        return CorruptDocumentError(
+            f"What came after checkpoint {older.checkpoint} cannot be computed again: {why}.",
+            safe="Nothing was changed.",
+            remedy="Restore the damaged file of the newest checkpoint from a copy.",
+            path=self._home.url,
+        )
+
+    def _lost(self, name: StageName, why: Sequence[StreamPipelineError]) -> CorruptDocumentError:
+        kept = [older.checkpoint for older in self.manifests[1:]]
+        exists = "No older checkpoint is kept."
+        if kept:
+            exists = f"Older checkpoints that are kept: {', '.join(map(str, kept))}. They do not help: {why[-1].failed}"
+        return CorruptDocumentError(
+            why[0].failed,
+            exists=f"{exists} What is public stays.",
+            safe="Nothing in the home was changed. The work directory that was being built is not used.",
+            remedy="Restore the file from a backup of the home. Or begin with a savepoint (--restore), or anew (--fresh).",
+            stage=name,
+            kept=kept,
+            **why[0].evidence,
+        )
 
 
 def _begin(work: Files, manifest: Manifest) -> None:
@@ -157,7 +284,7 @@ def _channel(manifest: Manifest, name: StageName, cut: StageCut) -> ChannelCut:
     return cut.channel
 
 
-def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: str, cut: StageCut) -> Restored:
+def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: str, files: Sequence[StateFile]) -> Restored:
     def place(file: StateFile) -> bool:
         target = f"{directory}/{file.path}"
         if any(_take_local(work, other, target, file) for other in local):
@@ -166,14 +293,12 @@ def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: 
         return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        is_local = dict(zip(cut.files, pool.map(place, cut.files), strict=True))
-        for file in cut.files:
+        is_local = dict(zip(files, pool.map(place, files), strict=True))
+        for file in files:
             if names_its_place(file.path):
                 target = f"{directory}/{file.path}"
                 work.replace(target, repointed(work.read(target), work, directory))
-        for synced in [
-            pool.submit(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in cut.files)
-        ]:
+        for synced in [pool.submit(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in files)]:
             synced.result()
     return Restored(
         local_files=sum(is_local.values()),

@@ -291,7 +291,9 @@ class _Stage:
         Lines of batches that every consumer has consumed name no files any more: those may be public, and what only a private log names is
         deleted once it is forgotten.
         """
-        lines = CheckpointStore(self.opened.files).read_channel(self.channel)
+        lines = [
+            line for line in CheckpointStore(self.opened.files).read_channel(self.channel) if line["batch"] >= self.channel.first
+        ]
         flying = {add["path"] for add in in_flight(self.channel, lines)}
         target, copies = open_files(self.begins.staged_in[self.name]), dict[str, str]()
         for line in lines:

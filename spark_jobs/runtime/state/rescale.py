@@ -50,6 +50,8 @@ class Rescale:
         before = int(log.offsets(log.last_commit()).header["conf"][SHUFFLE_PARTITIONS])
         if before == self.partitions:
             return
+        if log.last_commit() < cut.batch:
+            raise self._failure(name, before, "it is computed again first, in as many partitions as before")
         session = session_for_run(self.spark)
         _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
         with step(Step.RESCALE):

@@ -194,3 +194,15 @@ def test_an_altered_file_of_a_channel_is_corrupt_by_name(tmp_path: Path) -> None
     quick(tmp_path / "home").replace(cut.path, b"{}\n")
     with pytest.raises(CorruptDocumentError, match=cut.path):
         channel.store.read_channel(cut)
+
+
+def test_a_channel_file_has_every_batch_since_the_parent_and_a_log_is_built_without_those(tmp_path: Path) -> None:
+    channel = Channel(tmp_path, 50)
+    cut = cut_channel(channel.store, CheckpointId(1), HOURLY, channel.log, BatchId(41), [], BatchId(30))
+    lines = channel.store.read_channel(cut)
+    assert [line["batch"] for line in lines] == list(range(31, 42))
+    assert lines[0]["offsets"] == "s", "the batch can be planned again"
+    assert (cut.first, cut.in_flight_rows) == (40, 0)
+    assert batches(channel.rebuilt(cut)) == [40, 41]
+    again = rebuild_log(quick(tmp_path / "again"), HOURLY, cut, lines, BatchId(31))
+    assert batches(again) == list(range(31, 42))

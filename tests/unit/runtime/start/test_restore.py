@@ -11,16 +11,21 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import Manifest
+from spark_jobs.control.pins import pins_of_attempt
+from spark_jobs.home.layout import manifest_path
+from spark_jobs.protocol.documents import Manifest, PinnedInput
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, InputName
+from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.replay import is_behind
 from spark_jobs.runtime.start.restore import Restored, is_half_built, is_whole, restore
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.local import LocalFiles
-from tests.support.private_logs import TABLE
+from tests.support.damage import flip
+from tests.support.private_logs import TABLE, staged
 from tests.support.state_site import HOURLY, Site
 from tests.support.state_stores import store_id
 from tests.support.systems import Crashed, CrashSystem, quick
@@ -293,3 +298,75 @@ def test_a_loss_of_power_leaves_a_directory_that_is_whole_or_is_built_again(tmp_
         if finished:
             return
     raise AssertionError("it never finishes")
+
+
+def damaged_head(site: Site, *, also: str = "") -> tuple[Manifest, Manifest, StateFile]:
+    """Two checkpoints, four batches apart, and a file of state that the newer one alone needs, altered in its only copy."""
+    older = site.complete(3)
+    site.batches(4)
+    head = site.complete(7, older.stages[HOURLY], 2)
+    known = {file.stored for file in older.stages[HOURLY].files}
+    file = next(file for file in head.stages[HOURLY].files if file.stored not in known and file.path.endswith(also))
+    shutil.rmtree(site.checkpoint.root)
+    flip(site.root / "home" / file.stored)
+    return older, head, file
+
+
+def test_a_damaged_file_of_the_newest_checkpoint_is_gone_around_by_the_state_of_an_older_one(site: Site) -> None:
+    older, head, _ = damaged_head(site, also=".changelog")
+    restore(site.home, head, work_of(site))
+    log = SparkLog(work_of(site), CHECKPOINT)
+    assert log.last_batch() == 3
+    assert {file.path for file in older.stages[HOURLY].files} <= set(state(site))
+    staged = PrivateLog(work_of(site), "stages/hourly/log", TABLE)
+    assert [staged.read(BatchId(batch)) for batch in range(4, 8)] == [site.channel.read(BatchId(batch)) for batch in range(4, 8)]
+    assert is_behind(work_of(site), HOURLY)
+
+
+def test_what_sources_have_found_since_then_is_kept_for_the_replay(site: Site) -> None:
+    _, head, _ = damaged_head(site, also=".changelog")
+    restore(site.home, head, work_of(site))
+    assert {f"sources/0/{number}" for number in range(8)} <= set(state(site))
+
+
+def test_a_damaged_record_of_what_a_source_has_found_is_in_no_older_checkpoint(site: Site) -> None:
+    _, head, file = damaged_head(site, also="sources/0/7")
+    with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
+        restore(site.home, head, work_of(site))
+    assert "Older checkpoints that are kept: 1." in caught.value.exists
+
+
+def test_without_an_older_checkpoint_the_error_says_so(site: Site) -> None:
+    _, head, file = damaged_head(site, also=".changelog")
+    site.home.delete(manifest_path(CheckpointId(1)))
+    with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
+        restore(site.home, head, work_of(site))
+    assert caught.value.exists.startswith("No older checkpoint is kept.")
+    assert "--restore" in caught.value.remedy
+
+
+def test_a_batch_of_which_nobody_knows_how_it_was_planned_is_not_computed_again(site: Site) -> None:
+    """Such as one in which Spark has brought the state into another number of partitions."""
+    older = site.complete(3)
+    site.checkpoint.batch()
+    site.channel.append(staged(4, offsets=""))
+    head = site.complete(4, older.stages[HOURLY], 2)
+    shutil.rmtree(site.checkpoint.root)
+    flip(site.root / "home" / next(file.stored for file in head.stages[HOURLY].files if file.path == "commits/4"))
+    with pytest.raises(CorruptDocumentError, match="commits/4") as caught:
+        restore(site.home, head, work_of(site))
+    assert "it is not known how batch 4 of stage 'hourly' was planned" in caught.value.exists
+
+
+def test_batches_that_have_read_a_static_input_at_several_versions_are_not_computed_again(site: Site) -> None:
+    graph = {"statics": {"places": {}}, "stages": {"hourly": {"inputs": {"events": "events", "places": "places"}}}}
+    site.graph = graph
+    for attempt, version in ((1, 7), (2, 8)):
+        pin = DeltaPin(path="/places", table="t", version=version)
+        pins_of_attempt(site.home, AttemptNumber(attempt)).pin(PinnedInput(input=InputName("places"), pins=(pin,)))
+    _, head, _ = damaged_head(site, also=".changelog")
+    later = head.model_copy(update={"attempt": AttemptNumber(2)})
+    with pytest.raises(CorruptDocumentError) as caught:
+        restore(site.home, later, work_of(site))
+    assert "static input 'places' was read at several versions" in caught.value.exists
+    restore(site.home, head, work_of(site, "another"))

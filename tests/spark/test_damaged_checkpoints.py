@@ -1,0 +1,139 @@
+"""A damaged file of the newest checkpoint's state: the stage's state is computed again, and nothing is staged or published twice."""
+
+import json
+import logging
+import re
+from collections import Counter, defaultdict
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.errors import CorruptDocumentError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.runtime.stages import replay
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_running_pipelines import Events, closed_minutes, events
+from tests.support.damage import flip
+from tests.support.running import Running, lose
+from tests.support.staged_pipeline import path_of
+
+__all__ = ["events"]
+
+pytestmark = pytest.mark.spark
+MINUTES = StageName("minutes")
+STAGED = re.compile(r"[0-9a-f]{16}-\d+-")
+
+
+def pipeline_of(site: Site, events: Events, retained: int = 3) -> Pipeline:
+    """A stage without a sink, and behind it windows and an upsert."""
+    pipeline = Pipeline("damaged", checkpoint=CheckpointSettings(interval="1 second", retained=retained))
+    events.source(pipeline)
+
+    @pipeline.stage
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+        return counts.select(F.col("minute.start").alias("minute"), "events")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "newest"), mode="upsert", keys=["key"], sequence_by="id"))
+    def newest(copied: DataFrame) -> DataFrame:
+        return copied.select((F.col("id") % 7).alias("key"), "id")
+
+    return pipeline
+
+
+def newest_answer(site: Site, rows: int) -> DataFrame:
+    return site.spark.range(rows).groupBy((F.col("id") % 7).alias("key")).agg(F.max("id").alias("id"))
+
+
+def wait_for_answer(site: Site, running: Running, rows: int) -> None:
+    running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, rows).count())
+    running.until(lambda: public(site.tables / "newest", ["id"]) == answer(newest_answer(site, rows).select("id")))
+
+
+def run_with_checkpoints(site: Site, pipeline: Pipeline, events: Events, more: int = 4) -> None:
+    with Running(site.spark, pipeline, site.home) as running:
+        for _ in range(more):
+            events.add(70)
+            wait_for_answer(site, running, events.rows)
+        running.until(running.is_quiet)
+
+
+def of_the_newest_alone(site: Site) -> StateFile:
+    """A file of state that no older checkpoint needs."""
+    *older, head = CheckpointStore(open_files(str(site.home))).manifests()
+    others = {file.stored for manifest in older for file in manifest.stages[MINUTES].files}
+    return next(file for file in head.stages[MINUTES].files if file.path.endswith(".changelog") and file.stored not in others)
+
+
+def staged_files(site: Site) -> dict[str, set[str]]:
+    """By stage and batch the Parquet files that were staged: their names begin with both."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for directory in (site.tables, site.home / "channels"):
+        for path in directory.rglob("*.parquet"):
+            if staged := STAGED.match(path.name):
+                found[staged[0]].add(path.name)
+    return found
+
+
+def publications(site: Site) -> list[tuple[str, int]]:
+    """The checkpoint of each publication into a table, from the tables' own logs."""
+    found = []
+    for sink, cut in site.manifest().sinks.items():
+        for version in sorted((path_of(cut.table) / "_delta_log").glob("*.json")):
+            actions = map(json.loads, version.read_text().splitlines())
+            found += [
+                (str(sink), action["txn"]["version"]) for action in actions if action.get("txn", {}).get("appId") == cut.app
+            ]
+    return found
+
+
+@pytest.mark.parametrize("work", ["stays", pytest.param("is lost", marks=pytest.mark.nightly)])
+def test_a_file_that_is_damaged_under_all_its_names_is_computed_again(
+    site: Site, events: Events, caplog: pytest.LogCaptureFixture, work: str
+) -> None:
+    pipeline = pipeline_of(site, events)
+    run_with_checkpoints(site, pipeline, events)
+    file = of_the_newest_alone(site)
+    assert (site.home / file.stored).stat().st_nlink > 1, "the home and the work directory share it"
+    flip(site.home / file.stored)
+    if work == "is lost":
+        lose(site.home / "work")
+    before = staged_files(site)
+    events.add(70)
+    with caplog.at_level(logging.INFO, replay.__name__), Running(site.spark, pipeline, site.home) as running:
+        wait_for_answer(site, running, events.rows)
+    assert [message for message in caplog.messages if "stage minutes: its state is computed again" in message]
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
+    assert_same(public(site.tables / "newest"), answer(newest_answer(site, events.rows)))
+    after = staged_files(site)
+    again = {batch for batch in before.keys() & after.keys() if after[batch] - before[batch]}
+    assert not again, "batches were staged twice"
+    assert before.keys() & after.keys(), "files of batches before the damage are still there"
+    assert max(Counter(publications(site)).values()) == 1, "a checkpoint was published twice"
+
+
+@pytest.mark.nightly
+def test_a_file_that_every_kept_checkpoint_needs_is_named_with_what_to_do(site: Site, events: Events) -> None:
+    pipeline = pipeline_of(site, events, retained=1)
+    run_with_checkpoints(site, pipeline, events, more=2)
+    head = site.manifest()
+    parent = CheckpointStore(open_files(str(site.home))).manifests()[0]
+    shared = {file.stored for file in parent.stages[MINUTES].files}
+    file = next(file for file in head.stages[MINUTES].files if file.stored in shared and file.path.endswith(".changelog"))
+    flip(site.home / file.stored)
+    with Running(site.spark, pipeline, site.home) as running:
+        error = running.ends()
+    assert isinstance(error, CorruptDocumentError)
+    assert file.stored in error.failed
+    assert str(parent.checkpoint) in error.exists
+    assert "--restore" in error.remedy
