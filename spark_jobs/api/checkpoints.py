@@ -25,6 +25,8 @@ class CheckpointSettings:
             checkpoints are aligned: each stage first reads what the stages before it have staged.
         aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``.
         max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.
+        second_copy: The home has the bytes of state a second time. By default a file of Spark's gets a second name there where the home and
+            the work directory are on one file system: nothing is written, and what a disk does to one of the names it does to both.
     """
 
     interval: str = "1 minute"
@@ -35,6 +37,7 @@ class CheckpointSettings:
     unaligned: bool = False
     aligned_timeout: str | None = None
     max_in_flight_bytes: int | None = None
+    second_copy: bool = False
 
 
 def declare_checkpoints(place: Place, settings: object) -> Checkpointing:

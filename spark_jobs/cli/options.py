@@ -138,6 +138,14 @@ MaxInFlightBytes = Annotated[
         help="With more than this to wait for, an aligned checkpoint becomes an unaligned one.",
     ),
 ]
+SecondCopy = Annotated[
+    bool | None,
+    typer.Option(
+        "--second-copy/--no-second-copy",
+        rich_help_panel=_PANEL,
+        help="Whether the home has the bytes of state a second time, or may share Spark's files.",
+    ),
+]
 CHECKPOINT_OPTIONS: Mapping[str, str] = {
     "checkpoint_interval": "interval",
     "checkpoint_timeout": "timeout",
@@ -147,6 +155,7 @@ CHECKPOINT_OPTIONS: Mapping[str, str] = {
     "unaligned": "unaligned",
     "aligned_timeout": "aligned_timeout",
     "max_in_flight_bytes": "max_in_flight_bytes",
+    "second_copy": "second_copy",
 }
 """By a command's parameter the setting that it overrides."""
 

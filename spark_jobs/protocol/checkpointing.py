@@ -27,6 +27,8 @@ class Checkpointing(Part):
     """After this long an aligned checkpoint becomes an unaligned one; None: never."""
     max_in_flight_bytes: int | None
     """An aligned checkpoint that would have to wait for more than this becomes an unaligned one; None: whatever is in flight."""
+    second_copy: bool = False
+    """Whether the home has the bytes of state files a second time, also where it could have a second name of the first."""
 
 
 class CheckpointOverrides(Part):
@@ -40,6 +42,7 @@ class CheckpointOverrides(Part):
     unaligned: bool | None = None
     aligned_timeout_ms: int | None = None
     max_in_flight_bytes: int | None = None
+    second_copy: bool | None = None
 
 
 _AT_LEAST_1_MS = partial(interval_ms, least_ms=1)
@@ -52,6 +55,7 @@ _READ: Mapping[str, tuple[str, Callable[[Refuse, str, object], Any]]] = {
     "unaligned": ("unaligned", flag),
     "aligned_timeout": ("aligned_timeout_ms", _AT_LEAST_1_MS),
     "max_in_flight_bytes": ("max_in_flight_bytes", partial(whole_number, least=1)),
+    "second_copy": ("second_copy", flag),
 }
 """By the name that people write the name that is stored, and how its value is read."""
 SETTINGS: tuple[str, ...] = tuple(_READ)

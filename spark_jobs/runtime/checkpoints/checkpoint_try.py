@@ -34,7 +34,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.runtime.checkpoints.cut import Cut, expired
 from spark_jobs.runtime.checkpoints.due import Due
@@ -134,7 +134,7 @@ class CheckpointTry:
             history.see_cut(stages, cut, finished)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
-            files = self._in_time(lambda: {name: persist(self.home, state) for name, state in pinned.items()})
+            files = self._in_time(lambda: self._persist(pinned))
             history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found))
             cuts = {}
@@ -305,8 +305,16 @@ class CheckpointTry:
         for stage in stages:
             name = stage.stage.name
             place = place_of(self.home, name, number, self.attempt.attempt)
-            found[name] = pin(self.home, stage.spark_log, cut.batches[name], place, held.get(name))
+            found[name] = pin(self.home, stage.spark_log, cut.batches[name], place, held.get(name), second_copy=self._second_copy)
         return found
+
+    def _persist(self, pinned: Mapping[StageName, PinnedState]) -> dict[StageName, tuple[StateFile, ...]]:
+        """Makes the state durable, as far as the parent has not."""
+        return {name: persist(self.home, state, second_copy=self._second_copy) for name, state in pinned.items()}
+
+    @property
+    def _second_copy(self) -> bool:
+        return self.attempt.checkpointing is not None and self.attempt.checkpointing.second_copy
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]

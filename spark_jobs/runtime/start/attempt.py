@@ -116,7 +116,8 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
     local = [home.below(each.path) for each in dict.fromkeys(others)]
     rescale = None if attempt.state_partitions is None else Rescale(spark, work, attempt.state_partitions).stage
-    restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale)
+    second_copy = attempt.checkpointing is not None and attempt.checkpointing.second_copy
+    restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale, second_copy=second_copy)
 
 
 def _work_directory(
@@ -125,7 +126,9 @@ def _work_directory(
     """Returns the work directory of the attempt before, verified, or a new one if that cannot be continued."""
     previous, why = facts.newest.work_directory, why_rebuilt(home, request, facts, boot)
     if why is None:
-        why = heal_in_place(home, home.below(previous.path), facts.head, graph.stages)
+        why = heal_in_place(
+            home, home.below(previous.path), facts.head, graph.stages, second_copy=graph.checkpointing.second_copy
+        )
     if why is None:
         return previous
     _LOG.info("work directory %s is not continued: %s", previous.id, why)

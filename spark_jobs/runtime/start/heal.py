@@ -23,11 +23,11 @@ from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.start.restore import names_its_place, repointed, take_from_home
+from spark_jobs.runtime.start.restore import give, names_its_place, repointed, take_from_home
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
-from spark_jobs.storage.files import Files, take
+from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 16
@@ -41,7 +41,9 @@ class _HopelessError(Exception):
     """The work directory cannot be gone on in; says why. Handled here, never shown."""
 
 
-def heal_in_place(home: Files, work: Files, head: Manifest | None, stages: Iterable[StageName]) -> str | None:
+def heal_in_place(
+    home: Files, work: Files, head: Manifest | None, stages: Iterable[StageName], *, second_copy: bool = False
+) -> str | None:
     """Verifies every file that the stages need to go on in a work directory, and replaces those that are damaged.
 
     Reads all of the state once. Idempotent; what was replaced is durable on return. No query may be running.
@@ -51,6 +53,7 @@ def heal_in_place(home: Files, work: Files, head: Manifest | None, stages: Itera
         work: The work directory.
         head: The newest checkpoint of its incarnation; None if there is none.
         stages: All of the pipeline.
+        second_copy: Whether what is replaced is a copy, also where it could be a second name.
 
     Returns:
         Why the work directory cannot be gone on in, in a few words; None if it can.
@@ -62,7 +65,7 @@ def heal_in_place(home: Files, work: Files, head: Manifest | None, stages: Itera
         for name in stages:
             cut = head.stages.get(name) if head else None
             log = SparkLog(work, checkpoint_directory(name))
-            _StageFiles(home, log, cut).heal()
+            _StageFiles(home, log, cut, second_copy=second_copy).heal()
             _check_batches(work, name, log, cut)
     except _HopelessError as error:
         return str(error)
@@ -72,7 +75,8 @@ def heal_in_place(home: Files, work: Files, head: Manifest | None, stages: Itera
 class _StageFiles:
     """The files of one stage: those of Spark's checkpoint in the work directory, and the home's copies."""
 
-    def __init__(self, home: Files, log: SparkLog, cut: StageCut | None) -> None:
+    def __init__(self, home: Files, log: SparkLog, cut: StageCut | None, *, second_copy: bool) -> None:
+        self._second_copy = second_copy
         self._home, self._log, self._work = home, log, log.files
         self._named = {file.path: file for file in cut.files} if cut else {}
         self._batch = cut.batch if cut else NO_BATCH
@@ -137,7 +141,7 @@ class _StageFiles:
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)
         self._work.delete(target)
-        take_from_home(self._work, self._home, target, file)
+        take_from_home(self._work, self._home, target, file, second_copy=self._second_copy)
         if names_its_place(file.path):
             self._work.replace(target, repointed(self._work.read(target), self._work, self._log.directory))
         self._work.sync(target)
@@ -151,7 +155,7 @@ class _StageFiles:
             return
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
         self._home.delete(file.stored)
-        take(self._work, self._at(file.path), self._home, file.stored)
+        give(self._work, self._at(file.path), self._home, file.stored, second_copy=self._second_copy)
         self._home.sync(file.stored)
 
     def _forget_checksums(self, path: str) -> None:

@@ -86,6 +86,8 @@ def restore(
     work: Files,
     local: Sequence[Files] = (),
     rescale: Callable[[StageName, StageCut], None] | None = None,
+    *,
+    second_copy: bool = False,
 ) -> dict[StageName, Restored]:
     """Builds a work directory from a checkpoint; whole and durable on return. Idempotent: one that is whole is left as it is.
 
@@ -95,6 +97,7 @@ def restore(
         work: The new work directory, which nobody else writes.
         local: Other work directories of this host that may have the same files, the best first.
         rescale: Brings the state of a stage, once it is restored, into another number of partitions.
+        second_copy: Whether the directory is to share no file with the home.
 
     Returns:
         By stage where its files have come from; empty where the directory was whole.
@@ -107,7 +110,7 @@ def restore(
     """
     if is_whole(work, manifest):
         return {}
-    line = _Line(home, manifest)
+    line = _Line(home, manifest, second_copy=second_copy)
     _begin(work, manifest)
     found, oldest = {}, 0
     for name in manifest.stages:
@@ -133,13 +136,14 @@ class _Line:
     Args:
         home: The home.
         manifest: The checkpoint.
+        second_copy: As of :func:`restore`.
 
     Raises:
         RejectedError: The checkpoint cannot be restored.
     """
 
-    def __init__(self, home: Files, manifest: Manifest) -> None:
-        self._home, self._store = home, CheckpointStore(home)
+    def __init__(self, home: Files, manifest: Manifest, *, second_copy: bool) -> None:
+        self._home, self._store, self._second_copy = home, CheckpointStore(home), second_copy
         for name, cut in manifest.stages.items():
             _channel(manifest, name, cut)
         self.manifests = [manifest]
@@ -165,7 +169,8 @@ class _Line:
             try:
                 if depth:
                     self._check_replay(name, depth)
-                return depth, _restore_state(self._home, work, local, directory, self._files(name, older))
+                files = self._files(name, older)
+                return depth, _restore_state(self._home, work, local, directory, files, second_copy=self._second_copy)
             except (CorruptDocumentError, NotFoundError) as error:
                 _LOG.warning("stage %s is not restored from checkpoint %d: %s", name, older.checkpoint, error.failed)
                 why.append(error)
@@ -284,12 +289,14 @@ def _channel(manifest: Manifest, name: StageName, cut: StageCut) -> ChannelCut:
     return cut.channel
 
 
-def _restore_state(home: Files, work: Files, local: Sequence[Files], directory: str, files: Sequence[StateFile]) -> Restored:
+def _restore_state(
+    home: Files, work: Files, local: Sequence[Files], directory: str, files: Sequence[StateFile], *, second_copy: bool
+) -> Restored:
     def place(file: StateFile) -> bool:
         target = f"{directory}/{file.path}"
         if any(_take_local(work, other, target, file) for other in local):
             return True
-        take_from_home(work, home, target, file)
+        take_from_home(work, home, target, file, second_copy=second_copy)
         return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -323,19 +330,27 @@ def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
     return False
 
 
-def take_from_home(work: Files, home: Files, path: str, file: StateFile) -> None:
+def take_from_home(work: Files, home: Files, path: str, file: StateFile, *, second_copy: bool) -> None:
     """Gives a work directory a file that a checkpoint names; not durable before :meth:`Files.sync`.
 
     Raises:
         CorruptDocumentError: The file in the home is gone or was altered.
     """
     try:
-        take(home, file.stored, work, path)
+        give(home, file.stored, work, path, second_copy=second_copy)
         found = work.digest(path)
     except NotFoundError as error:
         raise _not_as_named(home, file, None) from error
     if found != (file.size_bytes, file.sha256):
         raise _not_as_named(home, file, found.sha256)
+
+
+def give(source: Files, named: str, target: Files, path: str, *, second_copy: bool) -> None:
+    """Gives one of the home and a work directory a file of the other: as :func:`~spark_jobs.storage.files.take`, or as a copy."""
+    if second_copy:
+        target.copy(source, named, path)
+    else:
+        take(source, named, target, path)
 
 
 def _not_as_named(home: Files, file: StateFile, found: str | None) -> CorruptDocumentError:

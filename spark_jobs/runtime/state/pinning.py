@@ -4,6 +4,9 @@ Two steps. :func:`pin` comes at the cut and is quick: every needed file that the
 home, so that Spark may purge the first. :func:`persist` comes afterwards, beside the running stages, and makes them durable. Neither
 changes anything of Spark's.
 
+A file with two names is one file: what a disk does to it, it does to the checkpoint and to the work directory. Where the settings ask for a
+second copy, :func:`persist` puts one in the place of the second name, and files that share their bytes are not referred to.
+
 Invariants:
 
 1. A checkpoint holds a file that it has pinned itself or that its parent holds, never another checkpoint's: so deleting a checkpoint only
@@ -12,11 +15,12 @@ Invariants:
    (model rule ``failkeep``).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from spark_jobs.home.layout import STATE, state_path, state_try
-from spark_jobs.protocol.errors import ConflictError, NotFoundError
+from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
@@ -25,6 +29,8 @@ from spark_jobs.runtime.state.state_files import needed_files, never_reused
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, by_directory, local_path
 
+_COPIES = "copies"
+"""Below a try's directory: copies that have taken the place of second names."""
 _TRIES = 3
 """How often what to pin is chosen again, because Spark has deleted some of it meanwhile."""
 _AT_ONCE = 16
@@ -50,7 +56,9 @@ def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: A
     return state_path(stage, checkpoint, attempt, max(before, default=0) + 1)
 
 
-def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None) -> PinnedState:
+def pin(
+    home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None, *, second_copy: bool = False
+) -> PinnedState:
     """Keeps every file that a restart after ``batch`` needs. The query may run; nothing is durable yet.
 
     Args:
@@ -59,6 +67,7 @@ def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut
         batch: The cut: a committed batch, or -1.
         place: Where, see :func:`place_of`.
         parent: What the parent checkpoint says of the stage; what it holds is referred to where it lies.
+        second_copy: Whether it is not where it shares its bytes with the work directory.
 
     Raises:
         ConflictError: Spark deletes what is needed faster than it can be pinned, or has purged the batch. Cut again.
@@ -69,7 +78,7 @@ def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut
     tries = 0
     while True:
         try:
-            return _pin_needed(home, log, batch, place, parent, pinned)
+            return _pin_needed(home, log, batch, place, parent, pinned, second_copy=second_copy)
         except NotFoundError as error:
             tries += 1
             if tries == _TRIES:
@@ -84,19 +93,28 @@ def pin(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut
                 ) from error
 
 
-def persist(home: Files, pinned: PinnedState) -> tuple[StateFile, ...]:
+def persist(home: Files, pinned: PinnedState, *, second_copy: bool = False) -> tuple[StateFile, ...]:
     """Makes what was pinned durable; for a manifest. May be repeated.
 
     Reads every new file once, for its hash.
+
+    Args:
+        home: The home.
+        pinned: What was pinned.
+        second_copy: Whether a copy takes the place of a second name.
 
     Raises:
         StorageError: The home is full or does not answer.
     """
     stored = [f"{pinned.place}/{path}" for path in pinned.new]
+    if second_copy:
+        stored = at_once([partial(_copied, home, pinned.place, path) for path in pinned.new], _AT_ONCE)
     with step(Step.PERSIST_STATE):
         digesting = [partial(home.digest, path) for path in stored]
         syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
         digests = at_once([*digesting, *syncing], _AT_ONCE)[: len(stored)]
+    replaced = {f"{pinned.place}/{path}" for path in pinned.new} - set(stored)
+    at_once([partial(home.delete, name) for name in sorted(replaced)], _AT_ONCE)
     new = [
         StateFile(path=path, stored=kept, size_bytes=digest.size_bytes, sha256=digest.sha256)
         for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
@@ -104,11 +122,38 @@ def persist(home: Files, pinned: PinnedState) -> tuple[StateFile, ...]:
     return tuple(sorted([*pinned.held, *new], key=lambda file: file.path))
 
 
-def _pin_needed(home: Files, log: SparkLog, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str]) -> PinnedState:
+def _copied(home: Files, place: str, path: str) -> str:
+    """Where the bytes of a file are that it does not share: in a copy, if it has several names."""
+    kept, copy = f"{place}/{path}", f"{place}/{_COPIES}/{path}"
+    if not _is_shared(home, kept):
+        return kept
+    with suppress(AlreadyExistsError):  # an earlier call's
+        home.copy(home, kept, copy)
+    return copy
+
+
+def _is_shared(home: Files, path: str) -> bool:
+    """Whether a file has another name, too; also where it is gone, so that nobody refers to it."""
+    here = home.local(path)
+    return here is not None and (not here.exists() or here.stat().st_nlink > 1)
+
+
+def _pin_needed(
+    home: Files,
+    log: SparkLog,
+    batch: BatchId,
+    place: str,
+    parent: StageCut | None,
+    pinned: set[str],
+    *,
+    second_copy: bool,
+) -> PinnedState:
     """Chooses and pins, as long as nothing of it goes; ``pinned`` is what has been."""
     known = {file.path: file for file in parent.files} if parent else {}
     needed = needed_files(log, batch)
     held = [known[path] for path in needed if path in known and _is_held(log, known[path])]
+    if second_copy:
+        held = [file for file in held if not _is_shared(home, file.stored)]
     new = set(needed) - {file.path for file in held}
     with step(Step.PIN_STATE):
         for path in sorted(new - pinned):

@@ -49,6 +49,7 @@ def test_every_checkpoint_setting_has_an_option() -> None:
         "unaligned": False,
         "aligned_timeout": "5 seconds",
         "max_in_flight_bytes": 9,
+        "second_copy": True,
     }
     assert checkpoint_overrides({"entry": "flights.py"} | given) == CheckpointOverrides(
         interval_ms=1_000,
@@ -59,6 +60,7 @@ def test_every_checkpoint_setting_has_an_option() -> None:
         unaligned=False,
         aligned_timeout_ms=5_000,
         max_in_flight_bytes=9,
+        second_copy=True,
     )
 
 

@@ -24,6 +24,7 @@ ALL: dict[str, Any] = {
     "unaligned": False,
     "aligned_timeout": None,
     "max_in_flight_bytes": None,
+    "second_copy": False,
 }
 
 
@@ -135,6 +136,7 @@ anything = st.fixed_dictionaries(
         "tolerable_failures": st.integers(0, 9),
         "aligned_timeout": st.sampled_from(["1 second", "1 minute"]),
         "max_in_flight_bytes": st.integers(1, 1 << 40),
+        "second_copy": st.booleans(),
     },
 )
 alignments = st.one_of(

@@ -11,11 +11,12 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import restore
+from spark_jobs.runtime.state.pinning import persist
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flip
-from tests.support.state_site import HOURLY, Site
+from tests.support.state_site import HOURLY, Site, manifest_of
 from tests.support.systems import quick
 
 CHECKPOINT = "stages/hourly/checkpoint"
@@ -182,3 +183,23 @@ def test_without_a_checkpoint_checksums_are_all_there_is(site: Site) -> None:
 def test_a_stage_that_has_not_begun_is_right(tmp_path: Path) -> None:
     home = quick(tmp_path / "home")
     assert heal_in_place(home, home.below("work/w"), None, [HOURLY]) is None
+
+
+def test_with_a_second_copy_what_is_replaced_shares_no_bytes(site: Site) -> None:
+    files = persist(site.home, site.pin(3), second_copy=True)
+    manifest = manifest_of(site.home, 1, 3, files, site.channel)
+    before = needed(site)
+    path = next(path for path in before if path.endswith(".changelog"))
+    (file,) = (file for file in files if file.path == path)
+    for where in (site.checkpoint.root / path, site.root / "home" / file.stored):
+        flip(where)
+        assert heal_in_place(site.home, site.work, manifest, [HOURLY], second_copy=True) is None
+        assert where.read_bytes() == before[path]
+        assert where.stat().st_nlink == 1
+
+
+def test_with_a_second_copy_a_restored_work_directory_shares_no_bytes_with_the_home(site: Site) -> None:
+    files = persist(site.home, site.pin(3), second_copy=True)
+    manifest = manifest_of(site.home, 1, 3, files, site.channel)
+    restore(site.home, manifest, quick(site.root / "home/work/new"), second_copy=True)
+    assert {(site.root / "home" / file.stored).stat().st_nlink for file in files} == {1}

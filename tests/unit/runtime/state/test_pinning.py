@@ -14,7 +14,7 @@ from spark_jobs.runtime.state.pinning import persist, pin, place_of
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
-from tests.support.state_site import HOURLY, Site
+from tests.support.state_site import HOURLY, Site, cut
 from tests.support.systems import Crashed, CrashSystem
 
 
@@ -171,3 +171,37 @@ def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, s
             assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
             return
     raise AssertionError("it never finishes")
+
+
+def names(path: Path) -> int:
+    return path.stat().st_nlink
+
+
+def test_a_second_copy_takes_the_place_of_the_second_name(site: Site) -> None:
+    site.batches(3)
+    before = {path: (site.checkpoint.root / path).read_bytes() for path in needed_files(site.log, BatchId(2))}
+    files = persist(site.home, site.pin(2), second_copy=True)
+    assert {file.path: site.home.read(file.stored) for file in files} == before
+    assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
+    assert {names(site.root / "home" / file.stored) for file in files} == {1}
+    assert {names(site.checkpoint.root / file.path) for file in files} == {1}
+    left = (path for path in (site.root / "home/state").rglob("*") if path.is_file())
+    assert {file.stored for file in files} == {str(path.relative_to(site.root / "home")) for path in left}
+
+
+def test_a_second_copy_may_be_made_again(site: Site) -> None:
+    site.batches(1)
+    pinned = site.pin(0)
+    site.home.copy(site.home, f"{pinned.place}/metadata", f"{pinned.place}/copies/metadata")
+    assert {file.path for file in persist(site.home, pinned, second_copy=True)} == set(pinned.new)
+
+
+def test_with_a_second_copy_nothing_is_referred_to_that_shares_its_bytes(site: Site) -> None:
+    site.batches(3)
+    shared = site.take(2)
+    place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(1))
+    pinned = pin(site.home, site.log, BatchId(2), place, shared, second_copy=True)
+    assert (pinned.held, set(pinned.new)) == ((), {file.path for file in shared.files})
+    own = cut(2, persist(site.home, pinned, second_copy=True))
+    third = place_of(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
+    assert pin(site.home, site.log, BatchId(2), third, own, second_copy=True).held == own.files
