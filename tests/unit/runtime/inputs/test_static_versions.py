@@ -151,3 +151,12 @@ def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFi
     Attempts(home).create(now)
     keep_pinned_versions(graph(bounded=True), home, now)
     assert kept(home, now) is None, "it is left to be pinned"
+
+
+def test_batches_that_are_computed_again_read_what_they_read_before(home: LocalFiles) -> None:
+    begun(home, 1, 7)
+    live = begun(home, 2)
+    keep_pinned_versions(graph(), home, live, {SHOPS: shops(5).pins})
+    kept = pins_of_attempt(home, live.attempt).pinned(SHOPS)
+    assert kept is not None
+    assert kept.pins == shops(5).pins

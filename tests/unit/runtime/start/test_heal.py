@@ -1,7 +1,9 @@
 """A work directory is verified before an attempt goes on in it, and what is damaged comes from the home."""
 
+import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.state.pinning import persist
@@ -17,6 +20,7 @@ from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flip
 from tests.support.state_site import HOURLY, Site, manifest_of
+from tests.support.state_stores import store_id
 from tests.support.systems import quick
 
 CHECKPOINT = "stages/hourly/checkpoint"
@@ -166,12 +170,30 @@ def test_a_segment_of_a_private_log_that_was_altered_is_noticed(site: Site) -> N
 
 
 def test_a_work_directory_that_was_built_here_is_right_although_paths_in_it_differ(site: Site) -> None:
+    schema = f"file:{site.checkpoint.root}/state/0/_stateSchema/default/0_{store_id(1)}"
+    facts = {"stateStoreInfo": [{"stateSchemaFilePaths": [schema]}]}
+    site.checkpoint.write("state/0/_metadata/v2/0", f"v2\n{json.dumps(facts)}")
+    site.checkpoint.write(f"state/0/_stateSchema/default/0_{store_id(1)}", "v3")
     manifest = site.complete(3)
     work = quick(site.root / "home/work/new")
     restore(site.home, manifest, work)
     before = {path: path.stat().st_mtime_ns for path in (site.root / "home/work/new").rglob("*") if path.is_file()}
     assert heal(site, manifest, work) is None
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    here = site.root / "home/work/new" / CHECKPOINT / "state/0/_metadata/v2/0"
+    right = here.read_bytes()
+    flip(here)
+    assert heal(site, manifest, work) is None
+    assert here.read_bytes() == right
+
+
+def test_a_batch_in_which_state_was_brought_into_other_partitions_has_staged_nothing(site: Site) -> None:
+    site.checkpoint.batch()
+    assert heal(site, None) == "the private log of stage 'hourly' has lost batch 4"
+    entry = site.log.offsets(BatchId(4))
+    other = entry.header | {"conf": {SHUFFLE_PARTITIONS: "8"}}
+    site.checkpoint.write("offsets/4", replace(entry, header=other).to_bytes().decode())
+    assert heal(site, None) is None
 
 
 def test_without_a_checkpoint_checksums_are_all_there_is(site: Site) -> None:

@@ -36,3 +36,19 @@ def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
     with pytest.raises(kind) as caught:
         Rescale(session, site.work, 8).stage(HOURLY, cut(0, ()))  # type: ignore[arg-type]
     assert "--state-partitions 2" in str(caught.value)
+
+
+def test_state_that_is_computed_again_first_is_not_brought_into_other_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SimpleNamespace()  # Spark is not asked
+    monkeypatch.setattr(rescale, "session_for_run", lambda spark: session)
+    site = Site(tmp_path)
+    site.batches(1)
+    entry = site.log.offsets(BatchId(0))
+    as_begun = replace(entry, header=entry.header | {"conf": {"spark.sql.shuffle.partitions": "2"}})
+    (site.checkpoint.root / "offsets/0").write_bytes(as_begun.to_bytes())
+    with pytest.raises(InterruptedRunError, match="computed again first") as caught:
+        Rescale(session, site.work, 8).stage(HOURLY, cut(3, ()))  # type: ignore[arg-type]
+    assert "--state-partitions 2" in str(caught.value)
+    Rescale(session, site.work, 2).stage(HOURLY, cut(3, ()))  # type: ignore[arg-type]
