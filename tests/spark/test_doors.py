@@ -14,6 +14,7 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RejectedError, R
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
+from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.launch import RunOptions, launch_in_session
 from spark_jobs.storage.open import open_files
@@ -165,7 +166,7 @@ def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
     assert attempt is not None
     assert attempt.checkpointing is not None
     assert (attempt.checkpointing.interval_ms, attempt.checkpointing.retained) == (30_000, 3)
-    assert attempt.restart is None, "its inputs end: who started it decides on the next attempt"
+    assert attempt.restart == FixedDelay(attempts=2, delay_ms=1_000)
 
 
 def test_a_test_runs_a_live_pipeline_to_the_end_of_its_rows(spark: SparkSession) -> None:
