@@ -198,17 +198,6 @@ def test_before_the_first_attempt_of_a_driver_at_work_a_retry_asks_again(tmp_pat
         ask_once(starting, Wanted.STOP, RunId("a task"))
 
 
-@pytest.mark.parametrize("is_at_work", [True, False])
-def test_a_pipeline_of_bounded_inputs_is_not_stopped_and_no_retry_asks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_work: bool
-) -> None:
-    bounded = UsedHome(tmp_path)
-    bounded.begin()
-    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", lambda files: is_at_work)
-    with pytest.raises(RejectedError, match="only bounded inputs"):
-        ask_once(bounded.files, Wanted.STOP, RunId("a task"))
-
-
 def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
     answer = StartResponse(
         request=RequestId("start-1"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tenacity.nap
 
-from spark_jobs.checkpoint import savepoint, savepoint_files
+from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
 from spark_jobs.control import checkpoint_requests
 from spark_jobs.control.owners import Owners
 from spark_jobs.home import savepoint_place
@@ -24,8 +24,9 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
+from spark_jobs.runtime.staged import staged_files as staged_files_of_batches
 from spark_jobs.runtime.stages import gate, restarting, running_stage, stage_query, staging
-from spark_jobs.runtime.start import attempt, restore
+from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
@@ -118,8 +119,11 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
-        *((module, "ThreadPoolExecutor", OneAfterTheOther) for module in (restore, savepoint)),
-        *((module, "at_once", lambda jobs, threads_max: [job() for job in jobs]) for module in (pinning, savepoint)),
+        (restore, "ThreadPoolExecutor", OneAfterTheOther),
+        *(
+            (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
+            for module in (heal, named_files, pinning, savepoint, staged_files_of_batches)
+        ),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),

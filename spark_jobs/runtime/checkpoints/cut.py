@@ -19,6 +19,11 @@ class Cuttable(Protocol):
     @property
     def name(self) -> StageName: ...
 
+    @property
+    def ends(self) -> bool:
+        """Whether all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
+        ...
+
     def committed(self) -> BatchId:
         """The last batch that Spark has committed; -1 where there is none."""
         ...
@@ -94,9 +99,11 @@ class Waiting:
 def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float, waiting: Waiting) -> Cut:
     """Finds a consistent cut.
 
+    No cut waits for a stage whose inputs all end. It may be in a batch for hours, and its rows wait in channels anyway: they are in flight.
+
     Args:
         stages: In topological order.
-        alignment: Whether channels are to be empty at the cut.
+        alignment: Whether the channels of the other stages are to be empty at the cut.
         deadline_s: On the clock of ``waiting``.
         waiting: The clock.
 
@@ -106,7 +113,7 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float
     """
     began_s, patience = waiting.now_s(), _Patience(deadline_s, waiting)
     try:
-        aligned = alignment.wanted and _align(stages, alignment, patience)
+        aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, patience)
         if not aligned:
             release(stages)
         batches = _consistent(stages, patience)

@@ -33,6 +33,10 @@ class StageInCut:
     def name(self) -> StageName:
         return self.run.stage.name
 
+    @property
+    def ends(self) -> bool:
+        return not self.run.stage.unbounded
+
     def committed(self) -> BatchId:
         return self.run.spark_log.last_commit()
 
@@ -114,9 +118,7 @@ class _StageAtWork(StageInCut):
 
 
 class EndingStage(_StageAtWork):
-    """A stage whose inputs all end. It begins once those stages have ended that it reads, whatever becomes of others.
-
-    What is staged for it is on its way, and no cut waits for it.
+    """A stage whose inputs all end. It begins when the stages that it reads have ended, whatever becomes of others.
 
     Args:
         run: The stage.

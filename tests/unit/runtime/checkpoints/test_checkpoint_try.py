@@ -305,7 +305,7 @@ def test_a_cancel_ends_a_try_that_hangs(site: Site, hangs: str) -> None:
 class GoingOn:
     """A stage whose next batch comes to its gate as it is held, and goes in once it may."""
 
-    name = HOURLY
+    name, ends = HOURLY, False
 
     def __init__(self, site: Site) -> None:
         self._site, self._gate = site, Gate()

@@ -34,6 +34,8 @@ class Model:
     """Whether it has failed, and its query does not run."""
     failure: Exception | None = None
     """What it has failed with; None once it has committed a batch since."""
+    ends: bool = False
+    """Whether all of its inputs end."""
 
     def fails(self) -> None:
         self.down, self.failure = True, InterruptedRunError("A row cannot be read.")
@@ -113,7 +115,7 @@ class Look:
     """A stage seen from outside: the world goes on at each look."""
 
     def __init__(self, stage: Model, world: World) -> None:
-        self._stage, self._world, self.name = stage, world, stage.name
+        self._stage, self._world, self.name, self.ends = stage, world, stage.name, stage.ends
 
     def __getattr__(self, method: str) -> object:
         def look(*arguments: object) -> object:
@@ -315,3 +317,15 @@ def test_nobody_is_held_by_a_cut_that_has_given_up_alignment() -> None:
     cut = take_cut(line.stages, Alignment(timeout_s=3.0), 50.0, line.waiting)
     assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": 0})
     assert line.held == [(False, True)] * 3 + [(False, False)] * 6
+
+
+def test_no_cut_holds_or_waits_for_a_stage_whose_inputs_all_end(seed: int) -> None:
+    """It may be in one batch for hours."""
+    for number in range(WORLDS):
+        world = World(seed + number)
+        for stage in world.stages[:2]:
+            stage.ends, stage.dead, stage.committed_batch = True, True, stage.visible_batch
+        for stage in world.stages[2:]:
+            stage.producers = []
+        assert_consistent(world, world.cut(Alignment(), deadline_s=world.now_s + 1_000))
+        assert not any(stage.held for stage in world.stages)
