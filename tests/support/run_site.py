@@ -157,4 +157,4 @@ def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:
 def _folded(segment: Path) -> list[str]:
     """The names of the files in a segment; they are unique."""
     lines = [json.loads(line) for line in segment.read_text().splitlines()]
-    return [unquote(add["path"]).rpartition("/")[2] for line in lines for add in line["adds"]]
+    return [unquote(add["path"]).rpartition("/")[2] for line in lines[:-1] for add in line["adds"]]  # the last one is their hash
