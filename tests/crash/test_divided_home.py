@@ -30,7 +30,7 @@ def assert_finished(site: RunSite) -> None:
     assert site.attempts() == attempts
     documents = {path.name for path in (site.directory / "documents").iterdir()}
     assert documents - {"history", "logs"} == {
-        *("attempts", "checkpoints", "manifests", "pipeline.json", "requests", "responses", "rounds", "status.json")
+        *("attempts", "checkpoints", "manifests", "pipeline.json", "requests", "responses", "state", "rounds", "status.json")
     }
     assert {path.name for path in site.home.iterdir()} == {"channels", "logs", "work", "workspace.json"}
 
