@@ -10,18 +10,20 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """When a pipeline with unbounded inputs takes checkpoints, and how many it keeps. Intervals are as ``"1 hour 30 minutes"``.
+    """When a pipeline takes checkpoints while its stages run, and how many it keeps. Intervals are as ``"1 hour 30 minutes"``.
 
-    Checked where a pipeline is given it. A pipeline whose inputs all end takes one checkpoint, at their end.
+    Checked where a pipeline is given it. Where all inputs end, the final checkpoint comes on top: a run that is shorter than ``interval``
+    takes no other.
 
     Args:
         interval: From one checkpoint's beginning to the next one's; at least a millisecond.
         timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
-            So long again may the copy take that makes a savepoint of it; that of a stop takes as long as it takes.
+            An aligned one waits for the batches that are under way. The copy that makes a savepoint may take as long again; that of a
+            stop has no limit, and neither has a final checkpoint.
         min_pause: From one checkpoint's end to the next one's beginning, at least.
-        tolerable_failures: So many checkpoints in a row may fail; one more fails the pipeline.
+        tolerable_failures: So many checkpoints in a row may fail; one more ends the attempt.
         retained: How many complete checkpoints are kept, at least one.
-        unaligned: Nobody waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
+        unaligned: No stage waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
             checkpoints are aligned: each stage first reads what the stages before it have staged.
         aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``.
         max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.

@@ -98,7 +98,7 @@ class Pipeline:
 
         Args:
             bounded: True: it has an end, which is pinned when a round begins. False: it has none, and the pipeline runs until it
-                is stopped.
+                is stopped, drained or cancelled.
             event_time: The column with the event time. The runtime sets the watermark; the function must not.
             watermark_delay: How far the watermark stays behind the newest event time, such as ``"30 minutes"``; later rows are
                 late. Without it no row of a bounded source is late: the watermark stays back until its end. An unbounded one with
@@ -143,8 +143,8 @@ class Pipeline:
 
         Args:
             function: Given where the decorator stands without parentheses.
-            refresh: ``"round"``: the Delta version is pinned when a round begins or, beside an unbounded source, when an attempt does;
-                ``"unpinned"``: each batch reads what it finds.
+            refresh: ``"round"``: one Delta version for a whole round, pinned by its first attempt; beside an unbounded source each
+                attempt pins the newest version. ``"unpinned"``: each batch reads what it finds.
             name: The function's, unless given.
         """
 
@@ -295,10 +295,10 @@ class Pipeline:
         state_partitions: int | None = None,
         workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
-        """Runs the pipeline to the end of its inputs in this process, as ``spark-jobs run`` does: for notebooks.
+        """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
 
-        Returns when the final checkpoint is complete and the tables are published; both are durable. The session stays as it is.
-        An interrupted run is continued by calling this again.
+        Returns when the final checkpoint, or the checkpoint of a stop that somebody else has asked for, is complete and the tables are
+        published by policy; both are durable. The session stays as it is. An interrupted run goes on when this is called again.
 
         Args:
             spark: A classic (not a Spark Connect) session with Delta.

@@ -55,8 +55,9 @@ class DeltaSink:
         schema_evolution: ``"none"``: a column that the table lacks is refused; ``"add_columns"``: it is added.
         table_properties: Delta's and your own, where the table is made; a table that exists must have them.
         comment: The table's description, where it is made.
-        publish: When rows become public: ``"final"``, the default where every input upstream is bounded: with the final
-            checkpoint; ``"every_checkpoint"``, the default elsewhere; ``"external"``: when somebody calls ``spark-jobs publish``.
+        publish: When rows become public. ``"final"``, the default where every input of the pipeline is bounded: with the final
+            checkpoint, or that of a drain. ``"every_checkpoint"``, the default elsewhere: with each checkpoint, also inside a round.
+            ``"external"``: when somebody calls ``spark-jobs publish``.
         target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes; for
             ``"append"``. By default they are published as the batches wrote them.
     """

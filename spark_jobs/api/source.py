@@ -13,7 +13,7 @@ class Refresh(StrEnum):
     """Which rows of a static input are read."""
 
     ROUND = "round"
-    """Those of the Delta version that is pinned when the round begins; beside an unbounded source, when an attempt does."""
+    """Those of one Delta version for a whole round, pinned by its first attempt. Beside an unbounded source each attempt pins its own."""
     UNPINNED = "unpinned"
     """Whatever each batch finds; no promise that two batches see the same."""
 
