@@ -18,13 +18,12 @@ class CheckpointSettings:
     Args:
         interval: From one checkpoint's beginning to the next one's; at least a millisecond.
         timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
-            An aligned one waits for the batches that are under way. The copy that makes a savepoint may take as long again; that of a
-            stop has no limit, and neither has a final checkpoint.
+            The copy that makes a savepoint may take as long again; that of a stop has no limit, and neither has a final checkpoint.
         min_pause: From one checkpoint's end to the next one's beginning, at least.
         tolerable_failures: So many checkpoints in a row may fail; one more ends the attempt.
         retained: How many complete checkpoints are kept, at least one.
         unaligned: No stage waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
-            checkpoints are aligned: each stage first reads what the stages before it have staged.
+            checkpoints are aligned: each stage with an unbounded input first reads what the stages before it have staged.
         aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``.
         max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.
         second_copy: The home has the bytes of state a second time. By default a file of Spark's gets a second name there where the home and
