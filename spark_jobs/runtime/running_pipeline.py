@@ -182,9 +182,13 @@ class RunningPipeline:
     def _finish(self) -> Manifest:
         """Completes and publishes the final checkpoint. It may take as long as it takes: no stage waits for it."""
         self._run.site.heartbeat.state(RunState.COMPLETING)
+
+        def at_the_end() -> Cut:
+            return Cut({stage.name: stage.run.spark_log.last_batch() for stage in self._stages}, aligned=True, alignment_s=0.0)
+
         due = Due(
             CheckpointKind.FINAL,
-            self._where_they_are,
+            at_the_end,
             pause=self._coordinator.pause,
             drained=self._run.round.on_end is OnEnd.DRAIN,
         )

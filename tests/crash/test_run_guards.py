@@ -15,7 +15,9 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.runtime import round_run
 from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
+from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.staging import StageWriter
 from spark_jobs.storage.local import LocalFiles
@@ -39,7 +41,16 @@ def replanned(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     (checkpoint,) = site.home.glob("work/*/stages/known/checkpoint")
     shutil.rmtree(checkpoint)
     monkeypatch.setattr(small_pipeline, "FILES_A_BATCH", small_pipeline.FILES_A_DAY)
+    monkeypatch.setattr(round_run, "replay", lambda stage, rebuild: stage)
     return site
+
+
+def test_a_batch_whose_plan_is_lost_is_computed_again_as_it_was_planned(
+    replanned: RunSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_run, "replay", replay)
+    replanned.run()
+    replanned.assert_answered()
 
 
 def test_a_batch_that_would_be_staged_with_other_input_is_refused(replanned: RunSite) -> None:
@@ -123,7 +134,7 @@ class NeverAdopts(LocalFiles):
 
 def test_a_run_adopts_the_actions_that_it_wrote_before(site: RunSite) -> None:
     crash_at(site, Step.ACTIONS_CREATE, before=False)
-    with pytest.raises(StreamPipelineError, match=r"actions exists"):
+    with pytest.raises(StreamPipelineError, match=r"channel exists"):
         site.run(home=NeverAdopts(site.home))
     site.run()
     site.assert_answered()

@@ -7,6 +7,7 @@ with. Planned again with it, the batch reads the same rows, and finds its versio
 
 import logging
 from collections.abc import Callable
+from uuid import uuid4
 
 from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId, StageName
@@ -43,6 +44,8 @@ def replay(stage: StageRun, rebuild: Callable[[StageRun], StageRun]) -> StageRun
     if not _is_behind(log, stage.log):
         return stage
     last = BatchId(stage.log.latest() - 1)
+    if log.query_id() is None:
+        log.begin(str(uuid4()))
     _LOG.info("stage %s: its state is computed again, by batches %d to %d", stage.stage.name, log.last_commit() + 1, last)
     while log.last_commit() < last:
         batch = BatchId(log.last_commit() + 1)
