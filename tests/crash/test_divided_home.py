@@ -32,7 +32,8 @@ def assert_finished(site: RunSite) -> None:
     assert documents - {"history", "logs"} == {
         *("attempts", "checkpoints", "manifests", "pipeline.json", "requests", "responses", "state", "rounds", "status.json")
     }
-    assert {path.name for path in site.home.iterdir()} == {"channels", "logs", "work", "workspace.json"}
+    assert {path.name for path in site.home.iterdir()} - {"state"} == {"channels", "logs", "work", "workspace.json"}
+    assert not [path for path in site.home.glob("state/**/*") if path.is_file()], "nothing waits there any more"
 
 
 def test_attempts_that_die_one_after_the_other_lose_and_double_nothing(divided: RunSite, seed: int) -> None:
