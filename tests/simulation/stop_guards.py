@@ -103,7 +103,7 @@ def _nothing_is_let_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
-_GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create responses/stop"), frozen_steps=(500, 4_000))
+_GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
     Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=96),
@@ -112,7 +112,7 @@ STOP_GUARDS = [
         "a stop that did not finish is rolled forward",
         _nobody_rolls_forward,
         _DRAINS,
-        _killed_at("create responses/stop"),
+        _killed_at("create answers/stop"),
         hint=14,
     ),
     Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=2),
