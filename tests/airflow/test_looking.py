@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.facts import checkpoint_facts
 from airflow_provider.waits import looking
 from airflow_provider.waits.looking import (
     HEARTBEAT_S,
@@ -26,7 +27,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
-from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, StartResponse, Status
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
@@ -69,7 +70,7 @@ def complete(files: Files, *numbers: int, **changes: Any) -> None:
         CheckpointStore(files).complete(a_manifest(number, **changes))
 
 
-def answer(files: Files, run: RunId, checkpoint: int) -> None:
+def answer(files: Files, run: RunId, checkpoint: int, **changes: Any) -> None:
     """Answers ``run`` with the checkpoint of another one, as a driver does that finds its round finished."""
     channel = Channel(files)
     request = channel.request_start(run, parameters={})
@@ -78,7 +79,7 @@ def answer(files: Files, run: RunId, checkpoint: int) -> None:
     failed = channel.response(request.request)
     assert failed is not None
     files.delete(path)
-    channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)}))
+    channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)} | changes))
 
 
 def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
@@ -133,6 +134,30 @@ def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files:
     found = search.find(look())
     assert found is not None
     assert found.checkpoint == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "final", "newer_than", "found"),
+    [
+        (CheckpointKind.FINAL, True, 0, True),
+        (CheckpointKind.FINAL, False, 0, True),
+        (CheckpointKind.STOP, False, 0, True),
+        (CheckpointKind.STOP, True, 0, False),
+        (CheckpointKind.FINAL, True, 1, False),
+    ],
+)
+def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
+    files: CountedFiles, kind: CheckpointKind, final: bool, newer_than: int, found: bool
+) -> None:
+    answer(files, RUN, checkpoint=1, checkpoint_kind=kind)
+    complete(files, 2, run=RunId("another"))
+    wanted = WantedCheckpoint(final=final, run=RUN, newer_than=CheckpointId(newer_than))
+    seen = find_checkpoint(files, wanted)
+    assert isinstance(seen, StartResponse) is found
+    assert find_checkpoint(files, WantedCheckpoint(final=final, run=RunId("nobody"))) is None
+    if seen is not None:
+        facts = checkpoint_facts(files.url, seen)
+        assert (facts["checkpoint"], facts["run"], facts["round"], facts["sinks"]) == (1, RUN, None, {})
 
 
 def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
