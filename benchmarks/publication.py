@@ -11,10 +11,11 @@ from urllib.parse import quote, unquote
 from benchmarks.figures import Better, Figure, Kind, Tell, measured_in_turn
 from benchmarks.site import Site, chain
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
 
 PUBLICATION = Kind("publication", "seconds a publication", Better.LESS, "ours, without a JVM", "a bare commit by Spark")
@@ -53,6 +54,7 @@ class Staged:
     def __init__(self, site: Site, files: int) -> None:
         self.site, self._files = site, files
         self._directory = site.new()
+        self._publishers = Publishers(lambda: site.spark)
         self._links, self._commits = count(), count(1)
         source = site.input(f"input-of-{self._directory.name}", 1, 1)
         site.run(chain(source, self._directory, 1), self._directory, Publish.EXTERNAL)
@@ -75,20 +77,26 @@ class Staged:
 
     def published_s(self) -> float:
         """Completes a checkpoint and publishes it."""
-        number = self.checkpoint()
+        return self.published_by_s(Publisher.DELTA_RS)
+
+    def published_by_s(self, publisher: Publisher) -> float:
+        """Completes a checkpoint and has it published, by Spark in a session that is warm."""
+        number = self.checkpoint(publisher)
         began_s = time.monotonic()
-        publish(self.home, number)
+        publish(self.home, number, publishers=self._publishers)
         return time.monotonic() - began_s
 
     def committed_s(self) -> float:
-        """Commits the same by Spark, as a line of checkpoints that nobody has."""
-        actions, version = self._stage(), CheckpointId(next(self._commits))
+        """Commits the same by Spark, as a line of checkpoints that nobody has: as Delta's own idempotent writes do."""
+        actions, version = self.stage(), CheckpointId(next(self._commits))
         began_s = time.monotonic()
-        transaction = DeltaJvm(self.site.spark).transaction(str(self.table), _APP)
+        delta = DeltaJvm(self.site.spark)
+        delta.log(str(self.table)).startTransaction().txnVersion(_APP)
+        transaction = delta.transaction(str(self.table), _APP)
         transaction.commit(actions, version, {}, replace=False)
         return time.monotonic() - began_s
 
-    def _stage(self) -> list[dict[str, Any]]:
+    def stage(self) -> list[dict[str, Any]]:
         """New files in the table's directory, and their ``add`` actions."""
         original = unquote(self.add["path"])
         names = [f"{next(self._links)}-{original}" for _ in range(self._files)]
@@ -96,14 +104,14 @@ class Staged:
             os.link(self.table / original, self.table / name)
         return [self.add | {"path": quote(name)} for name in names]
 
-    def checkpoint(self) -> CheckpointId:
+    def checkpoint(self, publisher: Publisher = Publisher.DELTA_RS) -> CheckpointId:
         """Stages files and completes the next checkpoint with them, as the runtime does."""
         number, cut = self._store.next_id(self._head.checkpoint), self._head.sinks[_SINK]
-        actions = self._store.write_actions(number, _SINK, [{"add": add, "batch": 0} for add in self._stage()])
+        actions = self._store.write_actions(number, _SINK, [{"add": add, "batch": 0} for add in self.stage()])
         changes = {
             "checkpoint": number,
             "parent": self._head.checkpoint,
-            "sinks": {_SINK: cut.model_copy(update={"actions": actions})},
+            "sinks": {_SINK: cut.model_copy(update={"actions": actions, "publisher": publisher})},
         }
         self._head = self._head.model_copy(update=changes)
         self._store.complete(self._head)
