@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts
 from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from spark_jobs.publication.publisher import WITHOUT_SPARK
-from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.table_features import REFUSED, Refused
 
 APP = AppId("pipeline/incarnation/sink")
@@ -277,6 +278,24 @@ def test_a_change_of_the_table_after_it_was_opened_conflicts(pipeline: StagedPip
     with pytest.raises(ConflictError):
         handle.commit((), APP, k(7), {})
     assert open_table(uri).transaction_version(APP) is None
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("appended", [0, 1, 2])
+def test_a_table_that_was_made_anew_after_it_was_opened_gets_nothing(
+    pipeline: StagedPipeline, appended: int, replace: bool
+) -> None:
+    uri, row = pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]})
+    write_deltalake(uri, row, mode="append")
+    handle = open_table(uri)
+    shutil.rmtree(path_of(uri))
+    pipeline.make_table(HOURLY)
+    for _ in range(appended):
+        write_deltalake(uri, row, mode="append")
+    with pytest.raises(ConflictError):
+        handle.commit((), APP, k(7), {}, replace=replace)
+    assert open_table(uri).facts.version == appended
+    assert len(pipeline.rows(HOURLY)) == appended
 
 
 def test_facts_are_the_same_whoever_asks_and_change_with_the_table(pipeline: StagedPipeline) -> None:

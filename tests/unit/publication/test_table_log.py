@@ -25,16 +25,25 @@ SCHEMA = pa.schema([("id", pa.int64())])
 ONE, OTHER = AppId("one"), AppId("other")
 
 
-class CountedFiles(LocalFiles):
-    """Counts what is read."""
+class RecordedFiles(LocalFiles):
+    """Records what is read and written."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.reads: Counter[str] = Counter()
+        self.writes: list[str] = []
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         self.reads[path] += 1
         yield from super().chunks(path)
+
+    def sync(self, *paths: str) -> None:
+        self.writes.append(f"sync {' '.join(paths)}")
+        super().sync(*paths)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.writes.append(f"create {path}")
+        super().create(path, data)
 
 
 class Table:
@@ -42,7 +51,7 @@ class Table:
 
     def __init__(self, directory: Path) -> None:
         self.uri, self.log = directory.as_uri(), directory / "_delta_log"
-        self.files = CountedFiles(self.log)
+        self.files = RecordedFiles(self.log)
         self.looked = TableLog(self.files, self.uri)
         self.make()
 
@@ -171,6 +180,27 @@ def test_a_log_that_was_cleaned_is_read_from_its_checkpoint(table: Table) -> Non
     assert table.looked.at(4).apps == {ONE: 1}
 
 
+def test_a_remembered_version_that_was_cleaned_is_not_found(table: Table) -> None:
+    for number in range(1, 5):
+        table.append(ONE, number)
+        table.looked.newest()
+    assert table.looked.at(1).apps == {ONE: 1}
+    DeltaTable(table.uri).create_checkpoint()
+    table.commits()[1].unlink()
+    with pytest.raises(NotFoundError, match="Version 1 of table"):
+        table.looked.at(1)
+
+
+def test_commits_that_were_cleaned_before_they_were_seen_are_in_the_checkpoint(table: Table) -> None:
+    table.looked.newest()
+    for number in range(1, 5):
+        table.append(ONE, number)
+    DeltaTable(table.uri).create_checkpoint()
+    for path in table.commits()[1:-1]:
+        path.unlink()
+    assert table.looked.newest().apps == {ONE: 4}
+
+
 def test_a_checkpoint_alone_is_a_table(table: Table) -> None:
     table.append(ONE, 1)
     DeltaTable(table.uri).create_checkpoint()
@@ -279,6 +309,12 @@ def test_a_commit_follows_the_version_that_was_looked_at(table: Table) -> None:
     with pytest.raises(AlreadyExistsError):
         table.looked.create(state, b'{"txn":{"appId":"one","version":2}}\n')
     assert table.looked.newest().apps == {ONE: CheckpointId(1)}
+
+
+def test_the_commit_before_is_durable_before_the_next_one_is_made(table: Table) -> None:
+    table.append()  # delta-rs syncs nothing
+    table.looked.create(table.looked.newest(), b"{}\n")
+    assert table.files.writes == [f"sync {1:020}.json", f"create {2:020}.json"]
 
 
 def test_a_table_that_was_dropped_gets_no_commit_and_is_not_made_again(table: Table) -> None:
