@@ -138,6 +138,8 @@ def unpublished_from(
     first = next((manifest for manifest in line if not _is_public(manifest, published)), None)
     if first is None:
         return None
+    if any(cut.stage == stage and cut.carried for cut in first.sinks.values()):
+        return BatchId(0)  # the savepoint that the incarnation began with had rows of batches before its cut
     parent = next((manifest for manifest in line if manifest.checkpoint == first.parent), None)
     return BatchId(parent.stages[stage].batch + 1) if parent and stage in parent.stages else BatchId(0)
 

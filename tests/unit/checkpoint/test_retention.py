@@ -337,3 +337,14 @@ def test_the_batches_that_not_every_sink_has_begin_after_the_newest_public_cut(p
 def test_where_the_parent_of_what_is_not_public_is_gone_nobody_knows_where_its_batches_begin() -> None:
     manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1)}) for k in (2, 3)]
     assert unpublished_from(manifests, {SINK: CheckpointId(1)}, HOURLY) == 0
+
+
+def test_rows_that_a_savepoint_has_brought_are_of_batches_before_its_cut() -> None:
+    origin = periodic(1)
+    first = with_sink(2, publish="final").model_copy(update={"parent": origin.checkpoint})
+    brought = CarriedActions(
+        first=origin.checkpoint, last=origin.checkpoint, batch=BatchId(10), actions=first.sinks[SINK].actions, replace=False
+    )
+    carries = first.model_copy(update={"sinks": {SINK: first.sinks[SINK].model_copy(update={"carried": (brought,)})}})
+    assert unpublished_from([origin, first], {SINK: None}, HOURLY) == 11
+    assert unpublished_from([origin, carries], {SINK: None}, HOURLY) == 0
