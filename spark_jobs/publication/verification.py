@@ -9,7 +9,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import data_files, open_table
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -34,7 +34,7 @@ def named_by_home(home: Files) -> NamedFiles:
     if manifests and (lost := _lost_parent(store, manifests)):
         damage.append(lost)
     for manifest in manifests:
-        for file in _named(home, manifest, goes_on=manifest.incarnation == manifests[-1].incarnation):
+        for file in _named(home, manifest, head=manifests[-1]):
             if isinstance(file, CorruptDocumentError):
                 damage.append(file)
             else:
@@ -50,8 +50,8 @@ def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDo
     return altered(store.home, manifest_path(parent), "a manifest", None)
 
 
-def _named(home: Files, manifest: Manifest, *, goes_on: bool) -> Iterator[NamedFile | CorruptDocumentError]:
-    store = CheckpointStore(home)
+def _named(home: Files, manifest: Manifest, *, head: Manifest) -> Iterator[NamedFile | CorruptDocumentError]:
+    store, goes_on = CheckpointStore(home), manifest.incarnation == head.incarnation
     for cut in manifest.stages.values() if goes_on else ():
         for file in cut.files:
             yield NamedFile(home, file.stored, file.size_bytes, file.sha256)
@@ -69,14 +69,27 @@ def _named(home: Files, manifest: Manifest, *, goes_on: bool) -> Iterator[NamedF
         reached = _reached(sink_cut)
         named: list[tuple[CheckpointId, CarriedActions | SinkCut]] = [(each.last, each) for each in sink_cut.carried]
         for last, each in [*named, (manifest.checkpoint, sink_cut)]:
-            actions = NamedFile(home, each.actions.path, sha256=each.actions.sha256)
-            yield actions
-            if actions.look() is None and last > reached:
-                directory = open_files(staged_in(sink_cut))
-                for add in (line["add"] for line in store.read_actions(each)):
-                    yield staged_file(directory, add, unquote(add["path"]))
-    for brought in manifest.brought.values():
-        yield from (NamedFile(home, each.actions.path, sha256=each.actions.sha256) for each in brought)
+            yield from _rows(home, each, staged_in(sink_cut) if last > reached else None)
+    for sink, brought in manifest.brought.items():
+        for carried in brought:  # the checkpoint that follows names their rows in its own cut
+            yield from _rows(home, carried, _staged_in(manifest, sink) if manifest is head else None)
+
+
+def _rows(home: Files, each: CarriedActions | SinkCut, where: str | None) -> Iterator[NamedFile]:
+    """A file of actions, and the staged files that it names; without a place for these, nobody needs them."""
+    actions = NamedFile(home, each.actions.path, sha256=each.actions.sha256)
+    yield actions
+    if where is not None and actions.look() is None:
+        directory = open_files(where)
+        for add in (line["add"] for line in CheckpointStore(home).read_actions(each)):
+            yield staged_file(directory, add, unquote(add["path"]))
+
+
+def _staged_in(manifest: Manifest, sink: SinkName) -> str | None:
+    """Where the stage of a sink stages its rows, before a checkpoint has a cut of the sink."""
+    stages = [name for name, stage in manifest.graph["stages"].items() if stage["sink"] and stage["sink"]["name"] == sink]
+    channel = manifest.stages[stages[0]].channel if stages else None
+    return channel.staged_in if channel else None
 
 
 def _reached(cut: SinkCut) -> int:

@@ -8,12 +8,14 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.protocol.documents import CarriedActions
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home
 from tests.support.damage import deleted, flip, flipped, write_checksum
-from tests.support.savepoint_site import SavepointSite
-from tests.support.staged_pipeline import path_of
+from tests.support.savepoint_site import STAGE, SavepointSite
+from tests.support.staged_pipeline import HOURLY, path_of
 
 
 @pytest.fixture
@@ -72,6 +74,22 @@ def test_every_deleted_file_is_found_by_its_path(site: SavepointSite) -> None:
         with deleted(path):
             assert str(path) in found(site), path
     assert found(site) == []
+
+
+def test_staged_rows_that_a_savepoint_has_brought_are_looked_at(site: SavepointSite) -> None:
+    store = site.pipeline.store
+    head, number = store.manifest(store.taken()[-1]), CheckpointId(100)
+    lines = site.pipeline.stage(HOURLY, [(5, "fri"), (6, "sat")], number)
+    actions = store.write_actions(number, HOURLY, lines)
+    brought = CarriedActions(first=number, last=number, batch=head.stages[STAGE].batch, actions=actions, replace=False)
+    graph = {"stages": {"hourly": {"sink": {"name": "hourly"}}, "copied": {"sink": None}}}
+    site.pipeline.checkpoint(
+        {}, incarnation=IncarnationId("second"), stages=head.stages, brought={HOURLY: (brought,)}, graph=graph
+    )
+    assert found(site) == []
+    for path in (path_of(site.table) / line["add"]["path"] for line in lines):
+        with flipped(path, 0):
+            assert found(site) == [str(path)]
 
 
 def test_a_damaged_file_that_several_checkpoints_name_is_told_once(site: SavepointSite) -> None:
