@@ -165,6 +165,11 @@ class AttemptDocument(Document):
     restart: RestartSettings | None = Field(default=None, discriminator="type")
     """Whether and when another attempt follows if it fails; None: whoever has started it decides."""
 
+    @property
+    def second_copy(self) -> bool:
+        """Whether the home has the bytes of state a second time, also where it could give the work directory's files a second name."""
+        return self.checkpointing is not None and self.checkpointing.second_copy
+
 
 class RoundDocument(Document):
     """``rounds/<r>.json``: round r belongs to this run id; how it ends is fixed when it begins."""

@@ -304,17 +304,13 @@ class CheckpointTry:
         found = {}
         for stage in stages:
             name = stage.stage.name
-            place = place_of(self.home, name, number, self.attempt.attempt)
-            found[name] = pin(self.home, stage.spark_log, cut.batches[name], place, held.get(name), second_copy=self._second_copy)
+            batch, place = cut.batches[name], place_of(self.home, name, number, self.attempt.attempt)
+            found[name] = pin(self.home, stage.spark_log, batch, place, held.get(name), second_copy=self.attempt.second_copy)
         return found
 
     def _persist(self, pinned: Mapping[StageName, PinnedState]) -> dict[StageName, tuple[StateFile, ...]]:
         """Makes the state durable, as far as the parent has not."""
-        return {name: persist(self.home, state, second_copy=self._second_copy) for name, state in pinned.items()}
-
-    @property
-    def _second_copy(self) -> bool:
-        return self.attempt.checkpointing is not None and self.attempt.checkpointing.second_copy
+        return {name: persist(self.home, state, second_copy=self.attempt.second_copy) for name, state in pinned.items()}
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]

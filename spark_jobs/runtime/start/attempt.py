@@ -116,8 +116,8 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
     local = [home.below(each.path) for each in dict.fromkeys(others)]
     rescale = None if attempt.state_partitions is None else Rescale(spark, work, attempt.state_partitions).stage
-    second_copy = attempt.checkpointing is not None and attempt.checkpointing.second_copy
-    restore(home, CheckpointStore(home).manifest(attempt.restored_from), work, local, rescale, second_copy=second_copy)
+    manifest = CheckpointStore(home).manifest(attempt.restored_from)
+    restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)
 
 
 def _work_directory(
