@@ -28,6 +28,17 @@ class Segment:
     last: BatchId
 
 
+def not_whole(url: str, part: str) -> CorruptDocumentError:
+    """The error for a file of a private log that is not as it was written: a segment, or a version."""
+    return CorruptDocumentError(
+        f"{url} is not a whole {part} of a private log.",
+        exists="Checkpoints that are complete hold what they need of the log.",
+        safe="It was not used, and nothing was changed.",
+        remedy="Start again: the work directory is built anew from the newest checkpoint.",
+        path=url,
+    )
+
+
 class LogSegments:
     """The segments of one private log, in ``directory`` of a work directory. There is one writer, which lists them once."""
 
@@ -70,13 +81,7 @@ class LogSegments:
         path = self._path(segment)
         lines = self._files.read(path).splitlines(keepends=True)
         if not lines or _seal(b"".join(lines[:-1])) != lines[-1]:
-            raise CorruptDocumentError(
-                f"{self._files.url}/{path} is not a whole segment of a private log.",
-                exists="Checkpoints that are complete hold what they need of the log.",
-                safe="It was not used, and nothing was changed.",
-                remedy="Start again: the work directory is built anew from the newest checkpoint.",
-                path=f"{self._files.url}/{path}",
-            )
+            raise not_whole(f"{self._files.url}/{path}", "segment")
         for line in lines[:-1]:
             found: dict[str, Any] = json.loads(line)
             yield found

@@ -25,7 +25,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_checkpoint import empty_checkpoint
-from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
+from spark_jobs.runtime.staged.log_segments import LogSegments, Segment, not_whole
 from spark_jobs.storage.files import Files, local_path
 
 STAGE_OPERATION = "STAGE"
@@ -339,13 +339,7 @@ class PrivateLog:
                 return facts, actions
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
-        raise CorruptDocumentError(
-            f"{self._files.url}/{path} is not a whole version of a private log.",
-            exists="Checkpoints that are complete hold what they need of the log.",
-            safe="It was not used, and nothing was changed.",
-            remedy="Start again: the work directory is built anew from the newest checkpoint.",
-            path=f"{self._files.url}/{path}",
-        )
+        raise not_whole(f"{self._files.url}/{path}", "version")
 
     def _of(self, segment: Segment) -> Iterator[StagedBatch]:
         return map(batch_of, self._segments.read(segment))
