@@ -48,9 +48,11 @@ class OpenRequests:
             return None
         requests = self._requests(head.attempt)
         still_open = requests.unanswered()
+        if not still_open:
+            return None
         asked = [each for each in still_open if each.request == head.request]
         is_newest = max(Attempts(self.home).numbers(), default=0) == head.attempt  # else an open request may be a later attempt's
-        if not asked and not (still_open and is_newest):
+        if not asked and not is_newest:
             return None
         _LOG.info("attempt %d left requests open after checkpoint %d: they are answered now", head.attempt, head.checkpoint)
         try:

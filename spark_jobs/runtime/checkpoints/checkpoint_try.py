@@ -126,9 +126,8 @@ class CheckpointTry:
 
     def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
         around = self._in_time(self.look)
-        finished = tuple(
-            stage.stage.name for stage in stages if stage.output.ended.is_set()
-        )  # before the cut, which has their last batch
+        # Before the cut, which then has their last batch.
+        finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
             history.see_cut(stages, cut, finished)
