@@ -53,14 +53,14 @@ _SLICE_S = 0.5
 
 
 class StreamPipelineOperator(BaseOperator):
-    """Runs a pipeline to its final checkpoint, or supervises one that has none for as long as it lives.
+    """Runs a pipeline to its final checkpoint, or supervises one without an end for as long as it lives.
 
     The home is the only truth. Each try reads it first: a run that was answered is not run again, a driver that is at work for
     this task is waited for, and only else a start is requested and a driver started: on this host, or by ``spark-submit`` where
     the connection names a Spark connection. The driver outlives the task's process. Two DAG runs are two runs of the pipeline; all
     tries of one task, also after it was cleared, are one.
 
-    A pipeline with unbounded inputs is started again by its restart strategy, at the cost of no retry. Returns as XCom what
+    A pipeline with a restart strategy is started again by it, at the cost of no retry. Returns as XCom what
     :func:`airflow_provider.facts.run_facts` says.
 
     Args:

@@ -26,7 +26,7 @@ from spark_jobs.storage.files import Files
 class RunTrigger(WaitingTrigger):
     """Waits until the driver of a run has answered, is gone, or time is up, or until the pipeline is at work, if that is waited for.
 
-    A pipeline with unbounded inputs is supervised: where its restart strategy lets another attempt follow, the event that tells of the
+    A pipeline with a restart strategy is supervised: where the strategy lets another attempt follow, the event that tells of the
     failure comes when that is due. The trigger writes only a cancel when its task is killed, and the answer of a driver that was lost.
 
     It can be started again at any time, in any triggerer that sees the home: everything it knows is in its arguments or in the home.

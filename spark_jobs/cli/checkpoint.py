@@ -15,7 +15,7 @@ def checkpoint(
     timeout: Timeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
 ) -> None:
-    """Ask the running pipeline for a checkpoint now, and wait until it is complete and published.
+    """Ask the running pipeline for a checkpoint now, and wait until it is complete, and published in every sink whose policy says so.
 
     It waits for neither the interval nor the pause between checkpoints. Repeated with the same id it only waits on.
     """

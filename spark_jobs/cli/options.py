@@ -91,7 +91,7 @@ StatePartitions = Annotated[
 ]
 
 _Interval = str | None
-_PANEL = "Checkpoints while the inputs go on, instead of the pipeline's settings"
+_PANEL = "Checkpoints while the stages run, instead of the pipeline's settings"
 CheckpointInterval = Annotated[
     _Interval,
     typer.Option(

@@ -122,7 +122,7 @@ def run(
     driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 4g.")] = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
 ) -> None:
-    """Run a pipeline to the end of its inputs: one final checkpoint, then its tables are published.
+    """Run a pipeline, with checkpoints at its interval. When all inputs have ended: one final checkpoint, then all tables are published.
 
     Interrupted or failed, the same command goes on where it was. A pipeline that is drained already is left alone.
     """

@@ -1,4 +1,4 @@
-"""What follows when the driver of a pipeline with unbounded inputs is gone: the next attempt, when its restart strategy says, or an error.
+"""What follows when the driver of a pipeline with a restart strategy is gone: the next attempt, when the strategy says, or an error.
 
 Invariants:
 

@@ -183,7 +183,7 @@ class SparkJobFailedError(InterruptedRunError):
 
 
 class RestartsExhaustedError(InterruptedRunError):
-    """The restart strategy of a pipeline with unbounded inputs allows no more restarts: another start is a person's decision."""
+    """The restart strategy of a pipeline allows no more restarts: another start is a person's decision."""
 
     retry = Retry.NEVER
 
