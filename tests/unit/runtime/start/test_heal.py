@@ -26,15 +26,6 @@ from tests.support.systems import quick
 CHECKPOINT = "stages/hourly/checkpoint"
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path)
-    site.batches(3)
-    site.checkpoint.snapshot(1)
-    site.batches(1)
-    return site
-
-
 def heal(site: Site, head: Manifest | None, work: LocalFiles | None = None) -> str | None:
     return heal_in_place(site.home, work or site.work, head, [HOURLY])
 

@@ -33,15 +33,6 @@ from tests.support.systems import Crashed, CrashSystem, quick
 CHECKPOINT = "stages/hourly/checkpoint"
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path)
-    site.batches(3)
-    site.checkpoint.snapshot(1)
-    site.batches(1)
-    return site
-
-
 def work_of(site: Site, name: str = "new") -> LocalFiles:
     return quick(site.root / "home/work" / name)
 
