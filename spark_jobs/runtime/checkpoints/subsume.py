@@ -65,9 +65,7 @@ def subsume(
     try:
         store = CheckpointStore(home)
         needs = _needs(home, store, manifest, results, retained)
-        named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
-        _sweep(stages, manifest, named, needs, swept=swept)
-        _trim(store, stages, manifest, named, needs)
+        _delete_staged(store, stages, manifest, needs, swept=swept)
         _discard(home, stages, manifest, needs)
         if not swept:
             attempts = Attempts(home)
@@ -92,23 +90,32 @@ def _needs(
     return _Needs(manifests, kept(manifests, retained=retained, published=published, needed=needed), published)
 
 
-def _sweep(
-    stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs, *, swept: bool
-) -> None:
-    """The public tables once, for they are large, and ``VACUUM`` knows what in them is needless; what is the runtime's own each time."""
-    deleted = 0
-    for stage in (stage for stage in stages if stage.outlet.is_own or not swept):
-        name = stage.stage.name
-        deleted += len(sweep(stage, manifest.stages[name].batch, named[name], needs.from_batch(name)))
+def _delete_staged(store: CheckpointStore, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs, *, swept: bool) -> None:
+    """Deletes staged files that nothing names, and what private logs need not remember.
+
+    The public tables are swept once, for they are large, and ``VACUUM`` knows what in them is needless: before the logs forget the batches
+    of the parent. What is the runtime's own is swept each time, after that: it goes as soon as neither a log nor a checkpoint needs it.
+    """
+    named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
+    own = [stage for stage in stages if stage.outlet.is_own]
+    deleted = 0 if swept else _sweep([stage for stage in stages if not stage.outlet.is_own], manifest, named, needs)
+    _trim(store, stages, manifest, named, needs)
+    deleted += _sweep(own, manifest, named, needs)
     if deleted or not swept:
         _LOG.info("%d staged files that nothing names deleted", deleted)
+
+
+def _sweep(stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs) -> int:
+    """Deletes what nothing names, and returns how many files went."""
+    names = ((stage, stage.stage.name) for stage in stages)
+    return sum(len(sweep(stage, manifest.stages[name].batch, named[name], needs.from_batch(name))) for stage, name in names)
 
 
 def _trim(
     store: CheckpointStore, stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs
 ) -> None:
     parent = None if manifest.parent is None else store.manifest(manifest.parent)
-    for stage in stages:  # after the sweep, which knows the batches of the parent for the last time
+    for stage in stages:
         name = stage.stage.name
         trim(stage.log, stage.output.consumers, _needless(name, parent, needs), stage.directory, named[name])
 
