@@ -46,6 +46,8 @@ NOT_IN_A_SMALL_RUN = frozenset(
     }
 )
 """Steps that the small pipeline has no cause for."""
+OF_EACH_TRY = frozenset({Step.PIN_STATE, Step.PERSIST_STATE, Step.ACTIONS_CREATE, Step.CHANNEL_CREATE})
+"""Steps that each try at a checkpoint passes again from the first one, until there is a manifest."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,8 @@ class InTurn:
             return 0 if asking else inf
         if step is Step.STAGE_FILES:  # files that no version names are made again
             return int(self.last.name == (Step.STAGE_FILES, False))
-        if step is Step.ACTIONS_CREATE:  # created again, with the same bytes
-            return [point.name for point in self.chosen].count((Step.ACTIONS_CREATE, False))
+        if step in OF_EACH_TRY:
+            return [point.name for point in self.chosen].count((step, False))
         return 0
 
 
