@@ -4,6 +4,6 @@ from airflow_provider.sensors.checkpoint import CheckpointSensor
 
 
 class FinalCheckpointSensor(CheckpointSensor):
-    """Waits for a *final* checkpoint, which a run of bounded inputs ends with; else a :class:`CheckpointSensor`."""
+    """Waits for a *final* checkpoint: the end of a round of bounded inputs, or of a drain. Otherwise a :class:`CheckpointSensor`."""
 
     only_final = True

@@ -18,7 +18,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files, is_here
@@ -279,7 +279,7 @@ class CheckpointSearch:
 
     def _is_wanted(self, manifest: Manifest) -> bool:
         asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
-        return asked and (manifest.checkpoint_kind is CheckpointKind.FINAL or not self._wanted.final)
+        return asked and (manifest.ends_round or not self._wanted.final)
 
 
 def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | None:

@@ -307,6 +307,11 @@ class Manifest(Document):
     brought: dict[SinkName, tuple[CarriedActions, ...]] = Field(default_factory=dict)
     """Beside ``origin``: the rows of an unfinished round that the savepoint held staged. The next checkpoint carries them."""
 
+    @property
+    def ends_round(self) -> bool:
+        """Whether this is the last checkpoint of its round, at its end or by a drain: sinks with :attr:`Publish.FINAL` are published."""
+        return self.drained or self.checkpoint_kind is CheckpointKind.FINAL
+
 
 class ErrorReport(Part):
     """An error that crossed a process."""

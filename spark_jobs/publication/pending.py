@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, Publisher, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_lossy, refuse_unsupported
@@ -190,14 +190,9 @@ def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
         )
 
 
-def is_final(manifest: Manifest) -> bool:
-    """Whether a sink with :attr:`Publish.FINAL` may be published from ``manifest``."""
-    return manifest.drained or manifest.checkpoint_kind is CheckpointKind.FINAL
-
-
 def is_unfinished(manifest: Manifest, cut: SinkCut) -> bool:
     """Whether a checkpoint holds rows for a sink that only the end of a round makes public: whoever goes on from it publishes them."""
-    return cut.publish is Publish.FINAL and not is_final(manifest)
+    return cut.publish is Publish.FINAL and not manifest.ends_round
 
 
 def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:
@@ -215,7 +210,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     pending = pending_manifests(store, manifest, sink, reached)
     if not pending:
         return []
-    if policy is Publish.FINAL and not is_final(manifest):
+    if policy is Publish.FINAL and not manifest.ends_round:
         raise RejectedError(
             f"Sink {sink} is published from final checkpoints only; {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
             safe="Nothing was written; everything stays staged.",

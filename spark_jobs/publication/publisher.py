@@ -31,7 +31,6 @@ from spark_jobs.publication.pending import (
     CLOSED,
     PendingTransaction,
     chosen_manifest,
-    is_final,
     ordered_sinks,
     prepare,
     refuse_changed,
@@ -233,7 +232,7 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
 
 
 def _is_due(manifest: Manifest, policy: Publish) -> bool:
-    return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and is_final(manifest))
+    return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and manifest.ends_round)
 
 
 def _publish_sink(

@@ -30,8 +30,10 @@ TASK = SimpleNamespace(dag_id="flights", run_id="manual__1", task_id="wait", map
 UPSTREAM = run_id_of(SimpleNamespace(dag_id="flights", run_id="manual__1", task_id="run", map_index=-1))
 
 
-def complete(homes: Homes, checkpoint: int, run: str = "somebody", kind: CheckpointKind = CheckpointKind.FINAL) -> None:
-    manifest = a_manifest(checkpoint, run=RunId(run), checkpoint_kind=kind)
+def complete(
+    homes: Homes, checkpoint: int, run: str = "somebody", kind: CheckpointKind = CheckpointKind.FINAL, *, drained: bool = False
+) -> None:
+    manifest = a_manifest(checkpoint, run=RunId(run), checkpoint_kind=kind, drained=drained)
     CheckpointStore(open_files(str(homes.path()))).complete(manifest)
 
 
@@ -60,6 +62,13 @@ def test_any_final_checkpoint_will_do_unless_told_otherwise(homes: Homes) -> Non
 def test_a_periodic_checkpoint_is_not_final(homes: Homes) -> None:
     complete(homes, 1, kind=CheckpointKind.PERIODIC)
     assert not poke()
+
+
+def test_a_stop_leaves_the_round_open_and_a_drain_ends_it(homes: Homes) -> None:
+    complete(homes, 1, kind=CheckpointKind.STOP)
+    assert not poke()
+    complete(homes, 2, kind=CheckpointKind.STOP, drained=True)
+    assert found()["checkpoint"] == 2
 
 
 def test_it_waits_for_the_run_of_a_task_upstream(homes: Homes) -> None:
