@@ -4,7 +4,7 @@ A cut is consistent if no stage has consumed what its producer has not produced 
 a consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,12 +32,12 @@ class Cuttable(Protocol):
         """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
         ...
 
-    def has_consumed_all(self) -> bool:
-        """Whether no row that its producers have staged is left for it."""
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
+        """Whether no row that these of its producers have staged is left for it."""
         ...
 
-    def in_flight_bytes(self) -> int:
-        """How much its producers have staged that it has not consumed."""
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
+        """How much these of its producers have staged that it has not consumed."""
         ...
 
     def hold(self) -> None:
@@ -99,7 +99,8 @@ class Waiting:
 def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float, waiting: Waiting) -> Cut:
     """Finds a consistent cut.
 
-    No cut waits for a stage whose inputs all end. It may be in a batch for hours, and its rows wait in channels anyway: they are in flight.
+    No cut waits for a stage whose inputs all end. It may be in a batch for hours, and it is not held: what the others have not read of its
+    rows by then is in flight.
 
     Args:
         stages: In topological order.
@@ -182,24 +183,27 @@ def _align(
     held: Callable[[StageName], object] = lambda name: None,
     let_go: Callable[[], object] = lambda: None,
 ) -> bool:
-    """Holds each stage once it has consumed all of the stages before it, which are held by then; whether all are held.
+    """Holds each stage once it has consumed all of those before it, which are held by then; whether all are held.
+
+    The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
 
     Nobody is held for a stage that is failing, because that may take for ever: all go on until it is up, and alignment begins anew.
     """
     began_s, at_rest = patience.now_s(), 0
+    names = {stage.name for stage in stages}
     while at_rest < len(stages):
         stage = next((each for each in stages if each.failing_with() is not None), None)
         if stage is not None:
             release(stages)
             let_go()
             at_rest = 0
-        elif (stage := stages[at_rest]).has_consumed_all() and _is_held(stage):
+        elif (stage := stages[at_rest]).has_consumed(names) and _is_held(stage):
             held(stage.name)
             at_rest += 1
             continue
         if alignment.timeout_s is not None and patience.now_s() - began_s >= alignment.timeout_s:
             return False
-        if alignment.in_flight_bytes_max is not None and stage.in_flight_bytes() > alignment.in_flight_bytes_max:
+        if alignment.in_flight_bytes_max is not None and stage.in_flight_bytes(names) > alignment.in_flight_bytes_max:
             return False
         patience.wait_for(stage)
     return True

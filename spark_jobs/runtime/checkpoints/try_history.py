@@ -58,11 +58,7 @@ class TryHistory:
 
     def see_cut(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
         """Remembers where the stages are cut, and what is in flight there."""
-        left = [
-            Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches)
-            for stage in stages
-            if not (cut.aligned and stage.stage.unbounded)  # an aligned cut waits for those
-        ]
+        left = [Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches) for stage in stages]
         self._seen = {
             "aligned": cut.aligned,
             "alignment_s": round(cut.alignment_s, 4),

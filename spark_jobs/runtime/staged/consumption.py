@@ -1,6 +1,6 @@
 """How far a stage has read the channels that lead to it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -30,13 +30,13 @@ class Consumption:
                 found[bound.producer] = max(read, found.get(bound.producer, NO_BATCH))
         return found
 
-    def has_consumed_all(self) -> bool:
-        """Whether no row that the producers have staged is left."""
-        return not any(bound.log.has_rows_after(batch) for _, bound, batch in self._left(self._spark_log.last_commit()))
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
+        """Whether no row that these producers have staged is left."""
+        return not any(bound.log.has_rows_after(batch) for bound, batch in self._left_of(producers))
 
-    def in_flight_bytes(self) -> int:
-        """How much the producers have staged that is left."""
-        return sum(staged.size_bytes for staged in self.lag().values())
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
+        """How much these producers have staged that is left."""
+        return sum(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
 
     def lag(self) -> Mapping[int, Staged]:
         """By stream that reads a channel how much is left in it."""
@@ -46,6 +46,10 @@ class Consumption:
         """How much was left at a cut: after what ``stage``, whose channels these are, has read, up to where its producers were cut."""
         left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
         return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
+
+    def _left_of(self, producers: Collection[StageName]) -> Iterator[tuple[ChannelBound, BatchId]]:
+        left = self._left(self._spark_log.last_commit())
+        return ((bound, batch) for _, bound, batch in left if bound.producer in producers)
 
     def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
         """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 
 from spark_jobs.protocol.documents import InputLag, StageState
@@ -43,11 +43,11 @@ class StageInCut:
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
         return self._consumption().consumed_by(batch)
 
-    def has_consumed_all(self) -> bool:
-        return self._consumption().has_consumed_all()
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
+        return self._consumption().has_consumed(producers)
 
-    def in_flight_bytes(self) -> int:
-        return self._consumption().in_flight_bytes()
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
+        return self._consumption().in_flight_bytes(producers)
 
     def hold(self) -> None:
         self.run.gate.close()
@@ -63,7 +63,8 @@ class StageInCut:
         if self._failed is None:
             return None
         error, committed = self._failed
-        if self.committed() > committed or (self.has_consumed_all() and not self._is_committing()):
+        producers = {output.producer for output in self.run.upstream}
+        if self.committed() > committed or (self.has_consumed(producers) and not self._is_committing()):
             return None
         return error
 
@@ -133,7 +134,7 @@ class EndingStage(_StageAtWork):
         super().__init__(run, restarts, stopping)
         self._to_its_end = to_its_end
 
-    def has_consumed_all(self) -> bool:
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
         return True
 
     def stop(self) -> None:

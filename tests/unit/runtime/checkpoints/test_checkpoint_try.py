@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,10 +321,10 @@ class GoingOn:
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
         return {}
 
-    def has_consumed_all(self) -> bool:
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
         return True
 
-    def in_flight_bytes(self) -> int:
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
         return 0
 
     def hold(self) -> None:

@@ -1,6 +1,6 @@
 """The cut rule over stages that go on while it looks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import cast
@@ -37,6 +37,10 @@ class Model:
     ends: bool = False
     """Whether all of its inputs end."""
 
+    def stages_another(self) -> None:
+        self.committed_batch += 1
+        self.visible_batch = self.committed_batch
+
     def fails(self) -> None:
         self.down, self.failure = True, InterruptedRunError("A row cannot be read.")
 
@@ -53,9 +57,10 @@ class Model:
                 p.name: random.randint(before.get(p.name, -1), p.visible_batch) for p in self.producers
             }
 
-    def _left(self) -> bool:
+    def _left(self, names: Collection[StageName] | None = None) -> bool:
         done = self.reads.get(self.committed_batch, {})
-        return any(done.get(producer.name, -1) < producer.visible_batch for producer in self.producers)
+        of = [producer for producer in self.producers if names is None or producer.name in names]
+        return any(done.get(producer.name, -1) < producer.visible_batch for producer in of)
 
     def committed(self) -> BatchId:
         return BatchId(self.committed_batch)
@@ -63,12 +68,12 @@ class Model:
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
         return {name: BatchId(read) for name, read in self.reads.get(batch, {}).items()}
 
-    def has_consumed_all(self) -> bool:
-        return not self._left()
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
+        return not self._left(producers)
 
-    def in_flight_bytes(self) -> int:
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
         done = self.reads.get(self.committed_batch, {})
-        return sum(producer.visible_batch - done.get(producer.name, -1) for producer in self.producers)
+        return sum(each.visible_batch - done.get(each.name, -1) for each in self.producers if each.name in producers)
 
     def hold(self) -> None:
         self.held = True
@@ -106,9 +111,15 @@ class World:
         for stage in self.stages:
             stage.down = stage.down and self.random.random() < 0.9
 
-    def cut(self, alignment: Alignment, deadline_s: float = NEVER_S) -> Cut:
+    def cut(self, alignment: Alignment, deadline_s: float = NEVER_S, beside: Callable[[], None] = lambda: None) -> Cut:
+        """``beside`` happens each time that the rule waits."""
+
+        def pause() -> None:
+            beside()
+            self.pause()
+
         looks = [cast(Cuttable, Look(stage, self)) for stage in self.stages]
-        return take_cut(looks, alignment, deadline_s, Waiting(lambda: self.now_s, self.pause))
+        return take_cut(looks, alignment, deadline_s, Waiting(lambda: self.now_s, pause))
 
 
 class Look:
@@ -226,7 +237,7 @@ class Line:
     def goes_on(self) -> None:
         """The producer stages a batch, if it is not held."""
         if not self.producer.held:
-            self.producer.visible_batch = self.producer.committed_batch = self.producer.committed_batch + 1
+            self.producer.stages_another()
 
     def heals(self) -> None:
         """The consumer reads all that is there."""
@@ -329,3 +340,21 @@ def test_no_cut_holds_or_waits_for_a_stage_whose_inputs_all_end(seed: int) -> No
             stage.producers = []
         assert_consistent(world, world.cut(Alignment(), deadline_s=world.now_s + 1_000))
         assert not any(stage.held for stage in world.stages)
+
+
+def test_a_cut_is_aligned_beside_a_stage_that_ends_and_is_always_ahead(seed: int) -> None:
+    """It is not held: a consumer that waited, held, for the rest of its rows would wait for ever."""
+    for number in range(WORLDS):
+        world = World(seed + number)
+        ahead, *others = world.stages
+        ahead.ends = True
+        for stage in others:
+            stage.producers = [ahead, *(each for each in stage.producers if each is not ahead)]
+
+        cut = world.cut(Alignment(), deadline_s=world.now_s + 1_000, beside=ahead.stages_another)
+        assert cut.aligned
+        assert_consistent(world, cut)
+        for stage in others:
+            read = stage.consumed_by(cut.batches[stage.name])
+            live = [producer.name for producer in stage.producers if producer is not ahead]
+            assert all(read.get(name, -1) == cut.batches[name] for name in live)

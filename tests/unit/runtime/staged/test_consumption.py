@@ -47,8 +47,10 @@ def amount(files: int) -> Staged:
 
 def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:
     assert channel.consumption.lag() == {1: amount(6)}
-    assert channel.consumption.in_flight_bytes() == 6 * FILE_BYTES
-    assert not channel.consumption.has_consumed_all()
+    assert channel.consumption.in_flight_bytes({PRODUCER}) == 6 * FILE_BYTES
+    assert not channel.consumption.has_consumed({PRODUCER})
+    assert channel.consumption.in_flight_bytes(set()) == 0
+    assert channel.consumption.has_consumed(set())
 
 
 def test_a_batch_that_has_read_nothing_of_the_channel_leaves_everything(channel: Channel) -> None:
@@ -62,7 +64,7 @@ def test_what_was_read_is_not_left(channel: Channel) -> None:
     assert channel.consumption.lag() == {1: amount(5)}
     channel.consume(1, 5)
     assert channel.consumption.lag() == {1: amount(0)}
-    assert channel.consumption.has_consumed_all()
+    assert channel.consumption.has_consumed({PRODUCER})
 
 
 def test_a_version_that_was_read_in_part_counts_whole(channel: Channel) -> None:

@@ -16,7 +16,7 @@ from spark_jobs.runtime.stages.running_stage import EndingStage, StageInCut
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
-from tests.unit.runtime.staged.test_consumption import Channel
+from tests.unit.runtime.staged.test_consumption import PRODUCER, Channel
 
 FAILURE = InterruptedRunError("A row cannot be read.")
 ALL_READ, NOTHING_READ = 5, None
@@ -37,6 +37,7 @@ class Stage:
             bounds=self._channel.bounds,
             log=self._log,
             gate=self.gate,
+            upstream=[SimpleNamespace(producer=PRODUCER)],
         )
         self.in_cut = StageInCut(cast(StageRun, run))
 
