@@ -54,10 +54,16 @@ def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, S
     return _facts(home, plan.manifest) | {"sinks": sinks}
 
 
-def checkpoint_facts(home: str, manifest: Manifest) -> dict[str, Any]:
-    """What a checkpoint is. As :func:`run_facts`, but ``rows`` are those the checkpoint adds, and there is no ``version``."""
-    sinks = {name: {"table": cut.table, "rows": cut.actions.rows} for name, cut in manifest.sinks.items()}
-    return _facts(home, manifest) | {"sinks": sinks}
+def checkpoint_facts(home: str, found: Manifest | StartResponse) -> dict[str, Any]:
+    """What a checkpoint is. As :func:`run_facts`, but ``rows`` are those the checkpoint adds, and there is no ``version``.
+
+    Of a checkpoint that was discarded since, the answer of its run tells; ``rows`` are those of the run's round.
+    """
+    if isinstance(found, StartResponse):
+        facts = run_facts(home, found, None)
+        return facts | {"sinks": {name: {"table": sink.table, "rows": sink.rows} for name, sink in found.sinks.items()}}
+    sinks = {name: {"table": cut.table, "rows": cut.actions.rows} for name, cut in found.sinks.items()}
+    return _facts(home, found) | {"sinks": sinks}
 
 
 def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:

@@ -142,20 +142,20 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
 
 def _own_run(files: Files, run: RunId) -> Look:
     channel, store = Channel(files), CheckpointStore(files)
-    request = channel.newest_request(run)
-    if request is None:
+    request, answer = channel.newest_request(run), channel.answer(run)
+    attempt = request.attempt if request is not None else answer.attempt if answer is not None else None
+    if attempt is None:
         return Look(
             files.url,
             problem=f"It has nothing of this run on {socket.gethostname()}, where Airflow's API server runs.",
             remedy="If no driver was started yet, look again later. If drivers run elsewhere, mount their home here under the same path.",
         )
-    answer = channel.answer(run)
     if answer is not None and answer.checkpoint is not None:
         manifest = store.kept(answer.checkpoint)
     else:
         head = store.head()
         manifest = head if head is not None and head.run == run else None
-    return Look(files.url, request.attempt, _logs(files, request.attempt), manifest, answer)
+    return Look(files.url, attempt, _logs(files, attempt), manifest, answer)
 
 
 def _logs(files: Files, attempt: AttemptNumber) -> tuple[LogFile, ...]:

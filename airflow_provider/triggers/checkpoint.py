@@ -6,7 +6,7 @@ from airflow_provider.facts import checkpoint_facts
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from airflow_provider.waits.threads import in_thread
-from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.files import Files
@@ -39,7 +39,7 @@ class CheckpointTrigger(WaitingTrigger):
     async def wait(self, files: Files) -> dict[str, Any]:
         """The checkpoint."""
         search = CheckpointSearch(files, self.wanted)
-        found: Manifest | None = None
+        found: Manifest | StartResponse | None = None
         searched: Listing | None = None
 
         async def see(listing: Listing, left_s: float | None) -> bool:

@@ -18,6 +18,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
+from spark_jobs.home.layout import RESPONSES
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, StartResponse, Status
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
@@ -120,7 +121,7 @@ class LookForRun:
 
     def _answer(self) -> StartResponse | None:
         """To list what is not there, as until the first answer, costs HDFS and its client twice as much as to list what is."""
-        self._has_answers = self._has_answers or "responses" in self._files.names("")
+        self._has_answers = self._has_answers or RESPONSES in self._files.names("")
         return Channel(self._files).response(self._request) if self._has_answers else None
 
 
@@ -241,20 +242,20 @@ class CheckpointSearch:
     def __init__(self, files: Files, wanted: WantedCheckpoint) -> None:
         self._channel, self._store, self._wanted = Channel(files), CheckpointStore(files), wanted
         self._unwanted: set[CheckpointId] = set()
-        self._read: set[AttemptNumber] = set()
+        self._read: tuple[AttemptNumber, ...] | None = None
         self._answer: StartResponse | None = None
 
-    def find(self, listing: Listing) -> Manifest | None:
-        """The newest checkpoint that is wanted; None while there is none.
+    def find(self, listing: Listing) -> Manifest | StartResponse | None:
+        """The newest checkpoint that is wanted; None while there is none. The answer of a run whose checkpoint was discarded since.
 
         Raises:
             StreamPipelineError: The home cannot be read, or not by this version.
         """
-        if self._wanted.of_a_run:
-            self._read_answers(listing)
+        if self._wanted.run is not None and listing.answers != self._read:
+            self._answer, self._read = self._channel.answer(self._wanted.run), listing.answers
         for number in reversed(listing.checkpoints):
             if number <= self._wanted.newer_than:
-                return None
+                break
             if number in self._unwanted and not self._answers(number):
                 continue
             try:
@@ -264,15 +265,14 @@ class CheckpointSearch:
             if self._is_wanted(manifest):
                 return manifest
             self._unwanted.add(number)
-        return None
+        return self._answer if self._is_of_a_discarded_one(listing) else None
 
-    def _read_answers(self, listing: Listing) -> None:
-        for number in listing.answers:
-            if number not in self._read:
-                answer = self._channel.response(start_request_id(number))
-                self._read.add(number)
-                if answer is not None and answer.run == self._wanted.run:
-                    self._answer = answer
+    def _is_of_a_discarded_one(self, listing: Listing) -> bool:
+        """Whether the answer of the run names a checkpoint that is wanted, and was discarded."""
+        answer = self._answer
+        if answer is None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
+            return False
+        return answer.checkpoint > self._wanted.newer_than and (answer.ends_round or not self._wanted.final)
 
     def _answers(self, number: CheckpointId) -> bool:
         return self._answer is not None and self._answer.checkpoint == number
@@ -282,8 +282,8 @@ class CheckpointSearch:
         return asked and (manifest.ends_round or not self._wanted.final)
 
 
-def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | None:
-    """The newest checkpoint that is wanted; None while there is none."""
+def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | StartResponse | None:
+    """As :meth:`CheckpointSearch.find`, once."""
     return CheckpointSearch(files, wanted).find(ListingLook(files, answers=wanted.of_a_run)())
 
 

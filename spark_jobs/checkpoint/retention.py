@@ -16,7 +16,7 @@ from itertools import chain
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.documents import Manifest, Publish
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
@@ -69,9 +69,9 @@ def discardable(
 ) -> list[CheckpointId]:
     """The checkpoints that nobody needs any more, ascending.
 
-    What stays beside those that are kept: final checkpoints, which are the answers of their rounds; what names files of batches that a
-    private log has not forgotten, unless the head carries those files; and what an earlier incarnation may still publish. What was taken
-    for a savepoint or a stop goes like any other: the savepoint is a copy.
+    What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head carries those
+    files; and what an earlier incarnation may still publish. What was taken for a savepoint or a stop goes like any other, because the
+    savepoint is a copy. So does a final checkpoint: whoever discards it first keeps the answer of each run of its round.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -84,7 +84,6 @@ def discardable(
         manifest.checkpoint
         for manifest in manifests
         if manifest.checkpoint not in stay
-        and manifest.checkpoint_kind is not CheckpointKind.FINAL
         and (
             manifest.incarnation in closed
             or (

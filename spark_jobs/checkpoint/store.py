@@ -24,7 +24,7 @@ from spark_jobs.home.layout import (
     manifest_numbers,
     manifest_path,
 )
-from spark_jobs.home.manifests import newest_manifest, read_manifest
+from spark_jobs.home.manifests import newest_manifest, newest_of, read_manifest
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import ActionsFile, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
@@ -180,14 +180,13 @@ class CheckpointStore:
     def first_id(self, incarnation: IncarnationId) -> CheckpointId:
         """The number of an incarnation's first checkpoint: after every one that is in use.
 
-        Where it has a checkpoint already, the oldest that is left of it: creating that one fails, which tells the caller that somebody
-        else has begun the incarnation's line.
+        Where it has a checkpoint already, its newest one: creating that one fails, which tells the caller that somebody else has begun the
+        incarnation's line.
         """
         taken = self.taken()  # once: a checkpoint that comes to exist from here on has the number that is worked out
-        for k in taken:
-            found = self._try(k)
-            if isinstance(found, Manifest) and found.incarnation == incarnation:
-                return k
+        newest = newest_of(self._files, taken)
+        if newest is not None and newest.incarnation == incarnation:
+            return newest.checkpoint
         return CheckpointId(max(taken, default=0) + 1)
 
     def next_id(self, parent: CheckpointId) -> CheckpointId:

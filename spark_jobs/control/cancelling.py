@@ -17,6 +17,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_request, driver_at_work
 from spark_jobs.control.owners import CANCELLER, Owners
 from spark_jobs.control.supervision import Restart, after_end, is_called_off
+from spark_jobs.home.layout import REQUESTS, request_of
 from spark_jobs.protocol.documents import StartRequest, StartResponse
 from spark_jobs.protocol.errors import (
     ConflictError,
@@ -26,7 +27,7 @@ from spark_jobs.protocol.errors import (
     Retry,
     RunCancelledError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, cancel_request_id, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
 
@@ -181,11 +182,13 @@ def _is_followed(files: Files, answer: StartResponse) -> bool:
 
 def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Cancelled | None:
     """What an earlier try has cancelled."""
-    for number in range(newest, 0, -1):
-        owners = Owners(channel.files, AttemptNumber(number))
-        owner = owners.newest()
-        if owner is not None and owner.token == token and owners.cancelled() is not None:
-            return Cancelled(AttemptNumber(number), owner.owner)
+    asked = set(map(request_of, channel.files.names(REQUESTS)))
+    owners = channel.attempts.names().owners
+    for number in sorted((number for number in owners if number <= newest), reverse=True):
+        if cancel_request_id(number, owners[number]) in asked:
+            owner = Owners(channel.files, number).newest()
+            if owner is not None and owner.token == token:
+                return Cancelled(number, owner.owner)
     return None
 
 

@@ -6,6 +6,9 @@ Invariants:
    attempt and request there is.
 2. Asking again in the same words gives the same request back, as long as nobody has begun to answer it.
 3. A response is the answer for ever; a run that was answered without an error is answered the same way again.
+4. An index by run finds the requests of a run. An entry is written before its request, so no request lacks one. An entry alone means
+   nothing.
+5. Old requests are forgotten, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,9 +18,24 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.home.layout import PIPELINE, REQUESTS, RESPONSES, request_path, response_path, start_numbers
+from spark_jobs.home.layout import (
+    ENDED,
+    PIPELINE,
+    REQUESTS,
+    RESPONSES,
+    RUNS,
+    attempt_of,
+    ended_path,
+    request_path,
+    response_path,
+    run_entry_path,
+    start_numbers,
+    start_of_request,
+    starts_of_run,
+)
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
+    AttemptDocument,
     OnEnd,
     OnRewind,
     PipelineDocument,
@@ -30,9 +48,10 @@ from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFou
 from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
+from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.workspace import NamedWorkspace
-from spark_jobs.storage.files import Files, create_document, read_document, read_listed
+from spark_jobs.storage.files import Files, create_document, read_document
 
 _TRIES = 20
 
@@ -144,6 +163,8 @@ class Channel:
             unclaimed = self._unclaimed(highest)
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
+            with suppress(AlreadyExistsError):  # an earlier try has written it
+                create_document(self.files, run_entry_path(attempt, run), RunEntry(attempt=attempt, run=run))
             with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another asker took the number: look again
                 create_document(self.files, request_path(request.request), request)
                 return request
@@ -158,8 +179,14 @@ class Channel:
         return read_document(self.files, request_path(request), StartRequest)
 
     def newest_request(self, run: RunId) -> StartRequest | None:
-        """The last that was asked for this run; None where nobody asked."""
-        return next((request for request in self._newest_first() if request.run == run), None)
+        """The last that was asked for this run; None where nobody asked, or long ago."""
+        return next(self._requests_of(run), None)
+
+    def newest_attempt(self, run: RunId) -> AttemptDocument | None:
+        """The newest attempt of this run that has begun; None where none has, or long ago."""
+        begun = self.attempts.names().begun
+        asked = (request.attempt for request in self._requests_of(run))
+        return next((self.attempts.read(number) for number in asked if number in begun), None)
 
     @contextmanager
     def refusals_answered(self, request: RequestId) -> Iterator[None]:
@@ -200,8 +227,13 @@ class Channel:
         return response
 
     def response(self, request: RequestId) -> StartResponse | None:
-        """The answer to a request; None while it is open."""
-        return read_listed(self.files, response_path(request), StartResponse)
+        """The answer to a request; None while it is open. Of one that was forgotten, the answer that is kept for its run."""
+        number, answered = start_of_request(f"{request}.json"), self.answered()  # listed, see read_listed
+        if number in answered:
+            with suppress(NotFoundError):  # forgotten meanwhile
+                return read_document(self.files, response_path(request), StartResponse)
+        may_be_old = number is not None and (not answered or number < answered[-1])  # else it is new, and one listing tells so
+        return self._ended(request, number) if number is not None and may_be_old else None
 
     def answered(self) -> list[AttemptNumber]:
         """Whose requests were answered, ascending; reads the names only."""
@@ -212,9 +244,32 @@ class Channel:
         return max([*self.attempts.numbers(), *self.answered()], default=None)
 
     def answer(self, run: RunId) -> StartResponse | None:
-        """The newest answer that this run was given, with or without an error; None while there is none."""
-        answers = (self.response(request.request) for request in self._newest_first() if request.run == run)
-        return next((answer for answer in answers if answer is not None), None)
+        """The newest answer that this run was given, with or without an error; None while there is none, or where it was forgotten."""
+        answered = set(self.answered())
+        newest = next((request for request in self._requests_of(run) if request.attempt in answered), None)
+        kept = next(iter(starts_of_run(self.files.names(ENDED), run)), None)
+        if kept is not None and (newest is None or newest.attempt <= kept):
+            ended = self._read_ended(ended_path(kept, run))
+            if ended is not None and ended.run == run:
+                return ended
+        return None if newest is None else self.response(newest.request)
+
+    def keep_answer(self, answer: StartResponse) -> None:
+        """Keeps an answer for its run, once, for when its request, or the checkpoint that it names, is there no more. Durable on return."""
+        with suppress(AlreadyExistsError), step(Step.KEEP_ANSWER):
+            create_document(self.files, ended_path(answer.attempt, answer.run), answer)
+
+    def _ended(self, request: RequestId, number: AttemptNumber) -> StartResponse | None:
+        """The answer that is kept of a request which was forgotten."""
+        names = (name for name in self.files.names(ENDED) if attempt_of(name) == number)
+        answers = (self._read_ended(f"{ENDED}/{name}") for name in names)
+        return next((answer for answer in answers if answer and answer.request == request), None)
+
+    def _read_ended(self, path: str) -> StartResponse | None:
+        try:
+            return read_document(self.files, path, StartResponse)
+        except NotFoundError:  # a newer one of the run has taken its place
+            return None
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
         """The request of this number, while nobody works on it and nobody has answered it."""
@@ -226,8 +281,13 @@ class Channel:
     def _request_numbers(self) -> list[AttemptNumber]:
         return start_numbers(self.files.names(REQUESTS))
 
-    def _newest_first(self) -> Iterator[StartRequest]:
-        return (self.request(start_request_id(number)) for number in reversed(self._request_numbers()))
+    def _requests_of(self, run: RunId) -> Iterator[StartRequest]:
+        """The requests of a run that are kept, newest first."""
+        for number in starts_of_run(self.files.names(RUNS), run):
+            with suppress(NotFoundError):  # whoever wrote the entry did not come to the request
+                request = self.request(start_request_id(number))
+                if request.run == run:
+                    yield request
 
 
 def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:

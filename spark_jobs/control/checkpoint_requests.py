@@ -2,27 +2,26 @@
 
 Invariants:
 
-1. ``requests/<wanted>-<id>.json`` and ``responses/<wanted>-<id>.json`` are created if absent: an id is asked once, in the same words, and
+1. ``requests/<wanted>-<id>.json`` and ``answers/<wanted>-<id>.json`` are created if absent: an id is asked once, in the same words, and
    answered once, however often it is repeated.
 2. The answer is that of a checkpoint which was triggered after the request was there, or the error with which such a try has failed.
-3. A stop, a savepoint, and whatever is open are never deleted: their answers are for ever. Of the answered requests for a plain checkpoint
-   the newest are kept, see :meth:`CheckpointRequests.forget_old`.
-
-So the two directories have a name for each stop and savepoint that anybody ever asked for: a few a day, as each start has one. The driver
-lists them once a second, and reads what is open; nobody reads the answers of others.
+3. A request is deleted once its answer is durable, and has an entry in ``answered/``. One that a crash has left goes with the
+   next answer. So ``requests/`` has what is open, which a driver lists once a second, and an answer tells in which words it was asked.
+4. The newest answers are kept, see :meth:`CheckpointRequests.forget_old`.
 """
 
 import logging
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.home.layout import REQUESTS, RESPONSES, request_of, request_path, response_path
+from spark_jobs.home.layout import ANSWERED, REQUESTS, answer_path, answered_names, answered_path, request_of, request_path
 from spark_jobs.home.manifests import newest_manifest, newest_of
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -39,8 +38,8 @@ _LOG = logging.getLogger(__name__)
 _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-ANSWERS_KEPT = 100
-"""So many answered requests for a plain checkpoint are kept,"""
+ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400}
+"""So many answers are kept of each kind,"""
 ANSWER_KEPT_FOR = timedelta(hours=1)
 """and every one that is not older than this: whoever waits for it looks much more often."""
 
@@ -96,9 +95,13 @@ class CheckpointRequests:
             request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
         )
         answer = self.answer_of(request)
-        if answer is not None or request in self._ids(REQUESTS):
-            self._refuse_other_words(asked)
+        if answer is not None:
+            if answer.drain is not None:
+                _refuse_other_words(asked, answer.drain, answer.target)
             return answer
+        if request in self._ids():
+            self._refuse_other_words(asked)
+            return None
         self._refuse_unanswerable(request)
         try:
             with step(Step.REQUEST_CREATE):
@@ -109,57 +112,61 @@ class CheckpointRequests:
 
     def open(self) -> tuple[CheckpointRequest, ...]:
         """The requests that are not answered yet, the oldest first. What a corrupt one says is unknown, but for what its id says."""
-        answered = set(self._ids(RESPONSES))
-        found = [self._read(request) for request in self._ids(REQUESTS) if request not in answered]
+        found = [asked for request in self._ids() if self.answer_of(request) is None and (asked := self._read(request))]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
     def answer(self, response: CheckpointResponse) -> CheckpointResponse:
         """Answers a request, once, durably; returns the answer that stands."""
+        asked = self._read(response.request)
+        if asked is not None and asked.requested_at != _END_OF_TIME:
+            response = response.model_copy(update={"drain": asked.drain, "target": asked.target})
         try:
             with step(Step.RESPONSE_CREATE):
-                create_document(self._files, response_path(response.request), response)
+                create_document(self._files, answer_path(response.request), response)
         except AlreadyExistsError:
-            return read_document(self._files, response_path(response.request), CheckpointResponse)
+            response = read_document(self._files, answer_path(response.request), CheckpointResponse)
+        self._end(response)
         return response
+
+    def _end(self, answer: CheckpointResponse) -> None:
+        """Notes when a request was answered, and deletes it. Idempotent."""
+        at_ms = int(answer.answered_at.timestamp() * 1000)
+        entry = AnsweredRequest(request=answer.request, answered_at=answer.answered_at)
+        with suppress(AlreadyExistsError):
+            create_document(self._files, answered_path(at_ms, answer.request), entry)
+        with step(Step.FORGET):
+            self._files.delete(request_path(answer.request))
 
     def answer_of(self, request: RequestId) -> CheckpointResponse | None:
         """The answer to a request; None while it is open."""
         try:
-            return read_document(self._files, response_path(request), CheckpointResponse)
+            return read_document(self._files, answer_path(request), CheckpointResponse)
         except NotFoundError:
             return None
 
     def forget_old(self, now: datetime) -> None:
-        """Deletes answered requests for a plain checkpoint, with their answers: all but the newest 100, and the last hour's. Idempotent.
+        """Deletes old answers: of each kind all but the newest :data:`ANSWERS_KEPT`, and those of the last hour. Idempotent.
 
         A stop that is asked for again, by a task that is cleared a year later, must find that it was done.
 
         Args:
             now: The time.
         """
-        answered = [request for request in self._ids(RESPONSES) if _wanted(request) is Wanted.CHECKPOINT]
-        if len(answered) <= ANSWERS_KEPT:
-            return
-        newest_first = sorted(((self._answered_at(request), request) for request in answered), reverse=True)
-        for answered_at, request in newest_first[ANSWERS_KEPT:]:
-            if now - answered_at > ANSWER_KEPT_FOR:
-                self._files.delete(request_path(request))  # first: without its answer it would be open again
-                self._files.delete(response_path(request))
+        for answer in filter(None, map(self.answer_of, self._ids())):  # whoever has answered it died before it was at its end
+            self._end(answer)
+        answered = answered_names(self._files.names(ANSWERED))
+        before_ms = (now - ANSWER_KEPT_FOR).timestamp() * 1000
+        for wanted, count in ANSWERS_KEPT.items():
+            for each in [each for each in answered if _wanted(each.request) is wanted][:-count]:
+                if each.at_ms < before_ms:
+                    with step(Step.FORGET):
+                        self._files.delete(answer_path(each.request))  # first: without its entry nobody would find it
+                        self._files.delete(answered_path(*each))
 
     def _refuse_other_words(self, asked: CheckpointRequest) -> None:
-        try:
-            standing = self._read(asked.request)
-        except NotFoundError:
-            return  # an answer outlives its request for a moment, when both are forgotten
-        if (standing.drain, standing.target) != (asked.drain, asked.target) and standing.requested_at != _END_OF_TIME:
-            raise InvalidParameterError(
-                f"{asked.request} was asked before in other words: drain={standing.drain}, target={standing.target}.",
-                safe="Nothing was asked for; what was asked before stands.",
-                remedy="Repeat it in the same words, or choose another id.",
-                request=asked.request,
-                expected={"drain": standing.drain, "target": standing.target},
-                found={"drain": asked.drain, "target": asked.target},
-            )
+        standing = self._read(asked.request)
+        if standing is not None and standing.requested_at != _END_OF_TIME:
+            _refuse_other_words(asked, standing.drain, standing.target)
 
     def _refuse_unanswerable(self, request: RequestId) -> None:
         attempt = Attempts(self._files).latest()
@@ -196,22 +203,31 @@ class CheckpointRequests:
             return f"{answer.request} has stopped it at checkpoint {answer.checkpoint}; its savepoint is {answer.savepoint}."
         return ""
 
-    def _ids(self, directory: str) -> list[RequestId]:
-        names = map(request_of, self._files.names(directory))
+    def _ids(self) -> list[RequestId]:
+        names = map(request_of, self._files.names(REQUESTS))
         return [name for name in names if name and name.partition("-")[0] in _WANTED]
 
-    def _read(self, request: RequestId) -> CheckpointRequest:
+    def _read(self, request: RequestId) -> CheckpointRequest | None:
+        """A request; None where it is not there, because it was answered."""
         try:
             return read_document(self._files, request_path(request), CheckpointRequest)
+        except NotFoundError:
+            return None
         except CorruptDocumentError as error:
             _LOG.warning("a request is answered all the same: %s", error)
             return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=_wanted(request))
 
-    def _answered_at(self, request: RequestId) -> datetime:
-        try:
-            return read_document(self._files, response_path(request), CheckpointResponse).answered_at
-        except (CorruptDocumentError, NotFoundError):
-            return datetime.min.replace(tzinfo=UTC)
+
+def _refuse_other_words(asked: CheckpointRequest, drain: bool, target: str | None) -> None:
+    if (drain, target) != (asked.drain, asked.target):
+        raise InvalidParameterError(
+            f"{asked.request} was asked before in other words: drain={drain}, target={target}.",
+            safe="Nothing was asked for; what was asked before stands.",
+            remedy="Repeat it in the same words, or choose another id.",
+            request=asked.request,
+            expected={"drain": drain, "target": target},
+            found={"drain": asked.drain, "target": asked.target},
+        )
 
 
 def _wanted(request: RequestId) -> Wanted:

@@ -29,8 +29,7 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
         found.append(f"{unclaimed.request}, which no driver has begun to answer")
     newest = channel.attempts.latest()
     if newest is not None and not _has_checkpoint(home, newest.incarnation):
-        attempts = (channel.attempts.read(number) for number in channel.attempts.numbers())
-        begun_by = channel.request(next(each.request for each in attempts if each.incarnation == newest.incarnation))
+        begun_by = channel.request(newest.begun_by or newest.request)
         if _begins_with(begun_by, savepoint):
             found.append(f"attempt {newest.attempt}, which goes on from it and has no checkpoint of its own yet")
     return found

@@ -8,6 +8,7 @@ newest attempt, the newest round, or the newest checkpoint, and no directory has
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import NamedTuple
 
 from spark_jobs.protocol.ids import (
@@ -18,6 +19,7 @@ from spark_jobs.protocol.ids import (
     OwnerNumber,
     RequestId,
     RoundNumber,
+    RunId,
     SinkName,
     StageName,
     WorkDirectoryId,
@@ -31,6 +33,10 @@ WORKSPACE = "workspace.json"
 ATTEMPTS = "attempts"
 REQUESTS = "requests"
 RESPONSES = "responses"
+ANSWERS = "answers"
+ANSWERED = "answered"
+RUNS = "runs"
+ENDED = "ended"
 ROUNDS = "rounds"
 MANIFESTS = "manifests"
 CHECKPOINTS = "checkpoints"
@@ -60,6 +66,11 @@ _OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
 _MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
 _ROUND = re.compile(r"(\d+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
+_START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
+_ANSWERED = re.compile(r"(\d+)\.(.+)\.json")
+_NUMBERED = re.compile(r"(\d+)\.")
+_OF_RUN = re.compile(r"(\d+)\.([0-9a-f]{16})\.json")
+_WORK_DIRECTORY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRY = re.compile(r"(\d+)-(\d+)\.json")
 _STATE_TRY = re.compile(r"(\d+)-(\d+)-(\d+)")
 _LOG = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
@@ -96,7 +107,28 @@ def request_path(request: RequestId) -> str:
 
 
 def response_path(request: RequestId) -> str:
+    """The answer to a start request."""
     return f"{RESPONSES}/{request}.json"
+
+
+def answer_path(request: RequestId) -> str:
+    """The answer to a request for a checkpoint, a savepoint or a stop."""
+    return f"{ANSWERS}/{request}.json"
+
+
+def answered_path(at_ms: int, request: RequestId) -> str:
+    """The entry that says when a request for a checkpoint, a savepoint or a stop was answered."""
+    return f"{ANSWERED}/{at_ms}.{request}.json"
+
+
+def run_entry_path(attempt: AttemptNumber, run: RunId) -> str:
+    """The entry in the index by run that says a start request may be this run's."""
+    return f"{RUNS}/{attempt}.{_key(run)}.json"
+
+
+def ended_path(attempt: AttemptNumber, run: RunId) -> str:
+    """The answer to an old start request, kept for its run."""
+    return f"{ENDED}/{attempt}.{_key(run)}.json"
 
 
 def cancel_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
@@ -200,6 +232,43 @@ def start_numbers(names: Iterable[str]) -> list[AttemptNumber]:
     return sorted(map(AttemptNumber, _numbers(_START, names)))
 
 
+def starts_of_run(names: Iterable[str], run: RunId) -> list[AttemptNumber]:
+    """The attempts of a run by the names in :data:`RUNS` or :data:`ENDED`, newest first.
+
+    The names have a hash of the run: whoever reads what they lead to compares the run.
+    """
+    found = filter(None, map(_OF_RUN.fullmatch, names))
+    return sorted((AttemptNumber(int(each[1])) for each in found if each[2] == _key(run)), reverse=True)
+
+
+def starts_by_key(names: Iterable[str]) -> list[tuple[AttemptNumber, str, str]]:
+    """The attempts that the names in :data:`ENDED` are of, each with what stands for its run there, and the name."""
+    return [(AttemptNumber(int(found[1])), found[2], found[0]) for found in map(_OF_RUN.fullmatch, names) if found]
+
+
+def attempt_of(name: str) -> AttemptNumber | None:
+    """The attempt that a file in :data:`ATTEMPTS` or :data:`RUNS` is of."""
+    found = _NUMBERED.match(name)
+    return found and AttemptNumber(int(found[1]))
+
+
+def round_of(name: str) -> RoundNumber | None:
+    """The round that a file in :data:`ROUNDS` is of."""
+    found = _NUMBERED.match(name)
+    return found and RoundNumber(int(found[1]))
+
+
+def start_of_request(name: str) -> AttemptNumber | None:
+    """The attempt that a file in :data:`REQUESTS` or :data:`RESPONSES` starts or cancels."""
+    found = _START_OR_CANCEL.fullmatch(name)
+    return found and AttemptNumber(int(found[1] or found[2]))
+
+
+def work_directories(names: Iterable[str]) -> list[WorkDirectoryId]:
+    """The work directories among the names in :data:`WORK`."""
+    return [WorkDirectoryId(name) for name in names if _WORK_DIRECTORY.fullmatch(name)]
+
+
 def checkpoint_of(name: str) -> CheckpointId | None:
     """The checkpoint that a file in :data:`CHECKPOINTS` was written for."""
     number = name.partition(".")[0]
@@ -232,9 +301,26 @@ def log_attempt(name: str) -> AttemptNumber | None:
     return found and AttemptNumber(int(found[1]))
 
 
+class AnsweredName(NamedTuple):
+    """What a name in :data:`ANSWERED` says."""
+
+    at_ms: int
+    request: RequestId
+
+
+def answered_names(names: Iterable[str]) -> list[AnsweredName]:
+    """Reads the names in :data:`ANSWERED`, the oldest answer first."""
+    matches = filter(None, map(_ANSWERED.fullmatch, names))
+    return sorted(AnsweredName(int(found[1]), RequestId(found[2])) for found in matches)
+
+
 def request_of(name: str) -> RequestId | None:
-    """The request that a file in :data:`REQUESTS` or :data:`RESPONSES` is of."""
+    """The request that a file in :data:`REQUESTS` is of."""
     return RequestId(name.removesuffix(".json")) if name.endswith(".json") else None
+
+
+def _key(run: RunId) -> str:
+    return sha256(run.encode()).hexdigest()[:16]
 
 
 def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:

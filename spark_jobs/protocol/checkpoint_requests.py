@@ -44,10 +44,7 @@ class CheckpointedSink(Part):
 
 
 class CheckpointResponse(Document):
-    """``responses/<wanted>-<id>.json``: what became of a request. Once written it is the answer.
-
-    For ever, but for one to a plain checkpoint: that is the answer for as long as it is kept.
-    """
+    """``answers/<wanted>-<id>.json``: what became of a request. It never changes, and is kept for as long as ``formats.md`` says."""
 
     kind = "checkpoint_response"
     request: RequestId
@@ -62,4 +59,16 @@ class CheckpointResponse(Document):
     drained: bool = False
     """Whether everything was flushed first."""
     error: ErrorReport | None = None
+    answered_at: datetime
+    drain: bool | None = None
+    """Whether a drain was asked for; None: the request could not be read."""
+    target: str | None = None
+    """The directory that was asked for."""
+
+
+class AnsweredRequest(Document):
+    """``answered/<milliseconds>.<wanted>-<id>.json``: orders the answers by time, so that the oldest are found without reading them."""
+
+    kind = "answered_request"
+    request: RequestId
     answered_at: datetime

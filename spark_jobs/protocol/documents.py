@@ -146,9 +146,13 @@ class AttemptDocument(Document):
     run: RunId
     round: RoundNumber
     """The round that this attempt begins or continues: its answer is this run's answer."""
+    highest_round: RoundNumber = RoundNumber(0)
+    """The highest round that an attempt before this one names. Not every round that is named has begun."""
     incarnation: IncarnationId
-    follows: IncarnationId | None = None
-    """The incarnation that this attempt abandons, if it begins a new one."""
+    begun_by: RequestId | None = None
+    """The request that began the incarnation; None: :attr:`request`."""
+    abandons: tuple[IncarnationId, ...] = ()
+    """Earlier incarnations, oldest first, that may still publish until this attempt has closed them. One that is not named is closed."""
     on_rewind: OnRewind = OnRewind.REFUSE
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
@@ -342,7 +346,9 @@ class StartResponse(Document):
     attempt: AttemptNumber
     run: RunId
     checkpoint: CheckpointId | None
-    """The final checkpoint of the run's round, if there is one."""
+    """The checkpoint that the run has ended with, if there is one."""
+    ends_round: bool = False
+    """As :attr:`Manifest.ends_round` of that checkpoint, which may be discarded by now."""
     sinks: dict[SinkName, SinkResult]
     error: ErrorReport | None = None
     answered_at: datetime

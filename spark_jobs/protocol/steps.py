@@ -98,6 +98,10 @@ class Step(Enum):
     """The savepoint does not exist any more; its files go."""
     SAVEPOINT_REMOVE = "savepoint.remove"
     """Nothing of it is left."""
+    KEEP_ANSWER = "keep.answer"
+    """The answer of an old start, or of a run whose checkpoint goes, is kept for the run."""
+    FORGET = "forget"
+    """A document of an old start, or of an old request, is deleted."""
     SWEEP = "sweep"
     """Staged files that nothing names are deleted."""
 

@@ -16,6 +16,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import look_interval_s
+from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
@@ -170,6 +171,7 @@ class Application:
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
+            self._forget_old(attempt)
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
             stack.enter_context(heartbeat)
@@ -189,12 +191,10 @@ class Application:
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
-            return _success(request, *run_pipeline(run, first=not facts.attempts))
+            return _success(request, *run_pipeline(run, first=facts.newest_attempt is None))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
-        """The answer of a run that was stopped, where the pipeline has gone on since; its checkpoint may have been discarded."""
-        if not any(attempt.run == request.run for attempt in facts.attempts):
-            return None  # a run that was stopped has had an attempt: for any other the answers need not be looked through
+        """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
         given = Channel(self.home).answer(request.run)
         if given is None or given.checkpoint is None:
             return None
@@ -223,10 +223,14 @@ class Application:
         log, outputs = log_path(live), (SPARK_LOG, output_path(live))
         stack.enter_context(driver_log(local_path(self.home, log), mask))
         stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
+
+    def _forget_old(self, attempt: AttemptDocument) -> None:
+        """Deletes logs and documents of old attempts. What cannot be deleted is left to the next attempt."""
         try:
-            forget_old_logs(self.home, live)
+            forget_old_logs(self.home, attempt.attempt)
+            forget_old_starts(self.home, attempt)
         except StreamPipelineError as error:
-            _LOG.warning("logs of old attempts were not deleted: %s", error)
+            _LOG.warning("not all that is left of old attempts was deleted: %s", error)
 
     def _publish_head(self, attempt: AttemptDocument, publishers: Publishers) -> None:
         """What is complete becomes public before anything else runs: the attempt before may have died in between."""
@@ -330,6 +334,7 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
         attempt=request.attempt,
         run=request.run,
         checkpoint=manifest.checkpoint,
+        ends_round=manifest.ends_round,
         sinks=dict(results),
         answered_at=datetime.now(UTC),
     )

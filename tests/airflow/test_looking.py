@@ -168,6 +168,7 @@ def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: Coun
     )
     assert not look_for_answer(files, first.request).at_work
     assert look_for_answer(files, second.request).at_work
+    respond(Channel(files), first, ERRORS["failed"])  # Where nothing was answered yet, LookForRun does not look for an answer
     cost = files.cost(lambda: look_for_answer(files, second.request))
     assert cost == {"names": 2, "read": 2}, "in a store each is paid for: attempts, the newest one, the heartbeat, answers"
 

@@ -102,7 +102,7 @@ def test_a_storage_that_is_away_for_a_while_is_borne(
 
     def answers() -> None:
         with Driver(running):
-            until(lambda: running.files.names("responses"))
+            until(lambda: running.files.names("answers"))
 
     monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, [1]))
     pipeline = once(lambda: "The disk is away" in log.text, answers)
@@ -152,7 +152,7 @@ def test_a_try_whose_request_was_answered_with_an_error_asks_anew(running: UsedH
         carry_out(task, context())
     with Driver(running):
         assert carry_out(task, context(token="second try"))["checkpoint"] == 1
-    assert len([name for name in running.files.names("requests") if name.startswith("savepoint")]) == 2
+    assert len([name for name in running.files.names("answers") if name.startswith("savepoint")]) == 2
 
 
 def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_asked(running: UsedHome) -> None:

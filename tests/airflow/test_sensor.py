@@ -18,6 +18,7 @@ from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.tasks.identity import run_id_of
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.open import open_files
@@ -178,6 +179,7 @@ def test_the_shorter_limit_ends_a_deferred_wait_as_one_in_a_worker(
 
 def test_a_corrupt_home_ends_a_deferred_wait_and_is_not_retried(homes: Homes) -> None:
     sensor = a_sensor(run="somebody")
+    Channel(open_files(str(homes.path()))).request_start(RunId("somebody"), parameters={})
     files = homes.path() / "responses"
     files.mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:

@@ -45,7 +45,8 @@ def _quiet() -> Chaos:
 
 
 def _killed_while_restoring() -> Chaos:
-    return replace(_NONE, kills=8, odds=0.2, elsewhere=0.002, at=("adopt stages/", "create stages/", "create restored.json"))
+    """Most kills come while a restore is under way."""
+    return replace(_NONE, kills=8, odds=0.5, elsewhere=0.001, at=("adopt stages/", "create restored.json"))
 
 
 _AT_STATE, _AT_COMMIT = _stopped_at("list state"), _stopped_at("commit ")
@@ -164,7 +165,8 @@ def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
     for module in (attempt, way_back):
         patch.setattr(module, "is_half_built", lambda work: False)
     patch.setattr(way_back, "is_whole", lambda work, head: True)
-    patch.setattr(way_back, "_lost", lambda work, head: None)  # which sees most of them as well
+    patch.setattr(way_back, "_lost", lambda work, head: None)  # which sees most of them as well,
+    patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)  # and so does this
 
 
 def _nothing_is_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -221,11 +223,9 @@ GUARDS = [
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=49),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=611),
     Guard("in place only on the host that has not gone down", _any_host, hint=10),
-    Guard(
-        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=37
-    ),
+    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=0),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=11),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=7),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=1),

@@ -14,7 +14,18 @@ from tests.simulation.world import Process, Violation
 
 HOME = "/simulated/home"
 CLOSED = 2**63 - 1
-_NEVER_CHANGED = ("attempts/", "checkpoints/", "manifests/", "pipeline.json", "requests/", "responses/", "rounds/")
+_NEVER_CHANGED = (
+    "answers/",
+    "ended/",
+    "runs/",
+    "attempts/",
+    "checkpoints/",
+    "manifests/",
+    "pipeline.json",
+    "requests/",
+    "responses/",
+    "rounds/",
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 import tenacity.nap
 
 from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
-from spark_jobs.control import checkpoint_requests
+from spark_jobs.control import checkpoint_requests, old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
@@ -19,7 +19,7 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, try_history
+from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, requested_checkpoints, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -31,7 +31,7 @@ from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
 from tests.simulation.storage import SimulatedFiles
-from tests.simulation.threads import OneAfterTheOther, SimulatedLock, holding, threading_in, time_in
+from tests.simulation.threads import OneAfterTheOther, SimulatedLock, datetime_in, holding, threading_in, time_in
 
 _LOOK_EVERY_S = 2.0
 _BACK_OFF_S = 0.2
@@ -128,6 +128,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
+        (requested_checkpoints, "datetime", datetime_in(world)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
         (attempt, "boot_id", boot),
@@ -141,6 +142,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "Heartbeat", partial(_Heartbeat, site)),
         (savepoint_place, "open_place", _opener(site)),
         *((module, "open_files", _opener(site)) for module in (savepoint, savepoint_files)),
+        (old_starts, "STARTS_KEPT", 2),  # no schedule has a hundred attempts
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta
         (application, "check_shared", lambda *_: None),

@@ -37,7 +37,7 @@ class StopPromises(Watcher):
         directory, _, name = path.removeprefix(f"{HOME}/").partition("/")
         if directory == "requests" and name.partition("-")[0] in set(Wanted):
             self._asked(json.loads(data)["body"])
-        if directory == "responses" and name.removesuffix(".json") in self.requests:
+        if directory == "answers" and name.removesuffix(".json") in self.requests:
             self._answered(json.loads(data)["body"])
         if directory == "manifests":
             self._completed(self._promises.manifests[json.loads(data)["body"]["checkpoint"]])

@@ -28,6 +28,7 @@ AT_STOPS = (
         "commit ",
         "create attempts/",
         "create responses/",
+        "create answers/",
         "create draining.json",
         "delete ",
     ),

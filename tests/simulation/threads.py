@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -116,6 +117,11 @@ def threading_in(world: World) -> SimpleNamespace:
 def time_in(world: World) -> SimpleNamespace:
     """What stands for the module ``time``."""
     return SimpleNamespace(time=lambda: world.clock_s, monotonic=lambda: world.clock_s, sleep=world.sleep)
+
+
+def datetime_in(world: World) -> SimpleNamespace:
+    """What stands for the class ``datetime``, where the time becomes a part of a path."""
+    return SimpleNamespace(now=lambda zone: datetime.fromtimestamp(world.clock_s, zone))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.home.layout import answer_path, request_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
@@ -51,10 +52,12 @@ def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(si
         running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
         spark_jobs("checkpoint", "--home", site.home, "--request", "first")
     requests = CheckpointRequests(running.files)
-    running.files.delete("responses/checkpoint-first.json")  # as if it had died between the manifest and the answer
+    first = request_id("first")
+    running.files.delete(answer_path(first))  # as if it had died between the manifest and the answer
+    create_document(running.files, request_path(first), CheckpointRequest(request=first, requested_at=datetime.now(UTC)))
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(lambda: requests.answer_of(request_id("first")))
-    answer = requests.answer_of(request_id("first"))
+        running.until(lambda: requests.answer_of(first))
+    answer = requests.answer_of(first)
     assert answer is not None
     assert (answer.checkpoint, answer.attempt, running.store.taken()) == (1, 2, [1])
 

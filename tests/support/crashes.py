@@ -23,6 +23,8 @@ makes one."""
 NOT_IN_A_SMALL_RUN = frozenset(
     {
         Step.WORKSPACE_CREATE,
+        Step.KEEP_ANSWER,
+        Step.FORGET,
         Step.OWNER_CREATE,
         Step.CANCEL_CREATE,
         Step.TABLE_ALTER,

@@ -7,8 +7,8 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history, savepoint, workspace
-from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse
+from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint, workspace
+from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.documents import (
@@ -55,6 +55,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.workspace import WorkspaceDocument
@@ -116,7 +117,7 @@ SAMPLES: tuple[Document, ...] = (
     WorkspaceDocument(nonce=_NONCE, id="9a1e", home="s3://lake/homes/flights"),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
-        follows=_INCARNATION, on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
+        abandons=(_INCARNATION,), begun_by=_REQUEST, highest_round=RoundNumber(1), on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
         work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711, state_partitions=8,
         started_at=_NOON, versions={"pyspark": "4.2.0"},
         checkpointing=Checkpointing(
@@ -133,6 +134,7 @@ SAMPLES: tuple[Document, ...] = (
     _manifest(),
     StartResponse(
         nonce=_NONCE, request=_REQUEST, attempt=AttemptNumber(3), run=_RUN, checkpoint=CheckpointId(2),
+        checkpoint_kind=CheckpointKind.FINAL,
         sinks={SinkName("hourly"): SinkResult(table="file:///data/hourly", checkpoint=CheckpointId(2), version=7, rows=9)},
         error=_FAILURE, answered_at=_NOON,
     ),
@@ -159,6 +161,8 @@ SAMPLES: tuple[Document, ...] = (
         checkpoint=CheckpointId(2), drained=True, request=RequestId("stop-a"), taken_at=_NOON, size_bytes=45,
         files=(SavepointFile(path="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
     ),
+    AnsweredRequest(nonce=_NONCE, request=RequestId("stop-nightly"), answered_at=_NOON),
+    RunEntry(nonce=_NONCE, attempt=AttemptNumber(3), run=_RUN),
 )  # fmt: skip
 """One of each kind. Equal in every run."""
 
@@ -174,7 +178,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Every kind that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history, savepoint, workspace)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint, workspace)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

@@ -76,6 +76,40 @@ class MemoryFiles:
         pass
 
 
+class Death(BaseException):
+    """The process ends here."""
+
+
+class DyingFiles(MemoryFiles):
+    """The files of a process that dies before one of its changes.
+
+    Args:
+        contents: What is there. It is changed.
+        changes: How many changes come before that.
+    """
+
+    def __init__(self, contents: dict[str, bytes], changes: int) -> None:
+        super().__init__()
+        self.contents, self._left = contents, changes
+
+    def create(self, path: str, data: bytes) -> None:
+        self._live()
+        super().create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._live()
+        super().replace(path, data)
+
+    def delete(self, path: str) -> None:
+        self._live()
+        super().delete(path)
+
+    def _live(self) -> None:
+        if self._left == 0:
+            raise Death
+        self._left -= 1
+
+
 class _Below(MemoryFiles):
     """A directory of another one's contents."""
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from spark_jobs.checkpoint.cut_short import CutShort, incomplete
 from spark_jobs.drain.flow import Action, Event, following
-from spark_jobs.home.layout import response_path
+from spark_jobs.home.layout import answer_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.documents import Manifest, StopStatus
 from spark_jobs.protocol.errors import (
@@ -186,7 +186,7 @@ def lost_to(winner: CheckpointRequest) -> ConflictError:
     """Why a request is turned down that another one has come before."""
     return ConflictError(
         f"{winner.request} stops the pipeline already.",
-        exists=f"See what becomes of it: its answer is {response_path(winner.request)} in the home.",
+        exists=f"See what becomes of it: its answer is {answer_path(winner.request)} in the home.",
         safe="Nothing was done for this request.",
         remedy=f"Wait for {winner.request}; ask again with a new id if it fails.",
         winner=winner.request,

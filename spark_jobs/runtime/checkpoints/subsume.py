@@ -3,14 +3,17 @@
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.documents import Manifest, SinkResult
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName, start_request_id
+from spark_jobs.publication.publisher import published
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_folding import trim
@@ -68,9 +71,7 @@ def subsume(
         _delete_staged(store, stages, manifest, needs, swept=swept)
         _discard(home, stages, manifest, needs)
         if not swept:
-            attempts = Attempts(home)
-            earlier = [attempts.read(number) for number in attempts.numbers() if number < manifest.attempt]
-            sweep_abandoned(home, attempts.read(manifest.attempt), earlier, {each.incarnation for each in needs.kept})
+            sweep_abandoned(home, Attempts(home).read(manifest.attempt), {each.incarnation for each in needs.kept})
     except (OSError, StreamPipelineError) as error:
         _LOG.warning("not all that nothing names was deleted: %s", error)
         return swept
@@ -124,7 +125,39 @@ def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs:
     """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
     found = discardable(needs.manifests, needs.kept, remembered=remembered, closed=_closed(needs.manifests, manifest))
+    for each in needs.manifests:
+        if each.checkpoint in found and each.checkpoint_kind is CheckpointKind.FINAL:
+            keep_answers(home, each)
     discard(home, found)
+
+
+def keep_answers(home: Files, final: Manifest) -> None:
+    """Keeps an answer for each run that has had an attempt at a round and was not given its final checkpoint. Idempotent.
+
+    Its driver may have died before it answered, or another run may have ended the round. Such a run, if it is repeated, is done.
+    """
+    channel = Channel(home)
+    asked = {final.run: start_request_id(final.attempt)}
+    for number in reversed(channel.attempts.names().begun):  # not one that has only claimed a number: it may name any round
+        if number <= final.attempt:
+            attempt = channel.attempts.read(number)
+            if attempt.round != final.round:
+                break
+            asked.setdefault(attempt.run, attempt.request)
+    for run, request in asked.items():
+        answer = channel.answer(run)
+        if answer is None or answer.checkpoint is None:
+            channel.keep_answer(
+                StartResponse(
+                    request=request,
+                    attempt=final.attempt,
+                    run=run,
+                    checkpoint=final.checkpoint,
+                    ends_round=final.ends_round,
+                    sinks=published(home, final.checkpoint),
+                    answered_at=datetime.now(UTC),
+                )
+            )
 
 
 def _closed(manifests: Sequence[Manifest], manifest: Manifest) -> set[IncarnationId]:

@@ -5,13 +5,14 @@ batches that it holds: later ones may be under way. What a failed batch has left
 there is left to ``VACUUM``, as what any failed write to Delta leaves.
 """
 
-from collections.abc import Container, Sequence, Set
+from collections.abc import Container, Set
 from pathlib import Path
 from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.home.layout import channels_path, tombstones_path, work_path
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
@@ -86,9 +87,7 @@ def sweep(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_from
     return deleted
 
 
-def sweep_abandoned(
-    home: Files, live: AttemptDocument, attempts: Sequence[AttemptDocument], needed: Container[IncarnationId] = ()
-) -> None:
+def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[IncarnationId] = ()) -> None:
     """Deletes what earlier attempts have in the home for themselves alone, and the live one does not continue; idempotent.
 
     Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
@@ -97,11 +96,16 @@ def sweep_abandoned(
     Args:
         home: The home.
         live: The attempt that deletes.
-        attempts: Those before it, at least.
         needed: Incarnations of which a checkpoint is kept: what they have stays, for a later attempt to delete.
+
+    Raises:
+        FencedError: Another attempt is live. Nothing was deleted.
     """
-    directories = {attempt.work_directory.id for attempt in attempts} - {live.work_directory.id}
-    incarnations = {attempt.incarnation for attempt in attempts if attempt.incarnation not in needed} - {live.incarnation}
+    directories = set(work_directories(home.names(WORK))) - {live.work_directory.id}
+    found = {IncarnationId(name) for directory in (CHANNELS, TOMBSTONES) for name in home.names(directory)}
+    incarnations = {incarnation for incarnation in found if incarnation not in needed} - {live.incarnation}
+    if directories or incarnations:
+        Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt makes nothing before it is claimed
     paths = [work_path(directory) for directory in sorted(directories)]
     paths += [place(incarnation) for incarnation in sorted(incarnations) for place in (channels_path, tombstones_path)]
     present = [path for path in paths if home.names(path)]

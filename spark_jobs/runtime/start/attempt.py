@@ -14,9 +14,10 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import works_elsewhere
+from spark_jobs.home.layout import WORK, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
-from spark_jobs.protocol.ids import first_incarnation_id, new_incarnation_id
+from spark_jobs.protocol.ids import RoundNumber, first_incarnation_id, new_incarnation_id
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
@@ -68,12 +69,16 @@ def begin_attempt(
         FencedError: Another process has claimed it, or a later one.
         ConflictError: One that the decision knows nothing of has begun.
     """
-    host, boot = socket.gethostname(), boot_id()
+    host, boot, before = socket.gethostname(), boot_id(), facts.newest_attempt
+    abandons = (
+        before.abandons if before and facts.head is None else ()
+    )  # a checkpoint of the incarnation says that they are closed
     partitions = request.state_partitions
     if isinstance(decision, BeginIncarnation):
-        begins_anew = decision.follows is not None
+        begins_anew = before is not None
         incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(pipeline.uuid)
         work, restored = new_work_directory(host), None
+        abandons = (*abandons, before.incarnation) if before else ()
     else:
         previous = facts.newest
         incarnation, restored = previous.incarnation, decision.parent
@@ -84,8 +89,10 @@ def begin_attempt(
         request=request.request,
         run=request.run,
         round=decision.round.round if isinstance(decision, Continue) else decision.round,
+        highest_round=RoundNumber(max(before.round, before.highest_round) if before else 0),
         incarnation=incarnation,
-        follows=decision.follows if isinstance(decision, BeginIncarnation) else facts.newest.follows,
+        begun_by=request.request if isinstance(decision, BeginIncarnation) else facts.newest.begun_by or facts.newest.request,
+        abandons=abandons,
         on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.newest.on_rewind,
         restored_from=restored,
         work_directory=work,
@@ -98,7 +105,7 @@ def begin_attempt(
         checkpointing=graph.checkpointing,
         restart=graph.restart,
     )
-    Attempts(home).begin(attempt, {each.attempt for each in facts.attempts})
+    Attempts(home).begin(attempt, facts.begun)
     return attempt
 
 
@@ -113,8 +120,8 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     work = home.below(attempt.work_directory.path)
     if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
         return
-    others = [each.work_directory for each in reversed(facts.attempts) if each.work_directory.id != attempt.work_directory.id]
-    local = [home.below(each.path) for each in dict.fromkeys(others)]
+    others = [facts.newest.work_directory.path, *map(work_path, work_directories(home.names(WORK)))]
+    local = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
     rescale = None if attempt.state_partitions is None else Rescale(spark, work, attempt.state_partitions).stage
     manifest = CheckpointStore(home).manifest(attempt.restored_from)
     restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)

@@ -18,7 +18,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, RoundNumber, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ Decision = Answer | Continue | Begin | BeginIncarnation
 class HomeFacts:
     """What a home says about its past."""
 
-    attempts: Sequence[AttemptDocument]
-    """Those that have begun, ascending."""
+    newest_attempt: AttemptDocument | None
+    """The newest attempt that has begun."""
     latest_round: RoundDocument | None
-    manifests: Mapping[RoundNumber, Manifest]
-    """The final checkpoint of each round that has one."""
+    final_of: Callable[[RunId], Manifest | None]
+    """Returns the final checkpoint of the round that a run has had an attempt at, while it is kept."""
     published: Callable[[], Mapping[SinkName, CheckpointId]]
     """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
     staging: bool = False
@@ -85,18 +85,29 @@ class HomeFacts:
     """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
     """What the newest incarnation was begun for."""
+    restored: Manifest | None = None
+    """The checkpoint that the newest attempt went on from."""
+    begun: frozenset[AttemptNumber] = frozenset()
+    """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
     """That of the savepoint that the request names, if it was not taken up before."""
 
     @property
     def newest(self) -> AttemptDocument:
         """The attempt that is continued. There must be one."""
-        return self.attempts[-1]
+        assert self.newest_attempt is not None
+        return self.newest_attempt
 
     @property
     def incarnation(self) -> IncarnationId | None:
         """The newest one that an attempt named: it is continued even if the head is another's."""
-        return self.newest.incarnation if self.attempts else None
+        return self.newest_attempt.incarnation if self.newest_attempt else None
+
+    @property
+    def final(self) -> Manifest | None:
+        """The final checkpoint of the latest round; None while it has none."""
+        is_final = self.head is not None and self.head.checkpoint_kind is CheckpointKind.FINAL
+        return self.head if self.head and is_final and self.latest_round and self.head.round == self.latest_round.round else None
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
@@ -106,19 +117,19 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
         RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
             is finished, another graph, a fresh start behind something published, or offsets to adopt where there are some already.
     """
-    own = next((attempt for attempt in reversed(facts.attempts) if attempt.run == request.run), None)
-    if own is not None and own.round in facts.manifests:
-        return Answer(facts.manifests[own.round])
+    own = facts.final_of(request.run)
+    if own is not None:
+        return Answer(own)
     stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
     if stop is not None and stop.run == request.run:
         return Answer(stop)
     if facts.savepoint is not None:
         _check_savepoint(request, facts.savepoint, graph)
         return BeginFromSavepoint(_next_round(facts), facts.incarnation, request.on_rewind)
-    if request.fresh and facts.attempts and not _is_repeated(request, facts.begun_by):
+    if request.fresh and facts.newest_attempt and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
         return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
-    if not facts.attempts:
+    if facts.newest_attempt is None:
         return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets)
     if stop is not None and stop.drained:
         raise _drained(stop)
@@ -127,7 +138,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
         # the newest incarnation was named by an attempt that ended before its first round began
         begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
         return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
-    final = facts.manifests.get(latest.round)
+    final = facts.final
     if final is not None:
         _check_adoption(latest, request, {})
     if final is not None and final.drained:
@@ -157,11 +168,6 @@ def _drained(stop: Manifest) -> RejectedError:
     )
 
 
-def final_manifests(manifests: Sequence[Manifest]) -> dict[RoundNumber, Manifest]:
-    """The final checkpoint of each round, from all checkpoints in ascending order."""
-    return {manifest.round: manifest for manifest in manifests if manifest.checkpoint_kind is CheckpointKind.FINAL}
-
-
 def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
     ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
     adopting = request.adopt_offsets in ({}, _adopted_from(latest))
@@ -170,8 +176,7 @@ def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mappi
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
     """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
-    newest, number = facts.newest, _next_round(facts)
-    parent = next((each for each in facts.manifests.values() if each.checkpoint == newest.restored_from), None)
+    newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
     _check_graph(parent, graph)
@@ -237,9 +242,9 @@ def _check_fates(request: StartRequest, found: Sequence[StageFate]) -> None:
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:
-    return RoundNumber(
-        max([attempt.round for attempt in facts.attempts] + [facts.latest_round.round if facts.latest_round else 0]) + 1
-    )
+    newest, latest = facts.newest_attempt, facts.latest_round
+    named = max(newest.round, newest.highest_round) if newest else 0
+    return RoundNumber(max(named, latest.round if latest else 0) + 1)
 
 
 def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:

@@ -1,15 +1,17 @@
-"""What a home says about its past: all that :func:`~spark_jobs.runtime.start.decision.decide` needs. Needs no Spark."""
+"""Reads what a home says about its past: all that :func:`~spark_jobs.runtime.start.decision.decide` needs. Needs no Spark.
 
-from collections.abc import Sequence
+What is read does not depend on the age of the home: the newest documents name what is needed of the ones before.
+"""
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, Manifest, RoundDocument
-from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument
+from spark_jobs.protocol.errors import CorruptDocumentError
+from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
-from spark_jobs.runtime.start.decision import HomeFacts, final_manifests
+from spark_jobs.runtime.start.decision import HomeFacts
 from spark_jobs.storage.files import Files
 
 
@@ -18,44 +20,86 @@ def read_facts(home: Files) -> HomeFacts:
 
     Raises:
         CorruptDocumentError: A document of an attempt, a request or a round is torn or altered.
-        NotFoundError: The table of a sink is gone, or the request of an attempt.
+        NotFoundError: The request of an attempt is gone.
         StorageError: The storage fails.
     """
     channel, store = Channel(home), CheckpointStore(home)
-    attempts = channel.attempts.begun()
-    newest = attempts[-1] if attempts else None
-    beginning = next((attempt for attempt in attempts if newest and attempt.incarnation == newest.incarnation), None)
-    manifests = store.manifests()
+    begun = channel.attempts.names().begun
+    newest = channel.attempts.read(begun[-1]) if begun else None
     latest = Rounds(home).latest()
-    own = [manifest for manifest in manifests if newest and manifest.incarnation == newest.incarnation]
+    head = store.head()
+    if newest is None or (head is not None and head.incarnation != newest.incarnation):
+        head = None
+    restored = _restored(store, newest, head)
     return HomeFacts(
-        attempts=attempts,
+        newest_attempt=newest,
         latest_round=latest,
-        manifests=final_manifests(manifests),
-        published=lambda: newest_public(manifests),
-        head=own[-1] if own else None,
-        begun_by=channel.request(beginning.request) if beginning else None,
+        final_of=lambda run: _final_of(channel, store, run),
+        published=lambda: newest_public(store),
+        head=head,
+        begun_by=channel.request(newest.begun_by or newest.request) if newest else None,
         staging=latest is not None
         and newest is not None
-        and (any(manifest.round == latest.round for manifest in own) or _has_staged(home, newest, latest)),
+        and ((head is not None and head.round == latest.round) or _has_staged(home, newest, latest, restored)),
+        restored=restored,
+        begun=frozenset(begun),
     )
 
 
-def newest_public(manifests: Sequence[Manifest]) -> dict[SinkName, CheckpointId]:
-    """The newest checkpoint of any incarnation that each sink has made public; sinks without one are left out."""
+def newest_public(store: CheckpointStore) -> dict[SinkName, CheckpointId]:
+    """Returns the newest checkpoint of any incarnation that each sink has made public; sinks without one are left out.
+
+    Raises:
+        NotFoundError: The table of a sink is gone.
+    """
     found: dict[SinkName, CheckpointId] = {}
-    for manifest in manifests:  # ascending
+    for manifest in store.manifests():  # ascending
         for sink, cut in manifest.sinks.items():
             if version_with(cut, manifest.checkpoint) is not None:
                 found[sink] = manifest.checkpoint
     return found
 
 
-def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument) -> bool:
+def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Manifest | None) -> Manifest | None:
+    """The checkpoint that the newest attempt went on from; None also where it cannot be used any more."""
+    if newest is None or newest.restored_from is None:
+        return None
+    if head is not None and head.checkpoint == newest.restored_from:
+        return head
+    return _usable(store, newest.restored_from)
+
+
+def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest | None:
+    """Returns the final checkpoint of the round that a run has had an attempt at.
+
+    Its answer names it. Where a run was never answered although others have ended its round, the checkpoints since that round are read.
+    """
+    given = channel.answer(run)
+    if given is not None and given.checkpoint is not None:
+        found = _usable(store, given.checkpoint)
+        return found if found and found.checkpoint_kind is CheckpointKind.FINAL else None
+    own = channel.newest_attempt(run)
+    for number in reversed(store.taken()) if own else ():
+        manifest = _usable(store, number)
+        if own is None or (manifest and manifest.round < own.round):
+            break
+        if manifest and manifest.round == own.round and manifest.checkpoint_kind is CheckpointKind.FINAL:
+            return manifest
+    return None
+
+
+def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
+    """A checkpoint; None where it was discarded, or is corrupt."""
+    try:
+        return store.kept(number)
+    except CorruptDocumentError:
+        return None
+
+
+def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument, restored: Manifest | None) -> bool:
     """Whether a batch of the latest round was planned: then its pins and parameters can no longer change."""
     work = home.below(attempt.work_directory.path)
-    parent = None if attempt.restored_from is None else CheckpointStore(home).manifest(attempt.restored_from)
-    before = {} if parent is None else {stage: cut.batch for stage, cut in parent.stages.items()}
+    before = {} if restored is None else {stage: cut.batch for stage, cut in restored.stages.items()}
     return any(
         SparkLog(work, checkpoint_directory(StageName(stage))).last_offsets() > before.get(StageName(stage), NO_BATCH)
         for stage in latest.graph.get("stages", {})

@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
@@ -78,15 +77,11 @@ def _open_lines(
     home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
 ) -> list[list[_OpenLine]]:
     """By sink and table, oldest incarnation first; tables that are not there are left out: one made later has another id."""
-    attempts, store = Attempts(home), CheckpointStore(home)
-    # not those of higher attempts: an attempt that does not know yet that it is fenced would close the live incarnation for good
-    abandoned = dict.fromkeys(each.incarnation for each in attempts.begun() if each.attempt < live.attempt)
-    abandoned.pop(live.incarnation, None)
-    if not abandoned:
+    if not live.abandons:
         return []
-    manifests = store.manifests()
+    manifests = CheckpointStore(home).manifests()
     found: dict[tuple[SinkName, str], list[_OpenLine]] = {}
-    for incarnation in abandoned:
+    for incarnation in live.abandons:
         for line in sorted(_lines(incarnation, manifests, pipeline, sinks)):
             with suppress(NotFoundError):
                 reached = open_table(line.table).transaction_version(line.app)

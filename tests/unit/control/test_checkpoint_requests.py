@@ -1,6 +1,7 @@
 """Asking a running pipeline for a checkpoint."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,19 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointRequests, request_id
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.home.layout import ANSWERED, ANSWERS, DRIVER_LOCK, REQUESTS, answer_path, request_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
-from spark_jobs.storage.files import create_document
+from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import Death, DyingFiles, MemoryFiles
 from tests.support.staged_pipeline import a_manifest
 from tests.unit.control.test_channel import attempt
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PLAIN = ANSWERS_KEPT[Wanted.CHECKPOINT]
 
 
 @pytest.fixture
@@ -160,29 +163,74 @@ def test_an_answer_is_given_also_after_the_driver_has_ended(files: LocalFiles, r
     assert begun_elsewhere.ask(asked) == given
 
 
-def fill(files: LocalFiles, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> CheckpointRequests:
+def fill(files: Files, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> CheckpointRequests:
     """A home with so many answered requests, a minute apart, and an open one."""
     requests = CheckpointRequests(files)
     for number in range(answered + 1):
         asked = request_id(f"r{number}", wanted)
-        create_document(files, f"requests/{asked}.json", CheckpointRequest(request=asked, requested_at=NOW, wanted=wanted))
+        create_document(files, request_path(asked), CheckpointRequest(request=asked, requested_at=NOW, wanted=wanted))
         if number < answered:
             requests.answer(response(asked, at=NOW + timedelta(minutes=number)))
     return requests
 
 
-def test_of_the_answered_requests_the_newest_are_kept_and_no_open_one_goes(files: LocalFiles) -> None:
-    requests = fill(files, ANSWERS_KEPT + 20)
+@pytest.mark.parametrize("wanted", list(Wanted))
+def test_of_the_answers_the_newest_are_kept_and_no_open_request_goes(files: LocalFiles, wanted: Wanted) -> None:
+    kept = ANSWERS_KEPT[wanted]
+    requests = fill(files, kept + 20, wanted)
     requests.forget_old(NOW + timedelta(days=1))
-    assert len(files.names("responses")) == ANSWERS_KEPT
-    assert len(files.names("requests")) == ANSWERS_KEPT + 1
-    assert requests.answer_of(request_id("r19")) is None
-    assert requests.answer_of(request_id("r20")) is not None
-    assert ids(requests) == [f"checkpoint-r{ANSWERS_KEPT + 20}"]
+    assert len(files.names(ANSWERS)) == len(files.names(ANSWERED)) == kept
+    assert requests.answer_of(request_id("r19", wanted)) is None
+    assert requests.answer_of(request_id("r20", wanted)) is not None
+    assert files.names(REQUESTS) == [f"{wanted.value}-r{kept + 20}.json"]
+    assert ids(requests) == [f"{wanted.value}-r{kept + 20}"]
+
+
+def test_old_answers_of_one_kind_push_out_none_of_another(files: LocalFiles) -> None:
+    fill(files, 1, Wanted.STOP)
+    requests = fill(files, PLAIN + 20)
+    requests.forget_old(NOW + timedelta(days=1))
+    assert requests.answer_of(request_id("r0", Wanted.STOP)) is not None
+
+
+def test_an_answered_request_that_a_crash_has_left_is_not_open_and_goes_with_the_next_answer(files: LocalFiles) -> None:
+    requests, asked = CheckpointRequests(files), request_id("cut-short")
+    create_document(files, request_path(asked), CheckpointRequest(request=asked, requested_at=NOW))
+    create_document(files, answer_path(asked), response(asked))
+    assert requests.open() == ()
+    assert files.names(REQUESTS) == ["checkpoint-cut-short.json"], "who only looks deletes nothing"
+    requests.forget_old(NOW)
+    assert files.names(REQUESTS) == []
+    assert len(files.names(ANSWERED)) == 1, "else the answer would never be forgotten"
+
+
+@pytest.mark.parametrize("changes", [0, 1])
+def test_an_answer_that_is_forgotten_in_part_is_forgotten_by_the_next_call(changes: int) -> None:
+    files = MemoryFiles()
+    requests = fill(files, PLAIN + 1)
+    with pytest.raises(Death):
+        CheckpointRequests(DyingFiles(files.contents, changes)).forget_old(NOW + timedelta(days=1))
+    requests.forget_old(NOW + timedelta(days=1))
+    assert len(files.names(ANSWERS)) == len(files.names(ANSWERED)) == PLAIN
+
+
+@pytest.mark.parametrize("changes", range(4))
+def test_a_request_is_open_until_it_has_an_answer_wherever_its_driver_dies(changes: int) -> None:
+    files, asked = MemoryFiles(), request_id("nightly", Wanted.STOP)
+    create_document(
+        files, request_path(asked), CheckpointRequest(request=asked, requested_at=NOW, wanted=Wanted.STOP, target="/s")
+    )
+    with suppress(Death):
+        CheckpointRequests(DyingFiles(files.contents, changes)).answer(response(asked))
+    requests = CheckpointRequests(files)
+    assert ids(requests) == ([asked] if requests.answer_of(asked) is None else [])
+    answer = requests.answer(response(asked, checkpoint=2))
+    assert (answer.checkpoint, answer.target) == (1 if changes else 2, "/s")
+    assert (files.names(REQUESTS), len(files.names(ANSWERED))) == ([], 1)
 
 
 def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -> None:
-    requests = fill(files, ANSWERS_KEPT + 20)
+    requests = fill(files, PLAIN + 20)
     requests.forget_old(NOW + timedelta(minutes=70))
     assert requests.answer_of(request_id("r9")) is None
     assert requests.answer_of(request_id("r10")) is not None
@@ -192,12 +240,11 @@ def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -
 def test_a_stop_or_a_savepoint_that_is_repeated_years_later_gets_its_answer_and_asks_nothing(
     running: CheckpointRequests, files: LocalFiles, wanted: Wanted
 ) -> None:
-    fill(files, ANSWERS_KEPT + 20, wanted)
-    fill(files, ANSWERS_KEPT + 20)
+    fill(files, ANSWERS_KEPT[wanted], wanted)
+    fill(files, PLAIN + 20)
     first = request_id("r0", wanted)
     given = running.answer_of(first)
     running.forget_old(NOW + timedelta(days=1000))
-    assert len(files.names("responses")) == 2 * ANSWERS_KEPT + 20
     asked = files.names("requests")
     assert given is not None
     assert running.ask(first) == given

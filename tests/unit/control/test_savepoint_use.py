@@ -7,10 +7,11 @@ import pytest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.savepoint_use import needed_by
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import RestoreFrom, StartRequest
-from spark_jobs.protocol.ids import IncarnationId, RequestId, RunId
+from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.open import open_place
 from tests.support.staged_pipeline import NOW, a_manifest
@@ -45,7 +46,9 @@ def test_a_request_that_is_made_for_it_and_open(home: Files, savepoint: Files) -
     asks(home, savepoint.url)
     assert needed_by(home, savepoint) == ["stop-a, which is not answered yet"]
     assert needed_by(home, quick(Path("/elsewhere"))) == []
-    home.create("responses/stop-a.json", b"")
+    CheckpointRequests(home).answer(
+        CheckpointResponse(request=RequestId("stop-a"), attempt=AttemptNumber(1), checkpoint=None, answered_at=NOW)
+    )
     assert needed_by(home, savepoint) == []
 
 
@@ -89,5 +92,5 @@ def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> Non
     starts_from(home, savepoint)
     Attempts(home).create(attempt(1, "tuesday", 1, "new"))
     Channel(home).request_start(RunId("wednesday"), parameters={})
-    Attempts(home).create(attempt(2, "wednesday", 1, "new"))
+    Attempts(home).create(attempt(2, "wednesday", 1, "new", begun_by=start_request_id(AttemptNumber(1))))
     assert needed_by(home, savepoint) == ["attempt 2, which goes on from it and has no checkpoint of its own yet"]

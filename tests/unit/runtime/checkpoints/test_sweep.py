@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.stage import Stage
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.documents import WorkDirectory
-from spark_jobs.protocol.errors import CorruptDocumentError
-from spark_jobs.protocol.ids import BatchId, IncarnationId, StageName, WorkDirectoryId
+from spark_jobs.protocol.errors import CorruptDocumentError, FencedError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, StageName, WorkDirectoryId, new_work_directory_id
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -178,11 +180,28 @@ def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues
 
 def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_with_nothing() -> None:
     files = MemoryFiles()
-    attempts = []
-    for number, name in enumerate(("one", "two", "two"), 1):
-        work = WorkDirectory(id=WorkDirectoryId(name), path=f"work/{name}", host="h")
-        attempts.append(attempt(number).model_copy(update={"incarnation": IncarnationId(name), "work_directory": work}))
-        files.create(f"work/{name}/offsets", b"0")
+    one, two = (work_path(new_work_directory_id()) for _ in range(2))
+    files.create("work/driver.lock", b"")
+    live = attempt(1)
+    for number, work, name in ((1, one, "one"), (2, two, "two"), (3, two, "two")):
+        directory = WorkDirectory(id=WorkDirectoryId(work.rpartition("/")[2]), path=work, host="h")
+        live = attempt(number).model_copy(update={"incarnation": IncarnationId(name), "work_directory": directory})
+        Attempts(files).create(live)
+        files.create(f"{work}/offsets", b"{number}")
         files.create(f"channels/{name}/part", b"0")
-    sweep_abandoned(files, attempts[-1], attempts[:-1])
-    assert (files.names("work"), files.names("channels")) == (["two"], ["two"])
+        files.create(f"tombstones/{name}/part", b"0")
+    sweep_abandoned(files, live, {IncarnationId("one")})
+    assert (files.names("work"), files.names("channels")) == (sorted(["driver.lock", two.rpartition("/")[2]]), ["one", "two"])
+    sweep_abandoned(files, live)
+    assert (files.names("channels"), files.names("tombstones")) == (["two"], ["two"])
+
+
+def test_a_fenced_attempt_deletes_nothing_of_the_live_one() -> None:
+    files = MemoryFiles()
+    for number in (1, 2):
+        Attempts(files).create(attempt(number))
+    work = work_path(new_work_directory_id())
+    files.create(f"{work}/offsets", b"0")
+    with pytest.raises(FencedError):
+        sweep_abandoned(files, Attempts(files).read(AttemptNumber(1)))
+    assert files.names(work) == ["offsets"]

@@ -34,7 +34,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     start_request_id,
 )
-from spark_jobs.runtime.start.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide, final_manifests
+from spark_jobs.runtime.start.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
@@ -106,7 +106,25 @@ def facts(
     staging: bool = True,
 ) -> HomeFacts:
     public = {SINK: CheckpointId(published)} if published else {}
-    return HomeFacts(attempts, latest, final_manifests(manifests), lambda: public, staging=staging, begun_by=begun_by)
+    newest = attempts[-1] if attempts else None
+    if newest:
+        before = max((each.round for each in attempts[:-1]), default=RoundNumber(0))
+        newest = newest.model_copy(update={"highest_round": before})
+
+    def final_of(run: RunId) -> Manifest | None:
+        rounds = [each.round for each in attempts if each.run == run]
+        return next((each for each in manifests if rounds and each.round == rounds[-1]), None)
+
+    return HomeFacts(
+        newest,
+        latest,
+        final_of,
+        lambda: public,
+        staging=staging,
+        head=next((each for each in reversed(manifests) if newest and each.incarnation == newest.incarnation), None),
+        restored=next((each for each in manifests if newest and each.checkpoint == newest.restored_from), None),
+        begun_by=begun_by,
+    )
 
 
 def test_the_first_start_begins_the_first_incarnation() -> None:
@@ -258,7 +276,7 @@ def test_a_fresh_start_that_is_repeated_in_other_words_begins_another_incarnatio
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_an_incarnation_that_was_named_and_not_begun_is_begun(fresh: bool) -> None:
-    named = attempt(2, "b", 2, "two", follows=IncarnationId("one"), on_rewind=OnRewind.KEEP)
+    named = attempt(2, "b", 2, "two", on_rewind=OnRewind.KEEP)
     begun_by = request("b", 2, fresh=True, on_rewind=OnRewind.KEEP)
     home = facts([attempt(1, "a", 1), named], round_document(1, "a"), manifest(1, 1), published=1, begun_by=begun_by)
     asked = request("b", fresh=True, on_rewind=OnRewind.KEEP) if fresh else request("c")
@@ -337,4 +355,5 @@ def test_a_home_that_has_read_something_adopts_no_offsets(home: Callable[[], Hom
 def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
     home = _suspended()
     found = decide(request("a", adopt_offsets=OLD), home, PARAMETERS, GRAPH)
-    assert found == Answer(home.manifests[RoundNumber(1)])
+    assert isinstance(found, Answer)
+    assert found.manifest == home.final_of(RunId("a"))

@@ -34,7 +34,8 @@ def pipeline(tmp_path: Path) -> StagedPipeline:
 
 
 def of(number: int, incarnation: str) -> AttemptDocument:
-    return attempt(number).model_copy(update={"incarnation": IncarnationId(incarnation)})
+    abandons = (IncarnationId("one"),) if incarnation == "two" else ()
+    return attempt(number).model_copy(update={"incarnation": IncarnationId(incarnation), "abandons": abandons})
 
 
 @pytest.fixture

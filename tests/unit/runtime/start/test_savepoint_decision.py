@@ -22,8 +22,8 @@ RESTORE = RestoreFrom(savepoint="file:///savepoint")
 
 
 def facts(*attempts: Any, **given: Any) -> HomeFacts:
-    fields = {"latest_round": None, "manifests": {}, "published": dict} | given
-    return HomeFacts(attempts=attempts, **fields)
+    fields = {"latest_round": None, "final_of": lambda run: None, "published": dict} | given
+    return HomeFacts(attempts[-1] if attempts else None, **fields)
 
 
 def taken(**changes: Any) -> Manifest:

@@ -1,0 +1,125 @@
+"""Forgets old starts: their requests and answers, attempts, owners, pins and rounds.
+
+Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept whole. Of an older one the answer is kept if it is
+the newest of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run that is repeated long after
+is given the answer that it was given.
+
+Invariants:
+
+1. Whoever still waits for an old start is answered before it is forgotten.
+2. An answer is durable among those that are kept before it goes from where it was. A crash at any step leaves what the next call ends.
+3. The request that began the live incarnation stays, and so do the newest round and every round since the oldest attempt that is kept.
+"""
+
+import logging
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.home.layout import (
+    ATTEMPTS,
+    ENDED,
+    REQUESTS,
+    RESPONSES,
+    ROUNDS,
+    RUNS,
+    attempt_of,
+    request_path,
+    response_path,
+    round_numbers,
+    round_of,
+    start_of_request,
+    starts_by_key,
+)
+from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.errors import CorruptDocumentError, InterruptedRunError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, start_request_id
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+STARTS_KEPT = 100
+"""So many of the newest starts are kept whole."""
+RUNS_KEPT = 1_000
+"""Of so many runs, the newest, the newest answer is kept besides."""
+
+
+def forget_old_starts(files: Files, live: AttemptDocument) -> None:
+    """Forgets what is older than the newest starts. Idempotent: repeated after a crash it ends what was begun.
+
+    Args:
+        files: The home.
+        live: The live attempt.
+
+    Raises:
+        StorageError: Not everything was deleted; repeat.
+    """
+    names = {directory: files.names(directory) for directory in (REQUESTS, RUNS, ATTEMPTS, RESPONSES)}
+    numbered = [*map(start_of_request, names[REQUESTS] + names[RESPONSES]), *map(attempt_of, names[ATTEMPTS] + names[RUNS])]
+    last = live.attempt - STARTS_KEPT
+    for number in sorted({number for number in numbered if number is not None and number <= last}):
+        try:
+            _forget(files, AttemptNumber(number), names, live)
+        except CorruptDocumentError as error:  # it is left for people to look at
+            _LOG.warning("start %d is not forgotten: %s", number, error)
+    _forget_rounds(files, [number for number in Attempts(files).numbers() if number > last])
+    _forget_answers(files)
+
+
+def _forget(files: Files, number: AttemptNumber, names: dict[str, list[str]], live: AttemptDocument) -> None:
+    request = start_request_id(number)
+    if any(attempt_of(name) == number for name in names[RUNS]):  # else an earlier call has kept its answer
+        _keep_answer(files, number)
+    paths = [f"{RUNS}/{name}" for name in names[RUNS] if attempt_of(name) == number]
+    paths += [f"{ATTEMPTS}/{name}" for name in names[ATTEMPTS] if attempt_of(name) == number]
+    paths += [f"{REQUESTS}/{name}" for name in names[REQUESTS] if start_of_request(name) == number]
+    paths += [response_path(request)]  # after the request, which would be open without it
+    needed = request_path(live.begun_by or live.request)
+    for path in paths:
+        if path != needed:
+            with step(Step.FORGET):
+                files.delete(path)
+
+
+def _keep_answer(files: Files, number: AttemptNumber) -> None:
+    channel, request = Channel(files), start_request_id(number)
+    answer = channel.response(request)
+    if answer is None:
+        try:
+            asked = channel.request(request)
+        except NotFoundError:  # an asker has died before it came to it, or another one has got the number
+            return
+        answer = channel.respond_failure(asked, _overtaken(number))
+    channel.keep_answer(answer)
+
+
+def _forget_rounds(files: Files, kept: list[AttemptNumber]) -> None:
+    """Deletes the rounds before that of the oldest attempt which is kept. One that is left because it is corrupt keeps none."""
+    names = files.names(ROUNDS)
+    newest = max(round_numbers(names), default=None)
+    if newest is None or not kept:
+        return
+    oldest = min(newest, Attempts(files).read(kept[0]).round)
+    for name in names:
+        number = round_of(name)
+        if number is not None and number < oldest:
+            with step(Step.FORGET):
+                files.delete(f"{ROUNDS}/{name}")
+
+
+def _forget_answers(files: Files) -> None:
+    newest_first = sorted(starts_by_key(files.names(ENDED)), reverse=True)
+    seen: set[str] = set()
+    for _, key, name in newest_first:
+        if key in seen or len(seen) >= RUNS_KEPT:
+            with step(Step.FORGET):
+                files.delete(f"{ENDED}/{name}")
+        seen.add(key)
+
+
+def _overtaken(number: AttemptNumber) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"Start {number} was never answered, and {STARTS_KEPT} later ones have been asked for.",
+        safe="Completed checkpoints, and what was published, stay.",
+        remedy="Run it again.",
+        attempt=number,
+    )

@@ -1,0 +1,229 @@
+"""What is forgotten of old starts, and what is not."""
+
+from contextlib import suppress
+
+import pytest
+
+from spark_jobs.control import old_starts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import ATTEMPTS, ENDED, REQUESTS, RESPONSES, ROUNDS, RUNS, request_path, run_entry_path
+from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RoundNumber, RunId, start_request_id
+from tests.support.aged_home import answer, ask, begin, end, run_round
+from tests.support.memory_files import Death, DyingFiles, MemoryFiles
+
+OLD = RunId("old")
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    made = MemoryFiles()
+    Channel(made).claim(PipelineName("small"))
+    return made
+
+
+def live(files: MemoryFiles, number: int = STARTS_KEPT + 1, **changes: object) -> AttemptDocument:
+    """The newest attempt, as one of that number."""
+    newest = Channel(files).attempts.latest()
+    assert newest is not None
+    return newest.model_copy(
+        update={"attempt": AttemptNumber(number), "request": start_request_id(AttemptNumber(number))} | changes
+    )
+
+
+def left_of(files: MemoryFiles, number: int) -> list[str]:
+    """What is there of a start, but for the answer that is kept for its run."""
+    found = [f"{place}/{name}" for place in (ATTEMPTS, RUNS) for name in files.names(place) if name.startswith(f"{number}.")]
+    for place in (REQUESTS, RESPONSES):
+        found += [f"{place}/{name}" for name in files.names(place) if f"-{number}." in name or f"cancel-{number}-" in name]
+    return found
+
+
+def test_of_an_old_start_the_answer_is_left_and_nothing_else(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    owners = Owners(files, AttemptNumber(1))
+    owners.cancel(owners.take_charge("somebody").owner, "because")
+    run_round(files, "newer")
+    given = Channel(files).answer(OLD)
+    assert len(left_of(files, 1)) == 8
+    forget_old_starts(files, live(files, begun_by=start_request_id(AttemptNumber(2))))
+    assert left_of(files, 1) == []
+    assert Channel(files).answer(OLD) == given
+    assert len(left_of(files, 2)) == 6
+
+
+def test_one_that_is_not_old_stays_whole(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    before = dict(files.contents)
+    forget_old_starts(files, live(files, STARTS_KEPT))
+    assert files.contents == before
+
+
+def test_who_still_waits_for_an_old_start_is_answered(files: MemoryFiles) -> None:
+    request = ask(files, OLD)
+    begin(files, request)
+    run_round(files, "newer")
+    forget_old_starts(files, live(files))
+    found = Channel(files).response(request.request)
+    assert found is not None
+    assert found.error is not None
+    assert found.error.error == InterruptedRunError.__name__
+
+
+def test_an_old_request_that_is_kept_for_its_incarnation_stays_while_its_answer_goes(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    run_round(files, "newer")
+    newest = live(files)
+    assert newest.begun_by == start_request_id(AttemptNumber(1))
+    forget_old_starts(files, newest.model_copy(update={"begun_by": newest.begun_by}))
+    assert left_of(files, 1) == [request_path(start_request_id(AttemptNumber(1)))]
+    forget_old_starts(files, newest)
+    given = Channel(files).answer(OLD)
+    assert given is not None
+    assert given.error is None, "it is not taken for one that nobody has answered"
+    forget_old_starts(files, newest.model_copy(update={"begun_by": start_request_id(AttemptNumber(2))}))
+    assert left_of(files, 1) == []
+
+
+@pytest.mark.parametrize("changes", range(12))
+def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_ends_it(files: MemoryFiles, changes: int) -> None:
+    run_round(files, OLD)
+    run_round(files, "newer")
+    newest, given = live(files, begun_by=start_request_id(AttemptNumber(2))), Channel(files).answer(OLD)
+    with suppress(Death):
+        forget_old_starts(DyingFiles(files.contents, changes), newest)
+    assert Channel(files).answer(OLD) == given
+    forget_old_starts(files, newest)
+    assert Channel(files).answer(OLD) == given
+    assert left_of(files, 1) == []
+
+
+def test_the_newest_answer_of_a_run_is_kept_and_no_other(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_starts, "RUNS_KEPT", 2)
+    channel = Channel(files)
+    for run in ("a", "b", "a", "c", "d"):
+        request = ask(files, RunId(run))
+        begin(files, request)
+        channel.respond_failure(request, InterruptedRunError(f"attempt {request.attempt} of {run}"))
+    run_round(files, "newest")
+    forget_old_starts(files, live(files, STARTS_KEPT + 4, begun_by=start_request_id(AttemptNumber(6))))
+    kept = {run: channel.answer(RunId(run)) for run in ("a", "b", "c", "d")}
+    assert {run: found and found.attempt for run, found in kept.items()} == {"a": 3, "b": None, "c": 4, "d": 5}
+    assert len(files.names(ENDED)) == 2
+
+
+def test_of_two_answers_that_of_the_higher_attempt_counts(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    run_round(files, "newer")
+    forget_old_starts(files, live(files))
+    request = ask(files, OLD)
+    Channel(files).respond_failure(request, InterruptedRunError("later"))
+    found = Channel(files).answer(OLD)
+    assert found is not None
+    assert found.attempt == request.attempt
+
+
+def test_an_entry_of_the_index_whose_request_was_never_made_means_nothing_and_goes(files: MemoryFiles) -> None:
+    class Asker(DyingFiles):
+        """Dies between the two writes."""
+
+    with suppress(Death):
+        Channel(Asker(files.contents, 1)).request_start(OLD, parameters={})
+    assert run_entry_path(AttemptNumber(1), OLD) in files.contents
+    other = run_round(files, "other")
+    channel = Channel(files)
+    assert (channel.newest_request(OLD), channel.answer(OLD), channel.newest_attempt(OLD)) == (None, None, None)
+    found = channel.answer(RunId("other"))
+    assert found is not None
+    assert found.checkpoint == other.checkpoint
+    run_round(files, "newer")
+    forget_old_starts(files, live(files, begun_by=start_request_id(AttemptNumber(2))))
+    assert files.names(RUNS) == [name for name in files.names(RUNS) if name.startswith("2.")]
+    assert channel.answer(OLD) is None
+
+
+def test_of_two_who_ask_at_once_each_run_finds_its_own_request(files: MemoryFiles) -> None:
+    class Racing(MemoryFiles):
+        """Somebody else gets the number between the two writes of an asker."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.contents, self.first = files.contents, True
+
+        def create(self, path: str, data: bytes) -> None:
+            super().create(path, data)
+            if path.startswith(f"{RUNS}/") and self.first:
+                self.first = False
+                ask(files, RunId("faster"))
+
+    asked = ask(Racing(), OLD)
+    channel = Channel(files)
+    faster = channel.newest_request(RunId("faster"))
+    assert (asked.attempt, faster and faster.attempt) == (2, 1)
+    assert channel.newest_request(OLD) == asked
+
+
+def test_rounds_go_with_the_attempts_that_name_them_and_the_newest_stays(files: MemoryFiles) -> None:
+    for number in range(1, 4):
+        run_round(files, f"run-{number}")
+    forget_old_starts(files, live(files, STARTS_KEPT + 2))
+    assert [name.partition(".")[0] for name in files.names(ROUNDS)] == ["3", "3"]
+    Channel(files).attempts.create(live(files, 9, round=RoundNumber(9)))  # it ends before its round begins
+    forget_old_starts(files, live(files, STARTS_KEPT + 8))
+    newest = Rounds(files).latest()
+    assert newest is not None
+    assert newest.round == 3
+
+
+def test_what_is_corrupt_is_left_and_the_rest_goes(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    files.contents["responses/start-1.json"] = b"{"
+    run_round(files, "second")
+    run_round(files, "third")
+    forget_old_starts(files, live(files, STARTS_KEPT + 2, begun_by=start_request_id(AttemptNumber(3))))
+    assert len(left_of(files, 1)) == 6
+    assert left_of(files, 2) == []
+    assert [name.partition(".")[0] for name in files.names(ROUNDS)] == ["3", "3"], "an attempt that is left keeps no round"
+
+
+def test_a_run_that_is_repeated_after_a_hundred_others_is_told_what_it_was_told(files: MemoryFiles) -> None:
+    first = run_round(files, OLD)
+    for number in range(STARTS_KEPT + 5):
+        run_round(files, f"run-{number}")
+    found = Channel(files).answer(OLD)
+    assert found is not None
+    assert found.checkpoint == first.checkpoint
+    assert Channel(files).newest_request(OLD) is None
+
+
+def test_a_wait_for_an_old_start_finds_its_answer_by_the_request(files: MemoryFiles) -> None:
+    request = ask(files, OLD)
+    attempt = begin(files, request)
+    answer(files, request, end(files, attempt).checkpoint)
+    run_round(files, "newer")
+    forget_old_starts(files, live(files, begun_by=start_request_id(AttemptNumber(2))))
+    found = Channel(files).response(request.request)
+    assert found is not None
+    assert found.checkpoint == CheckpointId(1)
+    assert Channel(files).response(start_request_id(AttemptNumber(7))) is None
+
+
+@pytest.mark.parametrize("left", ["nothing", "a corrupt answer"])
+def test_it_finds_it_also_where_no_later_start_was_answered_or_an_older_answer_is_left(files: MemoryFiles, left: str) -> None:
+    if left != "nothing":
+        begin(files, ask(files, RunId("corrupt")))
+        files.contents["responses/start-1.json"] = b"{"
+    request = ask(files, OLD)
+    answer(files, request, end(files, begin(files, request)).checkpoint)
+    begin(files, ask(files, RunId("newer")))
+    if left != "nothing":
+        run_round(files, "newest")
+    forget_old_starts(files, live(files, STARTS_KEPT + request.attempt))
+    assert Channel(files).answered() == ([] if left == "nothing" else [1, 4])
+    found = Channel(files).response(request.request)
+    assert found is not None
+    assert found.run == OLD
