@@ -148,16 +148,22 @@ def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | N
 
 
 def _is_carried(manifest: Manifest, head: Manifest) -> bool:
-    """Whether a checkpoint is published with a later one, which carries its files or replaces its rows: its sinks have the policy final."""
+    """Whether a checkpoint is published with the head, which carries its files or replaces its rows.
+
+    Its sinks have the policy final, and it was not public when the head was made: what is public the head does not name.
+    """
     return manifest.checkpoint < head.checkpoint and all(
-        cut.publish is Publish.FINAL and sink in head.sinks and head.sinks[sink].publish is Publish.FINAL
+        cut.publish is Publish.FINAL
+        and sink in head.sinks
+        and head.sinks[sink].publish is Publish.FINAL
+        and manifest.checkpoint > (head.sinks[sink].known_published or 0)
         for sink, cut in manifest.sinks.items()
     )
 
 
 def _tells(manifest: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
     """Whether it names files that count as those of a batch which a private log has not forgotten."""
-    cuts = (cut for cut in manifest.sinks.values() if cut.actions.files)
+    cuts = (cut for cut in manifest.sinks.values() if cut.actions.files or any(each.actions.files for each in cut.carried))
     return any(manifest.stages[cut.stage].batch >= remembered.get(cut.stage, BatchId(0)) for cut in cuts)
 
 

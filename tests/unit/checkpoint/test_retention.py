@@ -89,6 +89,20 @@ class TestWhatStays:
         manifests = [with_sink(k, "some.parquet", publish="final") for k in range(1, 6)]
         assert going(manifests, published=0, remembered=0) == [1, 2, 3]
 
+    @pytest.mark.parametrize("carries", [False, True])
+    def test_what_was_public_when_the_head_was_made_the_head_does_not_carry(self, carries: bool) -> None:
+        """A final checkpoint of an earlier round, which names its files itself, or those of the checkpoints before it."""
+        manifests = [with_sink(k, *([] if carries else ["some.parquet"]), publish="final") for k in range(1, 6)]
+        cut = manifests[1].sinks[SINK]
+        if carries:
+            actions = with_sink(1, "some.parquet").sinks[SINK].actions
+            one = CarriedActions(first=CheckpointId(1), last=CheckpointId(1), batch=BatchId(10), actions=actions, replace=False)
+            manifests[1] = manifests[1].model_copy(update={"sinks": {SINK: cut.model_copy(update={"carried": (one,)})}})
+        head = manifests[-1].sinks[SINK].model_copy(update={"known_published": CheckpointId(2)})
+        manifests[-1] = manifests[-1].model_copy(update={"sinks": {SINK: head}})
+        assert 2 not in going(manifests, published=2, remembered=20)
+        assert 2 in going(manifests, published=2, remembered=21)
+
     def test_what_a_sink_has_not_published_of_several(self) -> None:
         manifests = [with_sink(k) for k in range(1, 6)]
         other = {SinkName("other"): manifests[0].sinks[SINK]}
