@@ -25,6 +25,7 @@ from itertools import islice
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
@@ -219,7 +220,10 @@ class _Line:
         if unknown is not None:  # such as one in which the state was brought into another number of partitions
             raise self._not_replayable(older, f"it is not known how batch {unknown} of stage '{name}' was planned")
         attempts = range(older.attempt + (older.checkpoint_kind in _LAST_OF_AN_ATTEMPT), newest.attempt + 1)
-        for static in newest.graph["statics"].keys() & newest.graph["stages"][name]["inputs"].values():
+        statics = newest.graph["statics"].keys() & newest.graph["stages"][name]["inputs"].values()
+        if statics and older.attempt < min(Attempts(self._home).numbers(), default=older.attempt):
+            raise self._not_replayable(older, f"which versions of {', '.join(sorted(statics))} were read is forgotten")
+        for static in statics:
             pinned = (pins_of_attempt(self._home, AttemptNumber(number)).pinned(static) for number in attempts)
             if len({pin.pins for pin in pinned if pin is not None}) > 1:
                 raise self._not_replayable(older, f"static input '{static}' was read at several versions")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import Manifest, PinnedInput
@@ -29,6 +30,7 @@ from tests.support.private_logs import TABLE, staged
 from tests.support.state_site import HOURLY, Site
 from tests.support.state_stores import store_id
 from tests.support.systems import Crashed, CrashSystem, quick
+from tests.unit.control.test_channel import attempt as an_attempt
 
 CHECKPOINT = "stages/hourly/checkpoint"
 
@@ -361,3 +363,13 @@ def test_batches_that_have_read_a_static_input_at_several_versions_are_not_compu
         restore(site.home, later, work_of(site))
     assert "static input 'places' was read at several versions" in caught.value.exists
     restore(site.home, head, work_of(site, "another"))
+
+
+def test_batches_of_attempts_that_are_forgotten_are_not_computed_again_where_they_have_read_a_static_input(site: Site) -> None:
+    """Nobody knows any more whether it was at one version."""
+    site.graph = {"statics": {"places": {}}, "stages": {"hourly": {"inputs": {"events": "events", "places": "places"}}}}
+    _, head, _ = damaged_head(site, also=".changelog")
+    Attempts(site.home).create(an_attempt(head.attempt + 1))
+    with pytest.raises(CorruptDocumentError) as caught:
+        restore(site.home, head, work_of(site))
+    assert "which versions of places were read is forgotten" in caught.value.exists
