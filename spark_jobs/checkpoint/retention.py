@@ -65,18 +65,21 @@ def discardable(
     kept: Iterable[Manifest],
     *,
     remembered: Mapping[StageName, BatchId],
+    published: Mapping[SinkName, CheckpointId | None],
     closed: Container[IncarnationId] = (),
 ) -> list[CheckpointId]:
     """The checkpoints that nobody needs any more, ascending.
 
     What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head carries those
-    files; and what an earlier incarnation may still publish. What was taken for a savepoint or a stop goes like any other, because the
+    files; what an earlier incarnation may still publish; and the checkpoints of an earlier incarnation until the head's has published,
+    because they tell a fresh start which rows are public. What was taken for a savepoint or a stop goes like any other, because the
     savepoint is a copy. So does a final checkpoint: whoever discards it first keeps the answer of each run of its round.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
         kept: Those of them that :func:`kept` has found.
         remembered: By stage the first batch that its private log has not forgotten.
+        published: As for :func:`kept`.
         closed: Incarnations into whose tables nothing can be published any more.
     """
     stay = {manifest.checkpoint for manifest in kept}
@@ -85,7 +88,7 @@ def discardable(
         for manifest in manifests
         if manifest.checkpoint not in stay
         and (
-            manifest.incarnation in closed
+            (manifest.incarnation in closed and _is_succeeded(manifest, manifests[-1], published))
             or (
                 manifest.incarnation == manifests[-1].incarnation
                 and (_is_carried(manifest, manifests[-1]) or not _tells(manifest, remembered))
@@ -145,6 +148,11 @@ def unpublished_from(
 
 def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
     return all((published.get(sink) or 0) >= manifest.checkpoint for sink in manifest.sinks)
+
+
+def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
+    """Whether the head's incarnation has published into each sink that it has in common with a checkpoint of an earlier one."""
+    return all(published.get(sink) is not None for sink in manifest.sinks.keys() & head.sinks.keys())
 
 
 def _is_carried(manifest: Manifest, head: Manifest) -> bool:

@@ -124,7 +124,8 @@ def _trim(
 def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs) -> None:
     """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
     remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
-    found = discardable(needs.manifests, needs.kept, remembered=remembered, closed=_closed(needs.manifests, manifest))
+    closed = _closed(needs.manifests, manifest)
+    found = discardable(needs.manifests, needs.kept, remembered=remembered, published=needs.published, closed=closed)
     for each in needs.manifests:
         if each.checkpoint in found and each.checkpoint_kind is CheckpointKind.FINAL:
             keep_answers(home, each)

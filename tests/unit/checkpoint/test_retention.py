@@ -56,7 +56,8 @@ def going(
     closed: Container[IncarnationId] = (),
 ) -> list[int]:
     stay = kept(manifests, retained=retained, published={SINK: CheckpointId(published)}, needed=needed)
-    found = discardable(manifests, stay, remembered={HOURLY: BatchId(remembered)}, closed=closed)
+    public = {SINK: CheckpointId(published) if published else None}
+    found = discardable(manifests, stay, remembered={HOURLY: BatchId(remembered)}, published=public, closed=closed)
     return [int(checkpoint) for checkpoint in found]
 
 
@@ -126,6 +127,14 @@ class TestWhatStays:
         manifests = [*old, *(periodic(k, parent=CheckpointId(k - 1) if k > 3 else None) for k in (3, 4, 5))]
         assert going(manifests) == [3]
         assert going(manifests, closed={IncarnationId("old")}) == [1, 2, 3]
+
+    @pytest.mark.parametrize(("published", "gone"), [(0, []), (5, [1, 2, 3])])
+    def test_an_abandoned_incarnation_until_the_next_one_has_published(self, published: int, gone: list[int]) -> None:
+        """Its checkpoints tell a fresh start that rows are public, which it would compute again."""
+        old = [with_sink(k).model_copy(update={"incarnation": IncarnationId("old")}) for k in (1, 2)]
+        manifests = [*old, *(with_sink(k) for k in (3, 4, 5))]
+        closed = {IncarnationId("old")}
+        assert [k for k in going(manifests, published=published, closed=closed) if k < 3] == [k for k in gone if k < 3]
 
 
 class Home:
