@@ -266,7 +266,8 @@ class StreamPipelineHook(BaseHook):
             raise InterruptedRunError(
                 f"{request} in {home} has no answer for {run} any more.",
                 safe="Nothing was changed.",
-                remedy="Somebody has removed it, or made the home anew. A retry looks at what is there.",
+                exists="It was forgotten, because many later starts have been asked for; or the home was made anew.",
+                remedy="A retry looks at what is there.",
                 home=home,
                 request=request,
             )

@@ -148,7 +148,8 @@ def _own_run(files: Files, run: RunId) -> Look:
         return Look(
             files.url,
             problem=f"It has nothing of this run on {socket.gethostname()}, where Airflow's API server runs.",
-            remedy="If no driver was started yet, look again later. If drivers run elsewhere, mount their home here under the same path.",
+            remedy="If no driver was started yet, look again later. If drivers run elsewhere, mount their home here under the same path. "
+            "Of old runs nothing is kept.",
         )
     if answer is not None and answer.checkpoint is not None:
         manifest = store.kept(answer.checkpoint)

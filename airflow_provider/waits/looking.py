@@ -16,11 +16,12 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.cancelling import Cancelled, has_ended
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
+from spark_jobs.control.old_starts import STARTS_KEPT
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import RESPONSES
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, StartResponse, Status
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.errors import CorruptDocumentError, InterruptedRunError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files, is_here
 
@@ -139,8 +140,9 @@ def _look(
     if driver is not None and driver.submits:  # its end says nothing of the driver, unless it could not submit it
         driver, exit_code = None, None if at_work else exit_code or None
     answer = answered()
-    if status is None and not at_work and answer is None:
-        _check_is_there(files, request)
+    is_overtaken = status is not None and start_request_id(status.attempt) != request
+    if not at_work and answer is None and (status is None or is_overtaken):
+        _check_is_there(files, request, may_be_forgotten=is_overtaken)
     return Look(
         exit_code=exit_code,
         ours_runs=driver is not None and exit_code is None,
@@ -160,11 +162,20 @@ def _may_be_for(files: Files, request: RequestId, status: Status | None, newest:
     return works and live.attempt <= int(request.removeprefix("start-"))
 
 
-def _check_is_there(files: Files, request: RequestId) -> None:
-    """Tells a home that is silent from one that is away."""
+def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool) -> None:
+    """Tells a home that is silent from one that is away, and from one in which the request was forgotten."""
     try:
         Channel(files).request(request)
     except NotFoundError as error:
+        if may_be_forgotten:
+            raise InterruptedRunError(
+                f"{request} in {files.url} was forgotten: {STARTS_KEPT} later ones have been asked for since.",
+                exists="Its run has a newer answer, or 1,000 other runs have been answered since.",
+                safe="Completed checkpoints, and what was published, stay.",
+                remedy="A retry of the task gets the newest answer of its run, or runs it again.",
+                home=files.url,
+                request=request,
+            ) from error
         raise NotFoundError(
             f"{files.url} has no {request} on {socket.gethostname()}: its file system is not mounted there, or the home was removed.",
             safe="Nothing was started or written.",

@@ -10,7 +10,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.storage.files import Files
@@ -94,7 +94,10 @@ class RequestLook(NamedTuple):
 
 
 class LookForAnswer:
-    """Looks once at a home.
+    """Looks at a home again and again.
+
+    An answer is kept for an hour at least, and a wait looks every few seconds. So only the first look has to tell a request that is open
+    from one whose answer was forgotten: a triggerer may have been away for long.
 
     Args:
         files: The home.
@@ -103,10 +106,16 @@ class LookForAnswer:
 
     def __init__(self, files: Files, request: RequestId) -> None:
         self._files, self._request = files, request
+        self._was_open = False
 
     def __call__(self) -> RequestLook:
+        """Looks once.
+
+        Raises:
+            InterruptedRunError: The request and its answer are not there any more.
+        """
         at_work = driver_at_work(self._files)  # before the answer: what a driver has written last is seen
-        answer = CheckpointRequests(self._files).answer_of(self._request)
+        answer = self._answer()
         if answer is not None:
             later = max(Attempts(self._files).numbers(), default=answer.attempt) > answer.attempt
             return RequestLook(True, at_work, runs_on=answer.error is not None or later)
@@ -114,6 +123,23 @@ class LookForAnswer:
             return RequestLook(False, False, cut_short=cut_short(self._files, self._request))
         status = read_status(self._files)
         return RequestLook(False, True, doing=doing(status) if status else None)
+
+    def _answer(self) -> CheckpointResponse | None:
+        requests = CheckpointRequests(self._files)
+        answer = requests.answer_of(self._request)
+        if answer is None and not self._was_open:
+            self._was_open = requests.is_asked(self._request)
+            answer = None if self._was_open else requests.answer_of(self._request)  # it may have been answered just now
+            if not self._was_open and answer is None:
+                raise InterruptedRunError(
+                    f"{self._request} is not in {self._files.url} any more, and nor is its answer.",
+                    exists="Old answers are forgotten when many newer requests have been answered; or the home was made anew.",
+                    safe="Nothing was changed.",
+                    remedy="See spark-jobs status. A retry of this task asks anew.",
+                    home=self._files.url,
+                    request=self._request,
+                )
+        return answer
 
 
 class RequestWait:

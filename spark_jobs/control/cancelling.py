@@ -106,8 +106,11 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
                 attempt=cancelled.attempt,
             )
         return False
-    request = channel.request(start_request_id(cancelled.attempt))
-    if channel.response(request.request) is None:
+    if channel.response(start_request_id(cancelled.attempt)) is None:
+        try:
+            request = channel.request(start_request_id(cancelled.attempt))
+        except NotFoundError:  # forgotten since, with its answer; see outcome_of
+            return True
         asked = owners.cancelled()
         channel.respond_failure(request, _cancelled(request, asked.reason if asked else "", cancelled.owner))
     return True
@@ -124,7 +127,8 @@ def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
         raise InterruptedRunError(
             f"Attempt {cancelled.attempt} in {files.url} has no answer any more.",
             safe="Nothing was changed.",
-            remedy="Somebody has removed it, or made the home anew. Cancel again what is there.",
+            exists="It was forgotten, because many later starts have been asked for; or the home was made anew.",
+            remedy="Cancel again what is there.",
             home=files.url,
             attempt=cancelled.attempt,
         )

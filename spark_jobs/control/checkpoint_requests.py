@@ -144,6 +144,10 @@ class CheckpointRequests:
         except NotFoundError:
             return None
 
+    def is_asked(self, request: RequestId) -> bool:
+        """Returns whether a request is there: it was asked, and is not answered yet."""
+        return self._read(request) is not None
+
     def forget_old(self, now: datetime) -> None:
         """Deletes old answers: of each kind all but the newest :data:`ANSWERS_KEPT`, and those of the last hour. Idempotent.
 

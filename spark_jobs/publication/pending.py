@@ -50,12 +50,7 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
     try:
         manifest = store.head() if checkpoint is None else store.manifest(checkpoint)
     except NotFoundError as error:
-        raise RejectedError(
-            f"There is no complete checkpoint {checkpoint} in {store.home}.",
-            safe="Nothing was written.",
-            remedy="Choose one that spark-jobs checkpoints lists, or leave the number out for the newest.",
-            checkpoint=checkpoint,
-        ) from error
+        raise _not_there(store, checkpoint) from error
     if manifest is None:
         raise RejectedError(
             f"The home {store.home} has no complete checkpoint.",
@@ -63,6 +58,20 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
             remedy="Run the pipeline to its end first; spark-jobs status shows whether it runs.",
         )
     return manifest
+
+
+def _not_there(store: CheckpointStore, checkpoint: CheckpointId | None) -> RejectedError:
+    """Says that a checkpoint is not there, or is there no more."""
+    kept = store.taken()
+    was_there = checkpoint is not None and bool(kept) and checkpoint < kept[-1]
+    return RejectedError(
+        f"There is no complete checkpoint {checkpoint} in {store.home}{' any more' if was_there else ''}.",
+        exists=f"It has {', '.join(map(str, kept)) or 'none'}."
+        + (" Older ones are deleted once no table and no request needs them." if was_there else ""),
+        safe="Nothing was written.",
+        remedy="Choose one that spark-jobs checkpoints lists, or leave the number out for the newest.",
+        checkpoint=checkpoint,
+    )
 
 
 def ordered_sinks(manifest: Manifest) -> list[SinkName]:

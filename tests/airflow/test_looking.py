@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.facts import checkpoint_facts
 from airflow_provider.waits import looking
 from airflow_provider.waits.looking import (
     HEARTBEAT_S,
@@ -24,9 +25,11 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
-from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, StartResponse, Status
+from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.local import LocalFiles
@@ -69,7 +72,7 @@ def complete(files: Files, *numbers: int, **changes: Any) -> None:
         CheckpointStore(files).complete(a_manifest(number, **changes))
 
 
-def answer(files: Files, run: RunId, checkpoint: int) -> None:
+def answer(files: Files, run: RunId, checkpoint: int, **changes: Any) -> None:
     """Answers ``run`` with the checkpoint of another one, as a driver does that finds its round finished."""
     channel = Channel(files)
     request = channel.request_start(run, parameters={})
@@ -78,7 +81,7 @@ def answer(files: Files, run: RunId, checkpoint: int) -> None:
     failed = channel.response(request.request)
     assert failed is not None
     files.delete(path)
-    channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)}))
+    channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)} | changes))
 
 
 def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
@@ -133,6 +136,30 @@ def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files:
     found = search.find(look())
     assert found is not None
     assert found.checkpoint == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "final", "newer_than", "found"),
+    [
+        (CheckpointKind.FINAL, True, 0, True),
+        (CheckpointKind.FINAL, False, 0, True),
+        (CheckpointKind.STOP, False, 0, True),
+        (CheckpointKind.STOP, True, 0, False),
+        (CheckpointKind.FINAL, True, 1, False),
+    ],
+)
+def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
+    files: CountedFiles, kind: CheckpointKind, final: bool, newer_than: int, found: bool
+) -> None:
+    answer(files, RUN, checkpoint=1, checkpoint_kind=kind)
+    complete(files, 2, run=RunId("another"))
+    wanted = WantedCheckpoint(final=final, run=RUN, newer_than=CheckpointId(newer_than))
+    seen = find_checkpoint(files, wanted)
+    assert isinstance(seen, StartResponse) is found
+    assert find_checkpoint(files, WantedCheckpoint(final=final, run=RunId("nobody"))) is None
+    if seen is not None:
+        facts = checkpoint_facts(files.url, seen)
+        assert (facts["checkpoint"], facts["run"], facts["round"], facts["sinks"]) == (1, RUN, None, {})
 
 
 def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
@@ -242,3 +269,24 @@ def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(
     assert not same_run(runs, seen(RunState.COMPLETING, 2))
     respond(Channel(files), request, ERRORS["failed"])
     assert not same_run(runs, seen(RunState.RUNNING, 1))
+
+
+def test_who_waits_for_a_start_that_was_forgotten_is_told_so(files: CountedFiles) -> None:
+    """Its run was answered anew since: the answer that is kept is that one."""
+    channel = Channel(files)
+    request = channel.request_start(RUN, parameters={})
+    channel.attempts.create(attempt(1, RUN))
+    channel.respond_failure(channel.request_start(RUN, parameters={}), ERRORS["failed"])
+    begins(files, STARTS_KEPT + 2)
+    assert look_for_answer(files, request.request).answer is None, "it is open, and may be begun"
+    forget_old_starts(files, channel.attempts.read(AttemptNumber(STARTS_KEPT + 2)))
+    with pytest.raises(InterruptedRunError, match="was forgotten") as caught:
+        look_for_answer(files, request.request)
+    assert "newer answer" in caught.value.exists
+
+
+def begins(files: Files, number: int) -> None:
+    """An attempt claims its number and gives a sign of life."""
+    Channel(files).attempts.create(attempt(number, RunId("newest")))
+    running = {"attempt": AttemptNumber(number), "run": RunId("newest"), "state": RunState.RUNNING, "stages": {}}
+    write_status(files, Status(updated_at=datetime.now(UTC), **running))

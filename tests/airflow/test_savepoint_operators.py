@@ -294,6 +294,24 @@ def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_
     assert look().is_over is over
 
 
+def test_who_waits_for_a_request_whose_answer_was_forgotten_is_told_so(running: UsedHome) -> None:
+    """A triggerer was away for long, and many others have asked meanwhile. Nothing would ever come."""
+    with pytest.raises(InterruptedRunError, match="any more"):
+        LookForAnswer(running.files, RequestId("savepoint-a"))()
+
+
+def test_an_answer_that_comes_during_the_first_look_counts(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, requests = RequestId("savepoint-a"), CheckpointRequests(running.files)
+    requests.ask(request)
+
+    def answered_meanwhile(self: CheckpointRequests, asked: RequestId) -> bool:
+        self.answer(CheckpointResponse(request=asked, attempt=AttemptNumber(1), checkpoint=CheckpointId(1), answered_at=NOW))
+        return False
+
+    monkeypatch.setattr(CheckpointRequests, "is_asked", answered_meanwhile)
+    assert LookForAnswer(running.files, request)().answered
+
+
 def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
     assert waits("savepoint-a").is_over(ANSWERED, 0.0, -1.0)
     with pytest.raises(DeadlineExceededError):

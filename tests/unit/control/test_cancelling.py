@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest
+from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest, has_ended, outcome_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import StartRequest
-from spark_jobs.protocol.errors import RunCancelledError
+from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import claim
@@ -84,3 +84,12 @@ def test_a_run_is_called_off_until_somebody_takes_charge_of_it_or_starts_it(chan
 def test_a_driver_of_a_home_that_was_made_anew_is_no_attempt_of_this_one(channel: Channel, tmp_path: Path) -> None:
     with holding(tmp_path / DRIVER_LOCK, "start-7"):
         assert cancel_newest(channel.files, "a person", "") is None
+
+
+def test_who_waits_for_the_end_of_an_attempt_that_was_forgotten_is_told_so(channel: Channel) -> None:
+    begun(channel)
+    forgotten = Cancelled(AttemptNumber(7), OwnerNumber(1))
+    assert has_ended(channel.files, forgotten)
+    with pytest.raises(InterruptedRunError, match="has no answer any more") as caught:
+        outcome_of(channel.files, forgotten)
+    assert "forgotten" in caught.value.exists

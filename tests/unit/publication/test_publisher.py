@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.checkpoint import store as store_module
+from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.protocol.errors import (
@@ -165,6 +166,18 @@ def test_there_must_be_a_checkpoint(pipeline: StagedPipeline) -> None:
         publish(pipeline.files)
     with pytest.raises(RejectedError, match="no complete checkpoint 7"):
         publish(pipeline.files, CheckpointId(7))
+
+
+def test_of_one_that_was_discarded_it_is_told_that_it_is_there_no_more(pipeline: StagedPipeline) -> None:
+    for number in (1, 2, 3):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
+    discard(pipeline.files, [CheckpointId(1)])
+    with pytest.raises(RejectedError, match="no complete checkpoint 1 in .* any more") as caught:
+        publish(pipeline.files, CheckpointId(1))
+    assert caught.value.exists.startswith("It has 2, 3. Older ones are deleted")
+    with pytest.raises(RejectedError) as caught:
+        publish(pipeline.files, CheckpointId(7))
+    assert caught.value.exists == "It has 2, 3."
 
 
 def test_the_rows_of_a_round_are_counted_as_far_as_its_checkpoints_exist(pipeline: StagedPipeline) -> None:
