@@ -139,19 +139,19 @@ def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files:
 
 
 @pytest.mark.parametrize(
-    ("kind", "final", "newer_than", "found"),
+    ("ends_round", "final", "newer_than", "found"),
     [
-        (CheckpointKind.FINAL, True, 0, True),
-        (CheckpointKind.FINAL, False, 0, True),
-        (CheckpointKind.STOP, False, 0, True),
-        (CheckpointKind.STOP, True, 0, False),
-        (CheckpointKind.FINAL, True, 1, False),
+        (True, True, 0, True),
+        (True, False, 0, True),
+        (False, False, 0, True),
+        (False, True, 0, False),
+        (True, True, 1, False),
     ],
 )
 def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
-    files: CountedFiles, kind: CheckpointKind, final: bool, newer_than: int, found: bool
+    files: CountedFiles, ends_round: bool, final: bool, newer_than: int, found: bool
 ) -> None:
-    answer(files, RUN, checkpoint=1, checkpoint_kind=kind)
+    answer(files, RUN, checkpoint=1, ends_round=ends_round)
     complete(files, 2, run=RunId("another"))
     wanted = WantedCheckpoint(final=final, run=RUN, newer_than=CheckpointId(newer_than))
     seen = find_checkpoint(files, wanted)

@@ -10,12 +10,15 @@ from airflow_provider.pages.looks import HOMES_MAX, Look, Record, TaskKey, look_
 from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
 from spark_jobs.protocol.documents import SinkResult, StartRequest, StartResponse
-from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes, connection
 from tests.support.staged_pipeline import NOW, a_manifest
+from tests.unit.control.test_channel import attempt
 
 TASK = TaskKey("flights", "manual__2026-01-01T00:00:00+00:00", "run", -1)
 RUN = run_id_of(TASK)
@@ -65,6 +68,17 @@ def test_a_task_whose_checkpoint_was_discarded_since_shows_its_answer(homes: Hom
     discard(open_files(str(homes.path())), [CheckpointId(1)])
     found = look(homes.path())
     assert (found.problem, found.manifest, found.results()) == ("", None, SINKS)
+
+
+def test_a_task_whose_start_was_forgotten_since_shows_the_answer_that_is_kept(homes: Homes) -> None:
+    answered(homes.path())
+    files = open_files(str(homes.path()))
+    attempts = Attempts(files)
+    attempts.create(attempt(STARTS_KEPT + 1))
+    forget_old_starts(files, attempts.read(AttemptNumber(STARTS_KEPT + 1)))
+    assert Channel(files).newest_request(RUN) is None
+    found = look(homes.path())
+    assert (found.problem, found.attempt, found.results()) == ("", 1, SINKS)
 
 
 def test_a_run_that_has_not_ended_shows_its_driver(homes: Homes) -> None:
