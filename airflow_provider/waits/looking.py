@@ -281,7 +281,7 @@ class CheckpointSearch:
     def _is_of_a_discarded_one(self, listing: Listing) -> bool:
         """Whether the answer of the run names a checkpoint that is wanted, and was discarded."""
         answer = self._answer
-        if answer is None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
+        if answer is None or answer.error is not None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
             return False
         return answer.checkpoint > self._wanted.newer_than and (answer.ends_round or not self._wanted.final)
 

@@ -346,7 +346,7 @@ class StartResponse(Document):
     attempt: AttemptNumber
     run: RunId
     checkpoint: CheckpointId | None
-    """The checkpoint that the run has ended with, if there is one."""
+    """The checkpoint that the run has ended with, if there is one. With an error only where its rows can never become public any more."""
     ends_round: bool = False
     """As :attr:`Manifest.ends_round` of that checkpoint, which may be discarded by now."""
     sinks: dict[SinkName, SinkResult]

@@ -180,6 +180,26 @@ def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResu
     return {sink: _result(store, manifest, sink, checkpoint) for sink in ordered_sinks(manifest)}
 
 
+def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> RejectedError | None:
+    """Returns why the run of a checkpoint of a closed incarnation has not succeeded: rows of it can never become public any more.
+
+    Args:
+        manifest: The checkpoint.
+        results: Of :func:`published`.
+    """
+    lost = [sink for sink, cut in manifest.sinks.items() if cut.publish is not Publish.EXTERNAL and results[sink].version is None]
+    if not lost:
+        return None
+    return RejectedError(
+        f"Checkpoint {manifest.checkpoint} of run {manifest.run} was never published into {', '.join(lost)}, and never can be.",
+        exists="A later start began a new incarnation, which closed this one.",
+        safe="Nothing was changed.",
+        remedy="Use the answer of the later run.",
+        checkpoint=manifest.checkpoint,
+        sinks=lost,
+    )
+
+
 @dataclass(frozen=True, order=True)
 class SinkLine:
     """What one incarnation publishes into one sink."""

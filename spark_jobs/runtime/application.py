@@ -27,7 +27,6 @@ from spark_jobs.protocol.documents import (
     CheckpointKind,
     Manifest,
     PipelineDocument,
-    Publish,
     RoundDocument,
     SinkResult,
     StartRequest,
@@ -37,7 +36,6 @@ from spark_jobs.protocol.errors import (
     CorruptDocumentError,
     FencedError,
     InterruptedRunError,
-    RejectedError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import (
@@ -49,7 +47,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.publication.publisher import publish, published
+from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
@@ -212,7 +210,8 @@ class Application:
         """The answer of a run that has its checkpoint, once what is open of its publication is done."""
         number, publishers = manifest.checkpoint, Publishers(self.start_spark)
         results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True, publishers=publishers)
-        _refuse_unpublishable(manifest, results)
+        if (lost := never_public(manifest, results)) is not None:
+            raise lost
         return _success(request, manifest, results)
 
     def _open_requests(self) -> OpenRequests:
@@ -312,20 +311,6 @@ def _told(answer: StartResponse) -> StartResponse:
     if answer.error is not None:
         raise reported_error(answer.error)
     return answer
-
-
-def _refuse_unpublishable(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> None:
-    """A run whose rows can never become public any more has not succeeded."""
-    lost = [sink for sink, cut in manifest.sinks.items() if cut.publish is not Publish.EXTERNAL and results[sink].version is None]
-    if lost:
-        raise RejectedError(
-            f"Checkpoint {manifest.checkpoint} of run {manifest.run} was never published into {', '.join(lost)}, and never can be.",
-            exists="A later start began a new incarnation, which closed this one.",
-            safe="Nothing was changed.",
-            remedy="Use the answer of the later run.",
-            checkpoint=manifest.checkpoint,
-            sinks=lost,
-        )
 
 
 def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> StartResponse:

@@ -13,7 +13,8 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName, start_request_id
-from spark_jobs.publication.publisher import published
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.publication.publisher import never_public, published
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_folding import trim
@@ -128,14 +129,20 @@ def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs:
     found = discardable(needs.manifests, needs.kept, remembered=remembered, published=needs.published, closed=closed)
     for each in needs.manifests:
         if each.checkpoint in found and each.checkpoint_kind is CheckpointKind.FINAL:
-            keep_answers(home, each)
+            keep_answers(home, each, closed=each.incarnation in closed)
     discard(home, found)
 
 
-def keep_answers(home: Files, final: Manifest) -> None:
+def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
     """Keeps an answer for each run that has had an attempt at a round and was not given its final checkpoint. Idempotent.
 
     Its driver may have died before it answered, or another run may have ended the round. Such a run, if it is repeated, is done.
+    It has failed where its incarnation is closed and rows of it can never become public: then the answer has the error as well.
+
+    Args:
+        home: The home.
+        final: The final checkpoint of the round.
+        closed: Whether its incarnation is.
     """
     channel = Channel(home)
     asked = {final.run: start_request_id(final.attempt)}
@@ -148,6 +155,8 @@ def keep_answers(home: Files, final: Manifest) -> None:
     for run, request in asked.items():
         answer = channel.answer(run)
         if answer is None or answer.checkpoint is None:
+            results = published(home, final.checkpoint)
+            lost = never_public(final, results) if closed else None
             channel.keep_answer(
                 StartResponse(
                     request=request,
@@ -155,7 +164,8 @@ def keep_answers(home: Files, final: Manifest) -> None:
                     run=run,
                     checkpoint=final.checkpoint,
                     ends_round=final.ends_round,
-                    sinks=published(home, final.checkpoint),
+                    sinks={} if lost else results,
+                    error=report_error(lost) if lost else None,
                     answered_at=datetime.now(UTC),
                 )
             )
