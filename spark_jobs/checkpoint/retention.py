@@ -122,8 +122,7 @@ def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId |
 
     A private log that forgets a batch deletes its files: never one from here on.
     """
-    channels = (manifest.stages[stage].channel for manifest in manifests if stage in manifest.stages)
-    return min((channel.first for channel in channels if channel is not None), default=None)
+    return min((manifest.stages[stage].channel.first for manifest in manifests if stage in manifest.stages), default=None)
 
 
 def unpublished_from(
@@ -207,8 +206,7 @@ def _named_files(manifest: Manifest) -> Iterator[str]:
         yield from (each.actions.path for each in brought)
     for stage in manifest.stages.values():
         yield from (file.stored for file in stage.files)
-        if stage.channel:
-            yield stage.channel.path
+        yield stage.channel.path
 
 
 def _sweep_files(home: Files, head: CheckpointId, corrupt: Container[CheckpointId], named: Container[str]) -> list[str]:

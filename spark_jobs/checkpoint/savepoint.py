@@ -63,8 +63,8 @@ def export(
             here; what was copied stays.
 
     Raises:
-        RejectedError: There is no such checkpoint, it can be continued in its work directory alone, or the directory holds something
-            else or belongs to somebody else. Nothing was written.
+        RejectedError: There is no such checkpoint, or the directory holds something else or belongs to somebody else. Nothing was
+            written.
         CorruptDocumentError: A file that the checkpoint names is gone or was altered, by path. There is no savepoint.
         StorageError: The home or the target does not answer, or is full. May be repeated.
     """

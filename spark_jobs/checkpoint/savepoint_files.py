@@ -16,7 +16,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.storage.files import Files, local_path
@@ -39,17 +39,15 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
         manifest: A checkpoint of it.
 
     Raises:
-        RejectedError: The checkpoint can be continued in its work directory alone.
         CorruptDocumentError: A manifest, a file of actions or one of a channel is gone or was altered.
     """
-    channels = {name: _channel(manifest, name) for name in manifest.stages}
     store = CheckpointStore(home)
     found: dict[str, NamedFile] = {}
     for name, cut in manifest.stages.items():
         for file in cut.files:
             found[file.stored] = NamedFile(home, file.stored, file.size_bytes, file.sha256)
-        found[channels[name].path] = NamedFile(home, channels[name].path, sha256=channels[name].sha256)
-        found |= dict(_in_flight(home, name, channels[name]))
+        found[cut.channel.path] = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
+        found |= dict(_in_flight(home, name, cut.channel))
     for each in pending_manifests(store, manifest):
         path = manifest_path(each.checkpoint)
         found[path] = NamedFile(home, path, sha256=sha256(home.read(path)))
@@ -94,7 +92,7 @@ class OwnTable:
 def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
     """Returns the Delta tables of the runtime's own that a checkpoint needs."""
     for name, cut in manifest.stages.items():
-        if cut.channel and all(sink.stage != name or sink.upsert for sink in manifest.sinks.values()):
+        if all(sink.stage != name or sink.upsert for sink in manifest.sinks.values()):
             yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", _LOG)
     for sink, sink_cut in manifest.sinks.items():
         if sink_cut.upsert and sink_cut.upsert.tombstones:
@@ -178,20 +176,6 @@ def in_flight(cut: ChannelCut, lines: Sequence[dict[str, Any]]) -> list[dict[str
         found += line["adds"]
         left -= sum(int(add["size"]) for add in line["adds"])
     return found
-
-
-def _channel(manifest: Manifest, name: StageName) -> ChannelCut:
-    channel = manifest.stages[name].channel
-    if channel is None:
-        raise RejectedError(
-            f"Checkpoint {manifest.checkpoint} does not hold the state of stage '{name}'.",
-            exists="It was made to be continued in its work directory.",
-            safe="Nothing was written.",
-            remedy="Take a savepoint while the pipeline runs: spark-jobs savepoint, or spark-jobs stop.",
-            checkpoint=manifest.checkpoint,
-            stage=name,
-        )
-    return channel
 
 
 def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple[str, NamedFile]]:

@@ -27,7 +27,14 @@ from spark_jobs.home.layout import (
 from spark_jobs.home.manifests import newest_manifest, newest_of, read_manifest
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import ActionsFile, CarriedActions, Manifest, SinkCut
-from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptDocumentError,
+    FencedError,
+    NotFoundError,
+    RejectedError,
+)
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
@@ -63,6 +70,27 @@ class CheckpointStore:
         """
         with step(Step.MANIFEST_CREATE):
             create_document(self._files, manifest_path(manifest.checkpoint), manifest)
+
+    def complete_newest(self, manifest: Manifest) -> None:
+        """Makes the checkpoint exist, as :meth:`complete`. A higher number that is seen afterwards voids it (model rule 'relist').
+
+        Raises:
+            FencedError: Somebody else has completed this or a later number: the manifest's attempt is not the live one.
+            OutcomeUnknownError: It may exist; repeat with the same manifest.
+        """
+        lost = FencedError(
+            f"Checkpoint {manifest.checkpoint} was completed by somebody else while attempt {manifest.attempt} was at it.",
+            safe="That checkpoint stands; nothing was published twice.",
+            remedy="Start again: the newest checkpoint is taken up.",
+            checkpoint=manifest.checkpoint,
+            attempt=manifest.attempt,
+        )
+        try:
+            self.complete(manifest)
+        except ConflictError as error:
+            raise lost from error
+        if max(self.taken()) > manifest.checkpoint:
+            raise lost
 
     def make_durable(self, checkpoints: Iterable[CheckpointId]) -> None:
         """Makes manifests durable that somebody else has created: they can be read a moment before they survive a power loss.

@@ -40,7 +40,7 @@ def inspected(files: Files, aside: Console) -> SavepointAnswer:
                 watermark_ms=cut.watermark_ms,
                 state_files=len(cut.files),
                 state_bytes=sum(file.size_bytes for file in cut.files),
-                in_flight_rows=cut.channel.in_flight_rows if cut.channel else 0,
+                in_flight_rows=cut.channel.in_flight_rows,
             )
             for name, cut in ((name, manifest.stages[name]) for name in order if name in manifest.stages)
         },

@@ -64,8 +64,7 @@ class StageCut(Part):
     late_rows: int
     """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
     files: tuple[StateFile, ...] = ()
-    """What the stage's query needs to go on after ``batch``; empty in a checkpoint that is continued in its work directory alone."""
+    """What the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)
     """By producer the last batch before those that it reads, where it was not there from the beginning."""
-    channel: ChannelCut | None = None
-    """None where no way leads back but through the work directory."""
+    channel: ChannelCut

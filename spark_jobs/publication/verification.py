@@ -55,8 +55,6 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest) -> Iterator[Named
     for cut in manifest.stages.values() if goes_on else ():
         for file in cut.files:
             yield NamedFile(home, file.stored, file.size_bytes, file.sha256)
-        if cut.channel is None:
-            continue
         channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         yield channel
         if channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
@@ -88,8 +86,7 @@ def _rows(home: Files, each: CarriedActions | SinkCut, where: str | None) -> Ite
 def _staged_in(manifest: Manifest, sink: SinkName) -> str | None:
     """Where the stage of a sink stages its rows, before a checkpoint has a cut of the sink."""
     stages = [name for name, stage in manifest.graph["stages"].items() if stage["sink"] and stage["sink"]["name"] == sink]
-    channel = manifest.stages[stages[0]].channel if stages else None
-    return channel.staged_in if channel else None
+    return manifest.stages[stages[0]].channel.staged_in if stages else None
 
 
 def _reached(cut: SinkCut) -> int:

@@ -44,7 +44,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline
+from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline, a_channel, a_stage_cut
 
 FLIGHTS = """
 from pydantic import BaseModel, SecretStr
@@ -140,12 +140,26 @@ class UsedHome:
             "drained": True,
             "on_end": OnEnd.DRAIN,
             "completed_at": NOW + timedelta(seconds=2),
-            "stages": {StageName(name): _cut(late_rows) for name in ("hourly", "daily")},
+            "stages": {name: self._cut(name, late_rows) for name in (StageName("hourly"), StageName("daily"))},
             "parameters": {"warehouse": "w", "days": 1},
         }
         manifest = self.staged.checkpoint(rows, **(fields | changes))
         self.staged.store.record(a_try(manifest.checkpoint))
         return manifest
+
+    def _cut(self, stage: StageName, late_rows: int) -> StageCut:
+        head = self.staged.store.head()
+        path, digest = self.staged.store.write_channel(CheckpointId((head.checkpoint if head else 0) + 1), stage, [])
+        return a_stage_cut(
+            3,
+            watermark_ms=253_402_300_799_000,
+            finished=True,
+            drained=True,
+            drain_batches=1,
+            rows=3,
+            late_rows=late_rows,
+            channel=a_channel(3, path=path, sha256=digest),
+        )
 
     def beat(self, state: RunState = RunState.DONE, stop: StopStatus | None = None) -> None:
         """A heartbeat of attempt 1."""
@@ -176,21 +190,6 @@ def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:
         "rows": 6,
     }
     return CheckpointHistory(**(fields | changes))
-
-
-def _cut(late_rows: int) -> StageCut:
-    return StageCut(
-        query="q",
-        batch=BatchId(3),
-        offsets_sha256="",
-        commits_sha256="",
-        watermark_ms=253_402_300_799_000,
-        finished=True,
-        drained=True,
-        drain_batches=1,
-        rows=3,
-        late_rows=late_rows,
-    )
 
 
 def spark_jobs(*arguments: object, **environment: str) -> Result:

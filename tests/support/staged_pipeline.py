@@ -20,6 +20,7 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publi
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
+    BatchId,
     CheckpointId,
     IncarnationId,
     PipelineName,
@@ -31,6 +32,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     app_id,
 )
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.delta_rs import table_facts
 from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
@@ -70,6 +72,41 @@ def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
         "drained": False,
     }
     return Manifest(**(fields | changes))
+
+
+def a_channel(batch: int, **changes: Any) -> ChannelCut:
+    """What a cut of a stage at ``batch`` says of its channel. ``changes`` replace fields."""
+    fields: dict[str, Any] = {
+        "metadata": {},
+        "protocol": {},
+        "facts": {},
+        "staged_in": "file:///t",
+        "path": "p",
+        "sha256": "",
+        "first": BatchId(max(batch, 0)),
+        "last": BatchId(batch),
+        "in_flight_rows": 0,
+        "in_flight_size_bytes": 0,
+    }
+    return ChannelCut(**(fields | changes))
+
+
+def a_stage_cut(batch: int, **changes: Any) -> StageCut:
+    """A stage that was cut at ``batch``. ``changes`` replace fields."""
+    fields: dict[str, Any] = {
+        "query": "q",
+        "batch": BatchId(batch),
+        "offsets_sha256": "",
+        "commits_sha256": "",
+        "watermark_ms": 0,
+        "finished": False,
+        "drained": False,
+        "drain_batches": 0,
+        "rows": 0,
+        "late_rows": 0,
+        "channel": a_channel(batch),
+    }
+    return StageCut(**(fields | changes))
 
 
 class Overtaking:

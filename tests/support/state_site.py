@@ -14,6 +14,7 @@ from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.files import Files
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import a_stage_cut
 from tests.support.state_stores import SparkCheckpoint
 from tests.support.systems import quick
 
@@ -67,7 +68,7 @@ def manifest_of(
     number, store = CheckpointId(checkpoint), CheckpointStore(home)
     log = channel or begun(home, "work/nothing/log")
     channel_cut = cut_channel(store, number, HOURLY, log, BatchId(batch), [], parent.batch if parent else None)
-    stage = cut(batch, files).model_copy(update={"channel": channel_cut})
+    stage = a_stage_cut(batch, files=files, channel=channel_cut)
     manifest = a_sample_manifest(checkpoint, {HOURLY: stage}).model_copy(
         update={
             "graph": graph or {},
@@ -81,7 +82,4 @@ def manifest_of(
 
 
 def cut(batch: int, files: tuple[StateFile, ...]) -> StageCut:
-    return StageCut(
-        query="q", batch=BatchId(batch), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
-        drain_batches=0, rows=0, late_rows=0, files=files,
-    )  # fmt: skip
+    return a_stage_cut(batch, files=files)

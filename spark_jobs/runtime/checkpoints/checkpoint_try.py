@@ -24,13 +24,7 @@ from spark_jobs.protocol.documents import (
     SinkCut,
     SinkMode,
 )
-from spark_jobs.protocol.errors import (
-    ConflictError,
-    FencedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    StreamPipelineError,
-)
+from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
@@ -69,8 +63,8 @@ class Surroundings:
 class _Logged:
     """What Spark's logs say of a stage at its cut."""
 
-    cut: StageCut
-    """Without what it has staged, and what is kept of it."""
+    facts: dict[str, Any]
+    """Fields of the stage's cut."""
     consumers: Sequence[ConsumerCut]
     """Of its channel."""
 
@@ -139,9 +133,9 @@ class CheckpointTry:
             cuts = {}
             for stage in stages:
                 name = stage.stage.name
-                kept: dict[str, Any] = {"files": files[name], "channel": channels[name]}
-                update = kept | self._staged(stage, cut) | {"begins": self.round.begins.get(name, {})}
-                cuts[name] = found[name].cut.model_copy(update=update)
+                own: dict[str, Any] = {"undrained": stage.undrained, "begins": self.round.begins.get(name, {})}
+                facts = found[name].facts | self._staged(stage, cut) | own
+                cuts[name] = StageCut(**facts, files=files[name], channel=channels[name])
         with history.timed("actions"):
             sinks = {
                 stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, around.published)
@@ -178,39 +172,20 @@ class CheckpointTry:
         return manifest
 
     def _complete(self, store: CheckpointStore, manifest: Manifest) -> None:
-        """Creates the manifest; a higher number seen afterwards voids it (model rule 'relist').
+        """Creates the manifest.
 
         One that is created only after the try was given up comes to what an unknown outcome always comes to: where the next try has the
         number by then, it fails; else the next try is fenced, and the next attempt takes it up.
         """
-
-        def create() -> None:
-            try:
-                store.complete(manifest)
-            except ConflictError as error:
-                raise self._fenced(manifest.checkpoint) from error
-            if max(store.taken()) > manifest.checkpoint:
-                raise self._fenced(manifest.checkpoint)
-
-        in_time(create, self.due.deadline_s, lambda: self._unanswered(manifest.checkpoint))
-
-    def _unanswered(self, number: CheckpointId) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
+        number = manifest.checkpoint
+        unanswered = OutcomeUnknownError(
             f"Checkpoint expired while its manifest was created: {self.home.url} does not answer. Checkpoint {number} may be complete.",
             exists="All stages run on. What the checkpoint holds is durable.",
             safe="No other checkpoint can have its number, and it counts once if it is complete.",
             remedy="See whether the storage of the home answers. The next checkpoint finds out.",
             checkpoint=number,
         )
-
-    def _fenced(self, number: CheckpointId) -> FencedError:
-        return FencedError(
-            f"Checkpoint {number} was completed by somebody else while attempt {self.attempt.attempt} was at it.",
-            safe="That checkpoint stands; nothing was published twice.",
-            remedy="Start again: the newest checkpoint is taken up.",
-            checkpoint=number,
-            attempt=self.attempt.attempt,
-        )
+        in_time(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
         """The last batch that the parent holds already."""
@@ -284,7 +259,7 @@ class CheckpointTry:
             ended = name in finished
             drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
             found[name] = _Logged(
-                stage.cut(cut.batches[name], finished=self.due.drained or ended, drained=drained),
+                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained},
                 [cut_consumer(consumer, cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
             )
         return found
@@ -299,13 +274,13 @@ class CheckpointTry:
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""
-        held = self.parent.stages if self.parent else {}
-        found = {}
-        for stage in stages:
-            name = stage.stage.name
-            batch, place = cut.batches[name], place_of(self.home, name, number, self.attempt.attempt)
-            found[name] = pin(self.home, stage.spark_log, batch, place, held.get(name), second_copy=self.attempt.second_copy)
-        return found
+        held, second_copy = self.parent.stages if self.parent else {}, self.attempt.second_copy
+        logs = {stage.stage.name: stage.spark_log for stage in stages}
+        places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
+        return {
+            name: pin(self.home, log, cut.batches[name], places[name], held.get(name), second_copy=second_copy)
+            for name, log in logs.items()
+        }
 
     def _persist(self, pinned: Mapping[StageName, PinnedState]) -> dict[StageName, tuple[StateFile, ...]]:
         """Makes the state durable, as far as the parent has not."""
@@ -318,9 +293,8 @@ class CheckpointTry:
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
-            channels[name] = cut_channel(
-                store, number, name, stage.log, logged.cut.batch, logged.consumers, self._after(name) if self.parent else None
-            )
+            parent = self._after(name) if self.parent else None
+            channels[name] = cut_channel(store, number, name, stage.log, logged.facts["batch"], logged.consumers, parent)
         return channels
 
     def _in_time(self, work: Callable[[], T]) -> T:

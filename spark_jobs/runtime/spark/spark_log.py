@@ -122,11 +122,20 @@ class SparkLog:
         """
         return self.files.read(f"{self.directory}/offsets/{batch}").decode()
 
-    def offsets_sha256(self, batch: BatchId) -> str:
-        return sha256(self.files.read(f"{self.directory}/offsets/{batch}"))
+    def facts(self, batch: BatchId) -> dict[str, Any]:
+        """Returns what the logs say of a committed batch, or of :data:`NO_BATCH`, as fields of a stage's cut.
 
-    def commits_sha256(self, batch: BatchId) -> str:
-        return sha256(self.files.read(f"{self.directory}/commits/{batch}"))
+        Raises:
+            NotFoundError: Spark has purged the batch.
+        """
+        none = batch == NO_BATCH
+        return {
+            "query": self.query_id() or "",
+            "batch": batch,
+            "offsets_sha256": "" if none else sha256(self.files.read(f"{self.directory}/offsets/{batch}")),
+            "commits_sha256": "" if none else sha256(self.files.read(f"{self.directory}/commits/{batch}")),
+            "watermark_ms": 0 if none else self.next_watermark_ms(batch),
+        }
 
     def next_watermark_ms(self, batch: BatchId) -> int:
         """The watermark after a committed batch."""

@@ -13,7 +13,6 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import Bound
@@ -210,35 +209,19 @@ class StageRun:
         target = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in marks.items()})
         return None if target is None or target <= self.spark_log.next_watermark_ms(last) else target
 
-    def cut(self, last: BatchId, *, finished: bool, drained: bool) -> StageCut:
-        """Returns what Spark's logs say of the stage at the committed batch ``last``, without what it has staged and what is kept of it.
+    def logged(self, last: BatchId) -> dict[str, Any]:
+        """Returns what Spark's logs say of the stage at the committed batch ``last``, as fields of its cut.
 
         Call it at the cut: Spark purges these logs.
-
-        Args:
-            last: The batch.
-            finished: Whether the stage has staged its last row of the round.
-            drained: Whether everything that it held back is flushed.
 
         Raises:
             NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
         """
-        none = last == NO_BATCH
         drain_batches = self._drain_batches(last)
-        return StageCut(
-            query=self.spark_log.query_id() or "",
-            batch=last,
-            offsets_sha256="" if none else self.spark_log.offsets_sha256(last),
-            commits_sha256="" if none else self.spark_log.commits_sha256(last),
-            watermark_ms=0 if none else self.spark_log.next_watermark_ms(last),
-            finished=finished,
-            drained=drained,
-            drain_batches=drain_batches,
-            watermark_before_drain_ms=self._watermark_before(BatchId(last - drain_batches + 1)) if drain_batches else None,
-            undrained=self.undrained,
-            rows=0,
-            late_rows=0,
-        )
+        return self.spark_log.facts(last) | {
+            "drain_batches": drain_batches,
+            "watermark_before_drain_ms": self._watermark_before(BatchId(last - drain_batches + 1)) if drain_batches else None,
+        }
 
     def _is_drained(self) -> bool:
         last = self.spark_log.last_commit()

@@ -113,7 +113,7 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     """Builds the attempt's work directory from its checkpoint, if it is not one that is continued.
 
     Raises:
-        RejectedError: The checkpoint cannot be restored.
+        RejectedError: Its state cannot be brought into that many partitions.
         CorruptDocumentError: A file of it is gone or was altered.
         StorageError: The home or the work directory does not answer, or is full. May be repeated.
     """

@@ -196,7 +196,7 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
         return
     try:
         private.identity()
-        first = max(private.oldest(), cut.channel.first if cut and cut.channel else BatchId(0))
+        first = max(private.oldest(), cut.channel.first if cut else BatchId(0))
         staged = {each.batch: each.offsets for each in private.between(BatchId(first - 1), BatchId(private.latest() - 1))}
     except (CorruptDocumentError, NotFoundError) as error:
         raise _HopelessError(error.failed.rstrip(".")) from error

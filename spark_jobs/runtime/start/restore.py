@@ -104,7 +104,7 @@ def restore(
         By stage where its files have come from; empty where the directory was whole.
 
     Raises:
-        RejectedError: The checkpoint cannot be restored, or the directory is in use, or belongs to another checkpoint.
+        RejectedError: The directory is in use, or belongs to another checkpoint; or the state cannot be rescaled.
         CorruptDocumentError: A file in the home is not the one that the manifest names, or is gone. There is no local copy of it, and no
             older checkpoint from which the state could be computed again.
         StorageError: The home or the work directory does not answer, or is full. May be repeated.
@@ -138,15 +138,10 @@ class _Line:
         home: The home.
         manifest: The checkpoint.
         second_copy: As of :func:`restore`.
-
-    Raises:
-        RejectedError: The checkpoint cannot be restored.
     """
 
     def __init__(self, home: Files, manifest: Manifest, *, second_copy: bool) -> None:
         self._home, self._store, self._second_copy = home, CheckpointStore(home), second_copy
-        for name, cut in manifest.stages.items():
-            _channel(manifest, name, cut)
         self.manifests = [manifest]
         """The newest first."""
         ancestry = self._store.ancestry(manifest.checkpoint)
@@ -194,8 +189,7 @@ class _Line:
         rebuild_log(work, name, channels[0], [lines[batch] for batch in sorted(lines)], channels[-1].first)
 
     def _channels(self, name: StageName, depth: int) -> list[ChannelCut]:
-        cuts = [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
-        return [cut for cut in cuts if cut is not None]
+        return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
         """The lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
@@ -277,20 +271,6 @@ def _read(work: Files, name: str) -> bytes | None:
         return work.read(name)
     except NotFoundError:
         return None
-
-
-def _channel(manifest: Manifest, name: StageName, cut: StageCut) -> ChannelCut:
-    if cut.channel is None:
-        raise RejectedError(
-            f"Checkpoint {manifest.checkpoint} does not hold the state of stage '{name}'.",
-            exists="It was made to be continued in its work directory.",
-            safe="Nothing was changed.",
-            remedy="Start where that work directory is, or begin anew with --fresh.",
-            checkpoint=manifest.checkpoint,
-            stage=name,
-            work_directory=manifest.work_directory,
-        )
-    return cut.channel
 
 
 def _restore_state(

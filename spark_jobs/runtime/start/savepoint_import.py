@@ -37,14 +37,14 @@ from spark_jobs.protocol.documents import (
     PipelineDocument,
     RoundDocument,
 )
-from spark_jobs.protocol.errors import ConflictError, FencedError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
-from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files, end_copies
@@ -168,12 +168,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         origin=opened.origin,
         brought=brought,
     )
-    try:
-        store.complete(manifest)
-    except ConflictError as error:
-        raise _fenced(number) from error
-    if max(store.taken()) > number:
-        raise _fenced(number)
+    store.complete_newest(manifest)
     _LOG.info("savepoint %s is checkpoint %d of this home", opened.files.url, number)
     return manifest
 
@@ -201,8 +196,7 @@ def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageNa
     for stage in graph.stages.values():
         if stage.name not in manifest.stages:
             producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
-            channels = {name: manifest.stages[name].channel for name in producers if name in manifest.stages}
-            found[stage.name] = {name: channel.last for name, channel in channels.items() if channel is not None}
+            found[stage.name] = {name: manifest.stages[name].channel.last for name in producers if name in manifest.stages}
     return {name: after for name, after in found.items() if after}
 
 
@@ -221,13 +215,6 @@ class _Stage:
         place = place_of(self.begins.home, self.name, self.number, self.begins.attempt.attempt)
         object.__setattr__(self, "place", place)
 
-    @property
-    def channel(self) -> ChannelCut:
-        """Every checkpoint that was exported has it."""
-        if self.cut.channel is None:
-            raise ValueError(f"stage {self.name} of a savepoint has no channel")
-        return self.cut.channel
-
     def check(self) -> None:
         """Refuses what could not go on."""
         if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
@@ -237,11 +224,11 @@ class _Stage:
                 remedy="Go on from a savepoint that was taken without a drain.",
                 stage=self.name,
             )
-        mapped = self.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
+        mapped = self.cut.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
         unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
-        rows = self.channel.in_flight_rows
+        rows = self.cut.channel.in_flight_rows
         rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
-        if rows and mapped and self.channel.facts and self.name not in self.begins.kept:
+        if rows and mapped and self.cut.channel.facts and self.name not in self.begins.kept:
             raise RejectedError(
                 f"Stage '{self.name}' has {rows} rows staged in files whose columns are called as in another table.",
                 safe="Nothing was changed.",
@@ -254,17 +241,13 @@ class _Stage:
         """Copies what the stage needs; durable on return."""
         home = self.begins.home
         copy_files(self.opened, home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
-        self._rewrite(SparkLog(home, self.place))
+        log = SparkLog(home, self.place)
+        self._rewrite(log)
         digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
         channel = self._bring_channel()
-        batch, log = self.cut.batch, SparkLog(home, self.place)
-        none = batch == NO_BATCH
         return self.cut.model_copy(
-            update={
-                "query": log.query_id() or "",
-                "offsets_sha256": "" if none else log.offsets_sha256(batch),
-                "commits_sha256": "" if none else log.commits_sha256(batch),
-                "watermark_ms": 0 if none else log.next_watermark_ms(batch),
+            update=log.facts(self.cut.batch)
+            | {
                 "rows": 0,
                 "late_rows": 0,
                 "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
@@ -292,9 +275,11 @@ class _Stage:
         deleted once it is forgotten.
         """
         lines = [
-            line for line in CheckpointStore(self.opened.files).read_channel(self.channel) if line["batch"] >= self.channel.first
+            line
+            for line in CheckpointStore(self.opened.files).read_channel(self.cut.channel)
+            if line["batch"] >= self.cut.channel.first
         ]
-        flying = {add["path"] for add in in_flight(self.channel, lines)}
+        flying = {add["path"] for add in in_flight(self.cut.channel, lines)}
         target, copies = open_files(self.begins.staged_in[self.name]), dict[str, str]()
         for line in lines:
             adds = [add for add in line["adds"] if add["path"] in flying]
@@ -304,8 +289,8 @@ class _Stage:
         own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
         copy_files(self.opened, target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
-        known = self.channel.facts if self.name in self.begins.kept else {}
-        return self.channel.model_copy(
+        known = self.cut.channel.facts if self.name in self.begins.kept else {}
+        return self.cut.channel.model_copy(
             update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
         )
 
@@ -369,12 +354,3 @@ def _is_there(target: Files, path: str, expected: Digest) -> bool:
     if not right:
         target.delete(path)
     return right
-
-
-def _fenced(number: CheckpointId) -> FencedError:
-    return FencedError(
-        f"Checkpoint {number} was completed by somebody else while the savepoint was brought in.",
-        safe="That checkpoint stands; nothing was published.",
-        remedy="Start again.",
-        checkpoint=number,
-    )

@@ -17,7 +17,7 @@ from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, IncarnationId,
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.support.memory_files import MemoryFiles
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import a_channel, a_manifest, a_stage_cut
 
 HOURLY = StageName("hourly")
 SINK = SinkName("hourly")
@@ -25,10 +25,7 @@ SINK = SinkName("hourly")
 
 def cut(batch: int, *stored: str, channel: ChannelCut | None = None) -> StageCut:
     files = tuple(StateFile(path=path.rpartition("/")[2], stored=path, size_bytes=1, sha256="") for path in stored)
-    return StageCut(
-        query="q", batch=BatchId(batch), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
-        drain_batches=0, rows=0, late_rows=0, files=files, channel=channel,
-    )  # fmt: skip
+    return a_stage_cut(batch, files=files, channel=channel or a_channel(batch))
 
 
 def periodic(checkpoint: int, *stored: str, **changes: Any) -> Manifest:
@@ -336,17 +333,11 @@ def _number(path: str) -> int:
 
 
 def test_the_batches_that_a_remaining_channel_names_are_in_flight() -> None:
-    def channel(first: int) -> ChannelCut:
-        return ChannelCut(
-            metadata={}, protocol={}, facts={}, staged_in="file:///t", path="p", sha256="", first=BatchId(first),
-            last=BatchId(first + 5), in_flight_rows=1, in_flight_size_bytes=1,
-        )  # fmt: skip
-
-    manifests = [periodic(k, stages={HOURLY: cut(10 * k, channel=channel(10 * k - 5))}) for k in (1, 2, 3)]
+    channels = {k: a_channel(10 * k, first=BatchId(10 * k - 5)) for k in (1, 2, 3)}
+    manifests = [periodic(k, stages={HOURLY: cut(10 * k, channel=channels[k])}) for k in (1, 2, 3)]
     assert in_flight_from(manifests, HOURLY) == 5
     assert in_flight_from(manifests[1:], HOURLY) == 15
     assert in_flight_from(manifests, StageName("daily")) is None
-    assert in_flight_from([periodic(1)], HOURLY) is None
 
 
 @pytest.mark.parametrize(("published", "first"), [(0, 0), (1, 11), (2, 21), (3, None)])

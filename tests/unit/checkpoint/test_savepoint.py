@@ -19,7 +19,7 @@ from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.file_systems import elsewhere
-from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
+from tests.support.savepoint_site import STAGE, SavepointSite
 from tests.support.staged_pipeline import HOURLY, path_of
 from tests.support.systems import quick
 
@@ -89,7 +89,7 @@ class TestWhatIsInIt:
     def test_it_has_the_state_and_the_channels_as_the_home_has_them(self, site: SavepointSite) -> None:
         manifest = site.complete()
         expected = {file.stored: site.home.read(file.stored) for file in manifest.stages[STAGE].files}
-        channels = [cut.channel for cut in manifest.stages.values() if cut.channel]
+        channels = [cut.channel for cut in manifest.stages.values()]
         expected |= {channel.path: site.home.read(channel.path) for channel in channels}
         taken(site, manifest)
         assert expected.items() <= contents(site.root / "savepoint").items()
@@ -196,12 +196,6 @@ class TestRefused:
         site.complete()
         self.refused(site, target_of(site), "no complete checkpoint 7", 7)
 
-    def test_one_that_is_continued_in_its_work_directory_alone(self, site: SavepointSite) -> None:
-        manifest = site.complete()
-        cut = manifest.stages[COPIED].model_copy(update={"channel": None})
-        site.pipeline.checkpoint({}, stages={COPIED: cut})
-        self.refused(site, target_of(site), "state of stage 'copied'", 2)
-
     def test_a_directory_with_something_else(self, site: SavepointSite) -> None:
         site.complete()
         target_of(site).create("notes.txt", b"mine")
@@ -259,9 +253,7 @@ class TestRefused:
 def source_files(site: SavepointSite, manifest: Manifest) -> dict[str, Path]:
     """One file of each kind that an export copies."""
     home = site.root / "home"
-    hourly, copied = manifest.stages[STAGE], manifest.stages[COPIED]
-    assert hourly.channel
-    assert copied.channel
+    hourly = manifest.stages[STAGE]
     return {
         "a state file": home / next(file.stored for file in hourly.files if file.path.startswith("state/")),
         "a channel": home / hourly.channel.path,

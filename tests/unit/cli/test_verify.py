@@ -19,7 +19,7 @@ def test_a_whole_home_is_right(drained: UsedHome) -> None:
     assert "Every file is there, as it was written." in shown.stdout
     answer = document(spark_jobs("verify", "--home", drained.url, "--output", "json"))
     assert (answer["pipeline"], answer["url"], answer["checkpoints"]) == ("flights", drained.url, [1])
-    assert answer["files"] == 8, "per sink a file of actions and three staged ones"
+    assert answer["files"] == 10, "per sink a file of actions, three staged ones, and a channel"
     assert answer["size_bytes"] > 0
 
 

@@ -9,11 +9,10 @@ from spark_jobs.checkpoint.carried import carried
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, RoundNumber, StageName
-from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.ids import CheckpointId, RoundNumber, StageName
 from spark_jobs.publication.pending import pending_lines
 from spark_jobs.publication.publisher import publish
-from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
+from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, a_stage_cut
 
 STAGE = StageName(HOURLY)
 
@@ -23,10 +22,7 @@ def complete(pipeline: StagedPipeline, *rows: Row, final: bool = False, known: i
     parent = pipeline.store.head()
     number = CheckpointId((parent.checkpoint if parent else 0) + 1)
     reached = None if known is None else CheckpointId(known)
-    cut = StageCut(
-        query="q", batch=BatchId(number), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
-        drain_batches=0, rows=0, late_rows=0,
-    )  # fmt: skip
+    cut = a_stage_cut(number)
     before = () if changes.get("replace") else carried(pipeline.store, number, parent, HOURLY, reached)
     kind = CheckpointKind.FINAL if final else CheckpointKind.PERIODIC
     own = {"carried": tuple(before)}

@@ -10,26 +10,14 @@ import pytest
 from spark_jobs.protocol.documents import Manifest, OnEnd
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, InputName, RoundNumber, StageName
 from spark_jobs.protocol.pins import DeltaPin
-from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import a_manifest, a_stage_cut
 
 STAGE, LAST = StageName("history"), BatchId(3)
-CUT = StageCut(
-    query="q",
-    batch=LAST,
-    offsets_sha256="",
-    commits_sha256="",
-    watermark_ms=0,
-    finished=True,
-    drained=True,
-    drain_batches=1,
-    rows=0,
-    late_rows=0,
-)
+CUT = a_stage_cut(LAST, finished=True, drained=True, drain_batches=1)
 FINISHED = a_manifest(round=RoundNumber(1), stages={STAGE: CUT})
 
 

@@ -12,13 +12,13 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, WorkDirectory
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, StageName, WorkDirectoryId
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import a_channel, a_manifest, a_stage_cut
 from tests.support.systems import quick
 from tests.unit.control.test_channel import attempt
 
@@ -62,15 +62,9 @@ class Passed:
     def manifest(self, k: int, **changes: Any) -> Manifest:
         stored = f"state/passed/{k}-1-1/1.delta"
         self.home.create(stored, b"state")
-        channel = ChannelCut(
-            metadata={}, protocol={}, facts={}, staged_in="file:///t", path="p", sha256="", first=BatchId(2 * k - 2),
-            last=BatchId(2 * k), in_flight_rows=1, in_flight_size_bytes=1,
-        )  # fmt: skip
-        cut = StageCut(
-            query="q", batch=BatchId(2 * k), offsets_sha256="", commits_sha256="", watermark_ms=0, finished=False, drained=False,
-            drain_batches=0, rows=0, late_rows=0, channel=channel,
-            files=(StateFile(path="1.delta", stored=stored, size_bytes=5, sha256=""),),
-        )  # fmt: skip
+        channel = a_channel(2 * k, first=BatchId(2 * k - 2), in_flight_rows=1, in_flight_size_bytes=1)
+        state = StateFile(path="1.delta", stored=stored, size_bytes=5, sha256="")
+        cut = a_stage_cut(2 * k, channel=channel, files=(state,))
         fields = {"checkpoint_kind": CheckpointKind.PERIODIC, "incarnation": OURS, "stages": {PASSED: cut}}
         return a_manifest(k, **(fields | changes))
 

@@ -13,13 +13,12 @@ from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.documents import WorkDirectory
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, StageName, WorkDirectoryId, new_work_directory_id
-from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
 from tests.support.systems import quick
 from tests.unit.control.test_channel import attempt
 
@@ -137,8 +136,7 @@ def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
 
 def cut_at(batch: int) -> dict[str, Any]:
     """A stage's part of a manifest."""
-    cut = {"query": "", "offsets_sha256": "", "commits_sha256": "", "watermark_ms": 0, "finished": False, "drained": False}
-    return {"stages": {HOURLY: StageCut(batch=BatchId(batch), drain_batches=0, rows=1, late_rows=0, **cut)}}
+    return {"stages": {HOURLY: a_stage_cut(batch)}}
 
 
 def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadable_one_forbids_to_delete(tmp_path: Path) -> None:

@@ -222,14 +222,6 @@ def test_a_directory_of_another_checkpoint_is_refused(site: Site) -> None:
         restore(site.home, second, work_of(site))
 
 
-def test_a_checkpoint_without_a_channel_is_refused_before_anything_is_written(site: Site) -> None:
-    manifest = site.complete(3)
-    cut = manifest.stages[HOURLY].model_copy(update={"channel": None})
-    with pytest.raises(RejectedError, match="hourly"):
-        restore(site.home, manifest.model_copy(update={"stages": {HOURLY: cut}}), work_of(site))
-    assert not (site.root / "home/work/new").exists()
-
-
 class TestOperatorFacts:
     """Spark writes where it is into what it remembers of some operators."""
 

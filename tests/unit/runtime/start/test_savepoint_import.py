@@ -58,7 +58,6 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def channel_lines(home: LocalFiles, manifest: Manifest) -> list[dict[str, Any]]:
     channel = manifest.stages[COPIED].channel
-    assert channel
     return CheckpointStore(home).read_channel(channel)
 
 
@@ -97,7 +96,6 @@ def test_it_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, ho
     site.root.rename(site.root.with_name("gone"))
     restore(home, manifest, home.below("work/w2"))
     channel = manifest.stages[COPIED].channel
-    assert channel
     log = PrivateLog(home.below("work/w2"), "stages/copied/log", channel.staged_in)
     assert log.table_id == "the-table", "as consumers' offsets call it"
 
@@ -123,7 +121,6 @@ def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
     site: SavepointSite, home: LocalFiles, kept: bool
 ) -> None:
     channel = brought(site, home, site.complete(), kept=kept).stages[STAGE].channel
-    assert channel
     assert channel.facts == (FACTS if kept else {})
     assert channel.staged_in == (home_root(home) / "tables/hourly").as_uri()
 
@@ -208,8 +205,7 @@ class TestAfterADrain:
         assert (log.offsets(batch).watermark_ms, log.next_watermark_ms(batch)) == (140_000, 140_000)
         cut = manifest.stages[STAGE]
         assert (cut.watermark_ms, cut.drained, cut.finished, manifest.drained) == (140_000, False, False, False)
-        assert cut.offsets_sha256 == log.offsets_sha256(batch)
-        assert cut.commits_sha256 == log.commits_sha256(batch)
+        assert cut.model_dump().items() >= log.facts(batch).items()
 
     def test_pins_are_made_anew(self, site: SavepointSite, home: LocalFiles) -> None:
         assert brought(site, home, self.drained(site, 140_000)).inputs == {}
@@ -253,7 +249,6 @@ def test_one_of_another_format_of_state_is_refused(site: SavepointSite) -> None:
 def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(site: SavepointSite, home: LocalFiles) -> None:
     manifest = site.complete(in_flight=["x.parquet"])
     channel = manifest.stages[COPIED].channel
-    assert channel
     mapped = channel.model_copy(update={"metadata": channel.metadata | {"configuration": {"delta.columnMapping.mode": "name"}}})
     cut = manifest.stages[COPIED].model_copy(update={"channel": mapped})
     site.home.delete("manifests/1.json")
