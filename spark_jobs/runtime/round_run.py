@@ -1,7 +1,7 @@
 """What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from spark_jobs.api.graph import Graph
@@ -31,6 +31,7 @@ from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.replay import is_behind, replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
 from spark_jobs.storage.files import Files
@@ -74,10 +75,11 @@ class RoundRun:
             stages.append(run)
         for run in stages:
             adopt_offsets(run, self.round)
-        return [replay(run, self._build_again) for run in stages]
+        return [replay(run, self.build_again) for run in stages]
 
-    def _build_again(self, earlier: StageRun) -> StageRun:
-        return build_stage(earlier.stage, self.site, self.outputs, earlier)
+    def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
+        """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
+        return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
 
     def _replayed_inputs(self) -> dict[InputName, tuple[Pin, ...]]:
         """What the batches have read that are computed again, as the checkpoint says that holds them."""

@@ -5,7 +5,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
@@ -30,10 +30,8 @@ from spark_jobs.runtime.checkpoints.due import Due
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.restarting import StageRestarts
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage
-from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
@@ -59,13 +57,13 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         again = StageRestarts(restarts, self._stopping)
-        self._stages: list[RunningStage | EndingStage] = []
+        self.stages: list[RunningStage | EndingStage] = []
         for built in run.build():
             if built.stage.unbounded:
-                self._stages.append(RunningStage(built, self._rebuild(built), again, self._stopping))
+                self.stages.append(RunningStage(built, run.build_again, again, self._stopping))
             else:
-                self._stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
-        tables = [stage.run.outlet.public.uri for stage in self._stages if stage.run.outlet.public]
+                self.stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
+        tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]
         self._requests = RequestedCheckpoints(
             run.home,
             run.attempt.attempt,
@@ -79,7 +77,7 @@ class RunningPipeline:
         """Whether a try that has failed may have left a manifest."""
         self._threads_run = False
         self._told: dict[StageName, StageState] = {}
-        self._coordinator = self._coordinate(checkpointing)
+        self._coordinator = Coordinator(self, checkpointing, run.site.cancellation, self._requests)
 
     def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs; returns the final checkpoint, or the one that it was stopped with, published by policy.
@@ -102,7 +100,7 @@ class RunningPipeline:
             return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
         self._threads_run = True
-        for stage in self._stages:
+        for stage in self.stages:
             stage.start()
         try:
             manifest = self._coordinator.run()
@@ -111,21 +109,21 @@ class RunningPipeline:
         return manifest, self._published or {}
 
     def quiesce(self) -> None:
-        """Holds every stage once nothing is left for it, and keeps it held.
-
-        See :class:`~spark_jobs.runtime.checkpoints.stopping.Stoppable`.
-        """
+        """Holds every stage once nothing is left for it, and keeps it held."""
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
         self._told = {}
         waiting = Waiting(time.monotonic, self._coordinator.pause)
-        quiesce(self._stages, self._coordinator.deadline_s(), waiting, self._tell_held, self._tell_let_go)
+        quiesce(self.stages, self._coordinator.deadline_s(), waiting, self._tell_held, self._tell_let_go)
 
     def flush(self, request: CheckpointRequest) -> None:
-        """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt."""
+        """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
+
+        There is no way back but from a checkpoint.
+        """
         begin_drain(self._run.site.work, request.request)
         self._end_threads()
-        for stage in self._stages:
+        for stage in self.stages:
             self._run.site.heartbeat.stage(stage.name, StageState.DRAINING)
             stage.run.gate.admit()
             stage.run.gate.make_room()  # its consumers come after it, and what one drain lets go has an end
@@ -138,7 +136,7 @@ class RunningPipeline:
         deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
         due = Due(CheckpointKind.STOP, self._where_they_are, request.request, deadline_s, pause, request.drain)
         try:
-            return self._complete(due)
+            return self.complete(due)
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
@@ -148,43 +146,29 @@ class RunningPipeline:
 
     def publish(self, manifest: Manifest) -> None:
         """Publishes a checkpoint by policy, and deletes what it has made needless."""
-        self._published = self._run.publish([stage.run for stage in self._stages], manifest)
+        self._published = self._run.publish([stage.run for stage in self.stages], manifest)
 
     def run_on(self) -> None:
         """Lets stages go on that are held."""
         self._run.site.heartbeat.state(RunState.RUNNING)
         self._tell_let_go()
-        release(self._stages)
+        release(self.stages)
 
-    def _coordinate(self, checkpointing: Checkpointing) -> Coordinator:
-        return Coordinator(
-            self._stages,
-            self._failure,
-            self._complete,
-            self.publish,
-            self._stop,
-            self._finish,
-            checkpointing=checkpointing,
-            cancellation=self._run.site.cancellation,
-            requests=self._requests,
-            has_ended=self._has_ended,
-            is_idle=self._is_idle,
-            check_live=self._check_live,
-        )
-
-    def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+    def stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+        """Stops the pipeline for these requests, the first of which is for a stop. Returns None if the stop failed and it runs on."""
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
 
-    def _has_ended(self) -> bool:
-        return all(stage.run.output.ended.is_set() for stage in self._stages)
+    def has_ended(self) -> bool:
+        """Returns whether every stage has staged its last row."""
+        return all(stage.run.output.ended.is_set() for stage in self.stages)
 
-    def _finish(self) -> Manifest:
+    def finish(self) -> Manifest:
         """Completes and publishes the final checkpoint. It may take as long as it takes: no stage waits for it."""
         self._run.site.heartbeat.state(RunState.COMPLETING)
 
         def at_the_end() -> Cut:
-            return Cut({stage.name: stage.run.spark_log.last_batch() for stage in self._stages}, aligned=True, alignment_s=0.0)
+            return Cut({stage.name: stage.run.spark_log.last_batch() for stage in self.stages}, aligned=True, alignment_s=0.0)
 
         due = Due(
             CheckpointKind.FINAL,
@@ -192,14 +176,14 @@ class RunningPipeline:
             pause=self._coordinator.pause,
             drained=self._run.round.on_end is OnEnd.DRAIN,
         )
-        manifest = self._complete(due)
+        manifest = self.complete(due)
         self._run.site.heartbeat.state(RunState.PUBLISHING)
         self.publish(manifest)
         return manifest
 
     def _where_they_are(self) -> Cut:
         """The cut of stages that are all at rest."""
-        return Cut({stage.name: stage.committed() for stage in self._stages}, aligned=True, alignment_s=0.0)
+        return Cut({stage.name: stage.committed() for stage in self.stages}, aligned=True, alignment_s=0.0)
 
     def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
@@ -213,7 +197,7 @@ class RunningPipeline:
     def _go_on_draining(self, drain: RequestId) -> Manifest:
         """Goes on where the attempt before has died: no stage may run any more, and what is flushed stays flushed."""
         asked = sorted(self._requests.unanswered(), key=lambda each: each.request != drain)
-        manifest = self._stop(asked)
+        manifest = self.stop(asked)
         if manifest is None:
             raise InterruptedRunError(
                 f"The drain for {drain} was begun by an earlier attempt, and cannot be ended.",
@@ -234,7 +218,7 @@ class RunningPipeline:
         number = self._parent.checkpoint if self._parent else None
         if stops:
             deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
-            self._complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=deadline_s, pause=pause))
+            self.complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=deadline_s, pause=pause))
         if drains := [request for request in stops if request.drain]:
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
@@ -247,31 +231,32 @@ class RunningPipeline:
             self._requests.turn_down(drains, lost)
 
     def _where_they_begin(self) -> Cut:
-        return take_cut(self._stages, Alignment(False), math.inf, Waiting(time.monotonic, self._coordinator.pause))
+        return take_cut(self.stages, Alignment(False), math.inf, Waiting(time.monotonic, self._coordinator.pause))
 
     def _end_threads(self) -> None:
         if not self._threads_run:
             return
         self._stopping.set()
-        for stage in self._stages:
+        for stage in self.stages:
             stage.stop()
 
-    def _failure(self) -> BaseException | None:
-        return next((stage.failure for stage in self._stages if stage.failure is not None), None)
+    def failure(self) -> BaseException | None:
+        """Returns what a stage has given up with."""
+        return next((stage.failure for stage in self.stages if stage.failure is not None), None)
 
-    def _complete(self, due: Due) -> Manifest:
+    def complete(self, due: Due) -> Manifest:
         """Completes a checkpoint, also where only what follows its manifest has failed: the next one would take the same number again."""
         if self._in_doubt:
             self._find_out()
         try:
-            manifest = self._run.complete(due, [stage.run for stage in self._stages], self._parent)
+            manifest = self._run.complete(due, [stage.run for stage in self.stages], self._parent)
         except RunCancelledError:
             raise
         except FencedError:
             Attempts(self._run.home).check_live(self._run.attempt.attempt)
             if self._find_out() is None:
                 raise
-            return self._complete(due)  # its number was that of an earlier try of ours, whose manifest has come late
+            return self.complete(due)  # its number was that of an earlier try of ours, whose manifest has come late
         except StreamPipelineError as error:
             self._in_doubt = True
             try:
@@ -300,12 +285,13 @@ class RunningPipeline:
         self._published = None
         return manifest
 
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing has happened since the last checkpoint: another one would say the same."""
         last = self._parent.stages if self._parent and self._published is not None else {}
-        return all(stage.name in last and _says(last[stage.name], stage) for stage in self._stages)
+        return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
 
-    def _check_live(self) -> None:
+    def check_live(self) -> None:
+        """Raises if a later attempt is live: it may have deleted the files that a try which failed would have named."""
         attempts, live = Attempts(self._run.home), self._run.attempt.attempt
         silent = StorageError(
             f"{self._run.home.url} does not answer.", safe="Nothing was changed.", remedy="See whether its storage answers."
@@ -333,9 +319,6 @@ class RunningPipeline:
             if heartbeat.status.stages[name].state is StageState.QUIESCED:  # it may have failed meanwhile, and says so
                 heartbeat.stage(name, state)
         self._told = {}
-
-    def _rebuild(self, built: StageRun) -> Callable[[StageRun, Set[str]], StageRun]:
-        return lambda earlier, ended: build_stage(built.stage, self._run.site, self._run.outputs, earlier, ended)
 
 
 def _says(cut: StageCut, stage: RunningStage | EndingStage) -> bool:

@@ -153,7 +153,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
         (staging, "fit", lambda frame, schema: frame),
-        *((module, "build_stage", partial(build_stage, site)) for module in (round_run, running_pipeline)),
+        *((module, "build_stage", partial(build_stage, site)) for module in (round_run,)),
         (delta_rs, "log_of", site.tables.log_of),
         (delta_rs, "DeltaTable", site.tables.open),
         (staged_files, "_size_bytes", partial(_size_bytes, site)),

@@ -23,7 +23,7 @@ from spark_jobs.protocol.documents import PinnedInput, Publisher, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, DeltaBound, NoBound, delta_offset
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, DeltaBound, delta_offset
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
 from spark_jobs.runtime.staged.channel_cut import log_directory
@@ -359,7 +359,7 @@ def _bound(
     if not isinstance(node, Source):
         raise NotImplementedError(f"{node} is neither a source nor a stage")
     if not node.bounded:
-        return NoBound()
+        return Bound()
     pinned = round_site.rounds.pinned(round_site.round, node.name)
     if pinned is None:
         pin = DeltaPin(path="/events", table=SOURCE_TABLE, version=site.input.rows - 1)

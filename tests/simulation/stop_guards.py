@@ -63,12 +63,12 @@ def _drains_go_on_from_the_checkpoint(site: Site, patch: pytest.MonkeyPatch) -> 
 
 
 def _stops_are_answered_at_once(site: Site, patch: pytest.MonkeyPatch) -> None:
-    real = RunningPipeline._complete
+    real = RunningPipeline.complete
 
     def complete(pipeline: RunningPipeline, due: Any) -> Any:
         return None if due.find_cut == pipeline._where_they_begin else real(pipeline, due)
 
-    patch.setattr(RunningPipeline, "_complete", complete)
+    patch.setattr(RunningPipeline, "complete", complete)
 
 
 def _a_fenced_attempt_answers(site: Site, patch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spark_jobs.checkpoint.cut_short import CutShort, incomplete
 from spark_jobs.drain.flow import Action, Event, following
@@ -19,52 +19,12 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.states import StopState
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+
+if TYPE_CHECKING:
+    from spark_jobs.runtime.running_pipeline import RunningPipeline
 
 _LOG = logging.getLogger(__name__)
-
-
-class Stoppable(Protocol):
-    """A running pipeline, as a stop sees it. What fails raises a :class:`~spark_jobs.protocol.errors.StreamPipelineError`."""
-
-    def quiesce(self) -> None:
-        """Holds every stage once nothing is left for it, and keeps it held."""
-        ...
-
-    def flush(self, request: CheckpointRequest) -> None:
-        """Lets go what windows, joins and timers hold back, through all stages. There is no way back but from a checkpoint."""
-        ...
-
-    def checkpoint(self, request: CheckpointRequest) -> Manifest:
-        """Completes the checkpoint."""
-        ...
-
-    def publish(self, manifest: Manifest) -> None:
-        """Publishes it by policy."""
-        ...
-
-    def run_on(self) -> None:
-        """Lets go what is held."""
-        ...
-
-
-class Answers(Protocol):
-    """What is made for those who have asked, and what they are told."""
-
-    def check(self, request: CheckpointRequest) -> None:
-        """Refuses what cannot be done, before anything is."""
-        ...
-
-    def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
-        """Makes the savepoint; where it is. May be repeated."""
-        ...
-
-    def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers every request that was open when the checkpoint was triggered, and turns down later ones. May be repeated."""
-        ...
-
-    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error."""
-        ...
 
 
 class Stop:
@@ -80,8 +40,8 @@ class Stop:
     def __init__(
         self,
         asked: Sequence[CheckpointRequest],
-        pipeline: Stoppable,
-        answers: Answers,
+        pipeline: "RunningPipeline",
+        answers: RequestedCheckpoints,
         tell: Callable[[StopStatus], None],
     ) -> None:
         self._request = asked[0]

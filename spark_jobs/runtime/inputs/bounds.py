@@ -6,7 +6,7 @@ each batch is compared with the pin before it is staged; a batch past it is plan
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
@@ -18,39 +18,42 @@ _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
 
 
-class Bound(Protocol):
-    """The end of one stream. ``previous`` and ``line`` are lines of Spark's offset log; ``previous`` is None in a query's first batch."""
+class Bound:
+    """The end of one stream. One of this very class has none: each batch is as Spark plans it.
+
+    ``previous`` and ``line`` are lines of Spark's offset log; ``previous`` is None in a query's first batch.
+    """
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         """Whether a batch that ends at ``line`` reads past the end."""
-        ...
+        return False
 
     def reached(self, line: str | None) -> bool:
         """Whether nothing is left after ``line``."""
-        ...
+        return False
 
     def cut_back(self, previous: str | None, line: str) -> str:
         """The line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
-        ...
+        return line
 
     def passed_over(self, line: str) -> str | None:
         """The line of a batch with what is left before the end although Spark finds nothing new after ``line``; None where nothing is.
 
         Durable side effects are idempotent.
         """
-        ...
+        return None
 
     def available(self, line: str) -> str | None:
         """The line that Spark may take for everything there is, in a query that has come to ``line``; None where it cannot be told one."""
-        ...
+        return None
 
     def rows_expected(self, line: str | None) -> int | None:
         """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class DeltaBound:
+class DeltaBound(Bound):
     """Every row up to a table version."""
 
     pin: DeltaPin
@@ -75,39 +78,11 @@ class DeltaBound:
     def cut_back(self, previous: str | None, line: str) -> str:
         return delta_offset(self.pin.table, self.pin.version + 1)
 
-    def passed_over(self, line: str) -> str | None:
-        return None
-
-    def available(self, line: str) -> str | None:
-        return None
-
     def rows_expected(self, line: str | None) -> int | None:
         return self.rows
 
 
-class NoBound:
-    """An unbounded stream has no end: each batch is as Spark plans it."""
-
-    def exceeded(self, previous: str | None, line: str) -> bool:
-        return False
-
-    def reached(self, line: str | None) -> bool:
-        return False
-
-    def cut_back(self, previous: str | None, line: str) -> str:
-        return line
-
-    def passed_over(self, line: str) -> str | None:
-        return None
-
-    def available(self, line: str) -> str | None:
-        return None
-
-    def rows_expected(self, line: str | None) -> int | None:
-        return None
-
-
-class FilesBound:
+class FilesBound(Bound):
     """Exactly the pinned files, through the file source's own log of which files belong to which batch."""
 
     def __init__(self, pin: FilesPin, log: "FileSourceLog", files_per_batch: int | None) -> None:
@@ -141,12 +116,6 @@ class FilesBound:
             return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
         return json.dumps({"logOffset": newest + 1})
-
-    def available(self, line: str) -> str | None:
-        return None
-
-    def rows_expected(self, line: str | None) -> int | None:
-        return None
 
     def _without(self, paths: set[str]) -> list[FilePin]:
         """The pinned files that are not in ``paths``, the oldest first."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.pins import KafkaPin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.storage.files import Files
 
 Partition = tuple[str, int]
@@ -56,7 +56,7 @@ class KafkaBeginning:
 
 
 @dataclass(frozen=True)
-class KafkaBound:
+class KafkaBound(Bound):
     """Every record before the pinned offsets.
 
     A partition that came after the pin stays where it begins; the next round reads it from there. One that begins behind its pin, because

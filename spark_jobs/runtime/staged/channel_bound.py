@@ -4,14 +4,14 @@ import json
 from dataclasses import dataclass
 
 from spark_jobs.protocol.ids import BatchId, StageName
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, NoBound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.staged.private_log import PrivateLog
 
 _VERSION = "reservoirVersion"
 
 
 @dataclass(frozen=True)
-class ChannelBound(NoBound):
+class ChannelBound(Bound):
     """The end of a channel: all of it, once its producer has ended; nothing else writes there, so no batch reads past it."""
 
     producer: StageName

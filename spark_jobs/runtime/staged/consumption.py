@@ -32,7 +32,7 @@ class Consumption:
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
         """Whether no row that these producers have staged is left."""
-        return not any(bound.log.has_rows_after(batch) for bound, batch in self._left_of(producers))
+        return not any(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
         """How much these producers have staged that is left."""

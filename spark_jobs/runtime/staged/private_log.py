@@ -146,7 +146,9 @@ class PrivateLog:
         if replaced and self._unchanged(facts, except_for="schema_sha256"):
             with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
                 for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
-                    self._replace(self._path(version, _CHECKPOINT), empty_checkpoint(protocol, metadata | {"id": self.table_id}))
+                    path = self._path(version, _CHECKPOINT)
+                    self._files.replace(path, empty_checkpoint(protocol, metadata | {"id": self.table_id}))
+                    self._files.sync(path)
                 self._files.replace(self._path(0), first)
                 self._identity = None
         changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
@@ -203,7 +205,7 @@ class PrivateLog:
             AlreadyExistsError: The batch has a version already.
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
-            self._write(missing, _facts(replace(staged, offsets="", rows=0, late_rows=0)), [])
+            self._create(missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0)), []))
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
 
@@ -232,14 +234,6 @@ class PrivateLog:
         folded = (staged for segment in segments for staged in self._of(segment) if after < staged.batch <= last)
         versions = range(max(after, known[-1].last if known else NO_BATCH) + 1, min(last + 1, self.latest()))
         return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
-
-    def has_rows_after(self, batch: BatchId) -> bool:
-        """Whether a later batch than ``batch`` has staged a row."""
-        return self.size_bytes_after(batch) > 0
-
-    def size_bytes_after(self, batch: BatchId) -> int:
-        """How much the batches after ``batch`` have staged."""
-        return self.amount_after(batch).size_bytes
 
     def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
         """How much the batches after ``batch``, up to ``last``, have staged, and in how many rows.
@@ -355,10 +349,7 @@ class PrivateLog:
 
     def _write_batch(self, staged: StagedBatch) -> None:
         adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
-        self._write(staged.batch + 1, _facts(staged), adds)
-
-    def _write(self, version: int, facts: dict[str, Any], actions: list[dict[str, Any]]) -> None:
-        self._create(version, _version(facts, actions))
+        self._create(staged.batch + 1, _version(_facts(staged), adds))
 
     def _create(self, version: int, data: bytes) -> None:
         try:
@@ -367,10 +358,6 @@ class PrivateLog:
             self._latest = None  # it may be there all the same
             raise
         self._latest = version
-
-    def _replace(self, path: str, data: bytes) -> None:
-        self._files.replace(path, data)
-        self._files.sync(path)
 
     def _path(self, version: int, kind: str = _VERSION) -> str:
         return f"{self._directory}/_delta_log/{version:020d}{kind}"

@@ -64,12 +64,16 @@ def build_stage(
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
     _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     streams = streams_of(stage, frame, inputs)
-    before = replaced_inputs(spark_log, streams)
+    arguments = [argument for argument, _ in streams]
+    before = replaced_inputs(spark_log, arguments)
     if before - ended:
         return build_stage(stage, site, outputs, earlier, before | ended)
-    _rest_between_rows(session, watermarks)
-    outlet = _outlet(stage, session, frame, site)
-    output = earlier.output if earlier else _begin_output(stage, session, frame, site, outlet, watermarks)
+    if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    place = site.places.get(stage.sink.name) if stage.sink else None
+    tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
+    outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
+    output = earlier.output if earlier else _output(stage, frame, _begin_log(stage, site, outlet, session), watermarks)
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
@@ -81,8 +85,8 @@ def build_stage(
         spark_log=spark_log,
         output=output,
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
-        bounds=[bound_of(number, stream.pin, spark_log) for number, stream in enumerate(streams)],
-        arguments=[stream.argument for stream in streams],
+        bounds=[bound_of(number, pin, spark_log) for number, (_, pin) in enumerate(streams)],
+        arguments=arguments,
         ended=frozenset(ended),
         watermarks=watermarks,
         has_timers=plan.has_timers(frame),
@@ -90,32 +94,8 @@ def build_stage(
         heartbeat=site.heartbeat,
         cancellation=site.cancellation,
         gate=earlier.gate if earlier else Gate(partial(output.has_room, stage.limits.max_channel_bytes)),
-        adopted=tuple(stream.pin.adopted for stream in streams if stream.pin.adopted is not None),
+        adopted=tuple(pin.adopted for _, pin in streams if pin.adopted is not None),
     )
-
-
-def _rest_between_rows(session: SparkSession, watermarks: Mapping[InputName, InputWatermark]) -> None:
-    """A watermark that is held does not move between two batches, so nothing can close there."""
-    if any(mark.held for mark in watermarks.values()):
-        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-
-
-def _outlet(stage: Stage, session: SparkSession, frame: DataFrame, site: RoundSite) -> Outlet:
-    place = site.places.get(stage.sink.name) if stage.sink else None
-    tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
-    return prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
-
-
-def _begin_output(
-    stage: Stage,
-    session: SparkSession,
-    frame: DataFrame,
-    site: RoundSite,
-    outlet: Outlet,
-    watermarks: Mapping[InputName, InputWatermark],
-) -> StageOutput:
-    log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
-    return _output(stage, frame, _begin_log(log, outlet, session), watermarks)
 
 
 def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
@@ -127,12 +107,13 @@ def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     return session
 
 
-def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession) -> PrivateLog:
+def _begin_log(stage: Stage, site: RoundSite, outlet: Outlet, session: SparkSession) -> PrivateLog:
     """Begins or goes on with the stage's private log.
 
     Where the table has only gained nullable columns since its first batch, so does the log; any other change is refused.
     """
     table, facts = outlet.staged_in, outlet.public.facts if outlet.public else {}
+    log = PrivateLog(site.work, log_directory(stage.name), table.uri)
     widened = log.exists()
     if widened and outlet.public:
         widened = open_table(outlet.public.uri).accepts_schema(log.facts().get("schema_sha256", ""))

@@ -19,12 +19,11 @@ from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
-from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.stage_query import StageQuery
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
 from spark_jobs.runtime.tables.outlets import Outlet
 from spark_jobs.runtime.tables.tables import StagingTable
@@ -86,6 +85,17 @@ class StageRun:
     @property
     def log(self) -> PrivateLog:
         return self.output.log
+
+    @property
+    def held(self) -> bool:
+        """Whether the watermark of an input is held."""
+        return any(mark.held for mark in self.watermarks.values())
+
+    def ends_of(self, batch: BatchId) -> list[tuple[Bound, str | None, str]]:
+        """Returns each stream's end, and the lines of Spark's offset log before a planned batch and after it."""
+        lines = self.spark_log.offsets(batch).sources
+        before = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(lines)
+        return list(zip(self.bounds, before, lines, strict=True))
 
     def run_to_end(self) -> None:
         """Stages every row of the inputs up to their ends. Idempotent.
@@ -177,8 +187,7 @@ class StageRun:
         the next one, whose query has nothing to read and is not started.
         """
         last = self.spark_log.last_commit()
-        held = any(mark.held for mark in self.watermarks.values())
-        target = self._later_watermark(self.watermarks) if held else None
+        target = self._later_watermark(self.watermarks) if self.held else None
         if target is None and last != NO_BATCH and self.spark_log.has_state():
             target = self.spark_log.next_watermark_ms(last)
         if target is None or target <= self.spark_log.offsets(last).watermark_ms:
@@ -246,24 +255,18 @@ class StageRun:
 
     def _consumed(self) -> bool:
         last = self.spark_log.last_commit()
-        if last == NO_BATCH:
-            return False
-        return all(bound.reached(line) for bound, line in zip(self.bounds, self.spark_log.offsets(last).sources, strict=True))
+        return last != NO_BATCH and all(bound.reached(line) for bound, _, line in self.ends_of(last))
 
     def _pending_trigger(self) -> dict[str, bool]:
         """A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again."""
-        lines = self.spark_log.offsets(self.spark_log.last_offsets()).sources
-        told = any(bound.available(line) is not None for bound, line in zip(self.bounds, lines, strict=True))
+        told = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
         return {"availableNow": True} if told else {"once": True}
 
     def _cut_back(self, batch: BatchId) -> None:
-        entry = self.spark_log.offsets(batch)
-        previous = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
         lines = tuple(
-            bound.cut_back(before, line) if bound.exceeded(before, line) else line
-            for bound, before, line in zip(self.bounds, previous, entry.sources, strict=True)
+            bound.cut_back(before, line) if bound.exceeded(before, line) else line for bound, before, line in self.ends_of(batch)
         )
-        self.spark_log.replan(batch, entry.with_sources(lines))
+        self.spark_log.replan(batch, self.spark_log.offsets(batch).with_sources(lines))
 
     def _plan_passed_over(self) -> bool:
         """Plans a batch of what Spark has found nothing new in although it is before the ends; whether there is any."""
@@ -332,24 +335,6 @@ class StageRun:
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         return StageQuery(self, trigger)
 
-    def writer(self) -> StageWriter:
-        """What stages the batches of one query."""
-        return StageWriter(
-            stage=self.stage.name,
-            table_path=str(self.table.path),
-            table=self.directory,
-            file_prefix=self.file_prefix,
-            schema=self.table.schema,
-            spark_log=self.spark_log,
-            private_log=self.log,
-            bounds=self.bounds,
-            inputs_by_watermark={mark.node: name for name, mark in self.watermarks.items()},
-            held=any(mark.held for mark in self.watermarks.values()),
-            gate=self.gate,
-            after_batch=self._fold_logs,
-            unique_keys=self._unique_keys(),
-        )
-
     def replan(self, failure: PastPinError | BeforeEpochError) -> None:
         """Plans the batch that was turned down in another way; the next start of the query runs it."""
         batch = self.spark_log.last_offsets()
@@ -357,12 +342,3 @@ class StageRun:
             self._cut_back(batch)
         else:
             self._begin_before_epoch(batch)
-
-    def _unique_keys(self) -> tuple[str, ...]:
-        """The columns whose values a batch may have once: without ``sequence_by`` nothing says which of two rows is the newer one."""
-        rule = self.outlet.upsert
-        return rule.keys if rule and rule.sequence_by is None else ()
-
-    def _fold_logs(self) -> None:
-        for output in (self.output, *self.upstream):
-            fold_consumed(output.log, output.consumers)

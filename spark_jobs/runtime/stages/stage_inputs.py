@@ -12,7 +12,7 @@ from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
 from spark_jobs.protocol.pins import DeltaPin, Pin
-from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, FileSourceLog, NoBound
+from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, FileSourceLog
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
@@ -37,7 +37,6 @@ class ReadInput:
     frame: DataFrame
     bounds: Mapping[int, "FoundPin"]
     watermark: InputWatermark | None = None
-    delay_on_plan_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,23 +154,14 @@ def _with_watermark(
 ) -> ReadInput:
     if event_time is None:
         return ReadInput(frame, found)
-    delay_on_plan_ms = held_delay_ms(position) if held else delay_ms or 0
-    marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
+    marked = frame.withWatermark(event_time, f"{held_delay_ms(position) if held else delay_ms or 0} milliseconds")
     (node,) = plan.watermark_nodes(marked)
-    return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held), delay_on_plan_ms)
+    return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
 
 
-@dataclass(frozen=True)
-class Stream:
-    """A stream of a stage's frame: which input it is of, and where it ends."""
-
-    argument: str
-    pin: FoundPin
-
-
-def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[Stream]:
-    """The streams of ``frame``, in the order of Spark's offset log."""
-    found = {identity: Stream(argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
+def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[tuple[str, FoundPin]]:
+    """Returns which input each stream of ``frame`` is of, and where it ends, in the order of Spark's offset log."""
+    found = {identity: (argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
     streams = []
     for leaf in plan.streaming_leaves(frame):
         if leaf.identity not in found:
@@ -189,7 +179,7 @@ def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
     """The end of the stream with this number. A stage that is read is told its consumer."""
     pin = found.pin
     if pin is None:
-        return NoBound()
+        return Bound()
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)
@@ -217,10 +207,10 @@ def _rows_of(pin: Pin, before: int) -> int | None:
     return pin.rows - before if isinstance(pin, DeltaPin) and pin.rows is not None else None
 
 
-def replaced_inputs(spark_log: SparkLog, streams: Sequence["Stream"]) -> frozenset[str]:
+def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:
     """The inputs that had ended before, and that the stage's last batch read through what stands in for them."""
     last = spark_log.last_offsets()
     if last == NO_BATCH:
         return NONE_ENDED
     lines = spark_log.offsets(last).sources
-    return frozenset(stream.argument for stream, line in zip(streams, lines, strict=True) if is_ended(line))
+    return frozenset(argument for argument, line in zip(arguments, lines, strict=True) if is_ended(line))

@@ -24,7 +24,7 @@ class StageOutput:
 
     def ahead_bytes(self) -> int:
         """How much is staged that the slowest consumer has not consumed."""
-        return max((self.log.size_bytes_after(consumer.consumed()) for consumer in self.consumers), default=0)
+        return max((self.log.amount_after(consumer.consumed()).size_bytes for consumer in self.consumers), default=0)
 
     def has_room(self, max_channel_bytes: int | None) -> bool:
         """Whether the slowest consumer is near enough for the stage to stage another batch; always where there is no limit."""

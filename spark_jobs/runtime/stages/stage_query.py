@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.stages.gate import TurnedAwayError
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
@@ -32,7 +32,7 @@ class StageQuery:
 
     def __init__(self, stage: "StageRun", trigger: Mapping[str, Any]) -> None:
         self._stage = stage
-        self._writer = stage.writer()
+        self._writer = StageWriter(stage)
         self._query = self._start(trigger)
 
     def has_ended(self, timeout_s: int) -> bool:

@@ -86,6 +86,7 @@ class Pipeline:
             parent=lambda: None,
             build=lambda: list(self.stages.values()),
             to_its_end=lambda stage: None,
+            build_again=lambda earlier, ended: earlier,
         )
         restarts = Restarts(NoRestart(), time.time, random.Random())
         self.running = RunningPipeline(cast(RoundRun, run), restarts, CHECKPOINTING)
@@ -125,7 +126,7 @@ def test_a_stage_that_fails_while_a_stop_waits_for_it_is_shown_so_and_the_others
     def fails() -> None:
         error = StorageError("The disk is away.")
         pipeline.heartbeat.restarting(SECOND, error)
-        monkeypatch.setattr(pipeline.running._stages[1], "failing_with", lambda: error)
+        monkeypatch.setattr(pipeline.running.stages[1], "failing_with", lambda: error)
 
     pipeline.happens = [fails]
     with pipeline.stages[THIRD].gate.batch(), pytest.raises(DeadlineExceededError):
@@ -167,7 +168,7 @@ class Failing:
         self._running = RunningPipeline(run, Restarts(NoRestart(), time.time, random.Random()), CHECKPOINTING)
 
     def complete(self, due: Due) -> Manifest:
-        return self._running._complete(due)
+        return self._running.complete(due)
 
     def checkpoint(self) -> int | StreamPipelineError:
         """The number of a new checkpoint, or what it has failed with."""

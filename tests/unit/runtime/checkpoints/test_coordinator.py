@@ -23,9 +23,11 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
 from spark_jobs.runtime.checkpoints import coordinator
 from spark_jobs.runtime.checkpoints.coordinator import Coordinator
-from spark_jobs.runtime.checkpoints.cut import Cut, Cuttable
+from spark_jobs.runtime.checkpoints.cut import Cut
 from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import NOW, a_manifest
 from tests.unit.runtime.checkpoints.test_cut import Model
@@ -99,20 +101,19 @@ class World:
         """Whether all stages have ended, and how often the final checkpoint was taken."""
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
+        self.stages, self._idle = stages, idle
         self._coordinator = Coordinator(
-            cast(Sequence[Cuttable], stages),
-            self._failure,
-            self._take,
-            self._publish,
-            self._stop,
-            self._finish,
-            checkpointing=DECLARED.model_copy(update=settings),
-            cancellation=Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
-            requests=askers,
-            has_ended=lambda: self.ended,
-            is_idle=lambda: idle,
-            check_live=self._check_live,
+            cast(RunningPipeline, self),
+            DECLARED.model_copy(update=settings),
+            Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
+            cast(RequestedCheckpoints, askers),
         )
+
+    def has_ended(self) -> bool:
+        return self.ended
+
+    def is_idle(self) -> bool:
+        return self._idle
 
     def run(self) -> None:
         with pytest.raises(TheEnd):
@@ -125,27 +126,27 @@ class World:
         with pytest.raises(error):
             self._coordinator.run()
 
-    def _check_live(self) -> None:
+    def check_live(self) -> None:
         self.looked += 1
         if self.looked == self.fenced_at:
             raise FencedError("Another attempt is live.")
 
-    def _publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest) -> None:
         if self.not_published:
             raise self.not_published.pop(0)
 
-    def _failure(self) -> BaseException | None:
+    def failure(self) -> BaseException | None:
         return TheEnd() if not self.askers.asked and not self.errors and self._tries <= 0 else None
 
-    def _finish(self) -> Manifest:
+    def finish(self) -> Manifest:
         self.finished += 1
         return a_manifest(9)
 
-    def _stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
+    def stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
         self.stops.append(list(asked))
         return self.stops_end.pop(0)
 
-    def _take(self, due: Due) -> Manifest:
+    def complete(self, due: Due) -> Manifest:
         self.due.append(due)
         try:
             if self.errors:

@@ -1,6 +1,7 @@
 """How a stop is executed, whatever fails on the way."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -19,7 +20,9 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.states import StopState
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
+from spark_jobs.runtime.running_pipeline import RunningPipeline
 from tests.support.staged_pipeline import NOW, a_manifest
 
 
@@ -41,7 +44,7 @@ class World:
         self.answers: dict[RequestId, str] = {}
 
     def run(self, *others: CheckpointRequest) -> Manifest | None:
-        return Stop([self.request, *others], self, self, self.tell).run()
+        return Stop([self.request, *others], cast(RunningPipeline, self), cast(RequestedCheckpoints, self), self.tell).run()
 
     def tell(self, stop: StopStatus) -> None:
         assert (stop.request, stop.drain) == (self.request.request, self.request.drain)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spark_jobs.protocol.ids import BatchId, StageName
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, NoBound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.consumption import Consumption
@@ -26,7 +26,7 @@ class Channel:
         for batch, names in enumerate((["a"], ["b", "c"], [], ["d", "e", "f"])):
             self.log.append(staged(batch, *names))
         self.spark_log = SparkLog(self.files, "consumer")
-        self.bounds = (NoBound(), ChannelBound(PRODUCER, self.log, NO_BATCH))
+        self.bounds = (Bound(), ChannelBound(PRODUCER, self.log, NO_BATCH))
         self.consumption = Consumption(self.spark_log, self.bounds)
 
     def consume(self, batch: int, version: int | None, index: int = -1) -> None:
