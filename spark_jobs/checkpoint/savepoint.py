@@ -316,7 +316,11 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
     needed = needed_files(home, manifest)
     with step(Step.SAVEPOINT_BEGIN):
         target.create(_BEGUN, _identity(manifest, request))
-    files = _copy_all(target, needed, check)
+    with step(Step.SAVEPOINT_FILES):
+        digests = copy_files(target, needed, check)
+    files = tuple(
+        SavepointFile(path=path, size_bytes=size_bytes, sha256=sha256) for path, (size_bytes, sha256) in digests.items()
+    )
     savepoint = Savepoint(
         nonce=manifest.nonce,
         pipeline=manifest.pipeline,
@@ -336,16 +340,28 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
     return savepoint
 
 
-def _copy_all(target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object]) -> tuple[SavepointFile, ...]:
-    def place(path: str) -> SavepointFile:
-        check()
-        digest = _copy(target, path, needed[path])
-        return SavepointFile(path=path, size_bytes=digest.size_bytes, sha256=digest.sha256)
+def copy_files(target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object] = lambda: None) -> dict[str, Digest]:
+    """Copies files into or out of a savepoint, durably. One that is there with the right bytes is left.
 
-    with step(Step.SAVEPOINT_FILES):
-        files = tuple(at_once([partial(place, path) for path in sorted(needed)], _AT_ONCE))
-        end_copies(target, needed, _AT_ONCE)
-    return files
+    Args:
+        target: Where they are copied to.
+        needed: The files, by their paths there.
+        check: Called before each file is copied, from several threads.
+
+    Returns:
+        What was copied, sorted by path.
+
+    Raises:
+        CorruptDocumentError: A file is gone or was altered.
+    """
+
+    def place(path: str) -> Digest:
+        check()
+        return _copy(target, path, needed[path])
+
+    digests = dict(zip(sorted(needed), at_once([partial(place, path) for path in sorted(needed)], _AT_ONCE), strict=True))
+    end_copies(target, needed, _AT_ONCE)
+    return digests
 
 
 def _copy(target: Files, path: str, file: NamedFile) -> Digest:
@@ -364,7 +380,7 @@ def _copy_once(target: Files, path: str, file: NamedFile) -> Digest:
         return target.copy(file.source, file.path, path)
     except ConflictError:
         found = target.digest(path)
-    if found == file.source.digest(file.path):
+    if file.is_right(found) and (file.sha256 or found == file.source.digest(file.path)):
         return found
     target.delete(path)  # its host has gone down before it was durable
     return target.copy(file.source, file.path, path)

@@ -326,14 +326,12 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
 
 
 def _unexpected(error: Exception, mask: Mask) -> InterruptedRunError:
+    failed = f"{type(error).__name__}: {mask(str(error).strip())[:2000]}"
+    remedy = "Mend the cause and run it again: it goes on where it was."
     if jvm_has_ended(error):
-        return InterruptedRunError(
-            "Spark's Java process has ended, or does not answer any more.",
-            exists="Every batch that was staged is kept, and so is a checkpoint that was completed.",
-            remedy="Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on.",
+        failed = "Spark's Java process has ended, or does not answer any more."
+        remedy = (
+            "Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on."
         )
-    return InterruptedRunError(
-        f"{type(error).__name__}: {mask(str(error).strip())[:2000]}",
-        exists="Every batch that was staged is kept, and so is a checkpoint that was completed.",
-        remedy="Mend the cause and run it again: it goes on where it was.",
-    )
+    exists = "Every batch that was staged is kept, and so is a checkpoint that was completed."
+    return InterruptedRunError(failed, exists=exists, remedy=remedy)

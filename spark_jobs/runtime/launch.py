@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import claim_workspace, open_home
@@ -69,10 +70,8 @@ def launch(
         RejectedError: The pipeline, a parameter or the home does not allow it. Nothing was written.
         StreamPipelineError: It did not get to its end; the error says whether it can go on.
     """
-    graph = _graph(pipeline, options.on_end, options.publish, options.checkpoint)
-    bound = pipeline.bind(parameters)
-    for table in graph.tables(bound).values():
-        check_address(table)
+    graph = pipeline.graph(on_end=options.on_end, publish=options.publish, checkpoint=options.checkpoint)
+    bound = _bound(pipeline, graph, parameters)
     files = open_home(home, options.workspace) if isinstance(home, str) else home
     channel = Channel(files)
     adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
@@ -96,13 +95,12 @@ def launch(
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 
 
-def _graph(pipeline: Pipeline, on_end: OnEnd | None, publish: Publish | None, checkpoint: CheckpointOverrides | None) -> Graph:
-    """The graph of one run.
-
-    Raises:
-        InvalidPipelineError: It is not allowed.
-    """
-    return pipeline.graph(on_end=on_end, publish=publish, checkpoint=checkpoint)
+def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | BaseModel) -> BoundParameters:
+    """The parameters of a run, which are allowed and give its tables places."""
+    bound = pipeline.bind(parameters)
+    for table in graph.tables(bound).values():
+        check_address(table)
+    return bound
 
 
 def launch_in_session(
@@ -143,9 +141,7 @@ def launch_requested(
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id):
-        graph = _graph(pipeline, request.on_end, request.publish, request.checkpoint)
-        bound = pipeline.bind(request.parameters)
-        for table in graph.tables(bound).values():
-            check_address(table)
+        graph = pipeline.graph(on_end=request.on_end, publish=request.publish, checkpoint=request.checkpoint)
+        bound = _bound(pipeline, graph, request.parameters)
         document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), workspace))
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

@@ -20,20 +20,19 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
-from spark_jobs.runtime.inputs.static_versions import keep_pinned_versions
 from spark_jobs.runtime.stages.build import build_stage
-from spark_jobs.runtime.stages.replay import is_behind, replay
+from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
+from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
-        keep_pinned_versions(self.graph, self.home, self.attempt, self._replayed_inputs())
+        keep_pinned_versions(self.graph, self.home, self.attempt, self.parent())
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, self.site, self.outputs)
@@ -80,14 +79,6 @@ class RoundRun:
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
-
-    def _replayed_inputs(self) -> dict[InputName, tuple[Pin, ...]]:
-        """What the batches have read that are computed again, as the checkpoint says that holds them."""
-        stages = [stage for stage in self.graph.stages.values() if is_behind(self.site.work, stage.name)]
-        parent = self.parent() if stages else None
-        pins = parent.inputs if parent else {}
-        names = {InputName(node.name) for stage in stages for node in stage.inputs.values()}
-        return {name: pins[name] for name in names & pins.keys()}
 
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.
@@ -124,11 +115,11 @@ class RoundRun:
             StreamPipelineError: The checkpoint was not completed, or nobody knows; see :meth:`landed`.
         """
 
-        def look() -> Surroundings:
+        def look() -> dict[InputName, tuple[Pin, ...]]:
             Attempts(self.home).check_live(self.attempt.attempt)
             inputs = {pinned.input: pinned.pins for pinned in self._pinned() if pinned}
             refuse_moved(self.round.adopted)
-            return Surroundings(inputs, published_checkpoints(parent) if parent else {})
+            return inputs
 
         effort = CheckpointTry(self.home, self.site.work, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
         return self._told(effort.take(stages))

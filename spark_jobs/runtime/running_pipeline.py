@@ -25,13 +25,11 @@ from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.runtime.checkpoints.coordinator import Coordinator
-from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, quiesce, release, take_cut
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.stages.restarting import StageRestarts
-from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage
+from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork, StageRestarts
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
@@ -57,7 +55,7 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         again = StageRestarts(restarts, self._stopping)
-        self.stages: list[RunningStage | EndingStage] = []
+        self.stages: list[StageAtWork] = []
         for built in run.build():
             if built.stage.unbounded:
                 self.stages.append(RunningStage(built, run.build_again, again, self._stopping))
@@ -321,7 +319,7 @@ class RunningPipeline:
         self._told = {}
 
 
-def _says(cut: StageCut, stage: RunningStage | EndingStage) -> bool:
+def _says(cut: StageCut, stage: StageAtWork) -> bool:
     """Whether a checkpoint has the stage as it is. The end of a stage is known a moment after its last batch."""
     return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())
 

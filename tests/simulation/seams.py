@@ -25,7 +25,7 @@ from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
 from spark_jobs.runtime.staged import staged_files as staged_files_of_batches
-from spark_jobs.runtime.stages import gate, restarting, running_stage, stage_query, staging
+from spark_jobs.runtime.stages import gate, running_stage, stage_query, staging
 from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
@@ -148,7 +148,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
-        (restarting, "application_has_ended", lambda spark: False),
+        (running_stage, "application_has_ended", lambda spark: False),
         (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),

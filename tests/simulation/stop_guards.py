@@ -84,14 +84,14 @@ def _what_fails_is_told(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_export_begins_anew(site: Site, patch: pytest.MonkeyPatch) -> None:
-    real = savepoint._copy_all
+    real = savepoint.copy_files
 
     def copy_all(target: Files, needed: Any, check: Any) -> Any:
         for part in set(PARTS) & set(target.names("")):
             target.delete(part)
         return real(target, needed, check)
 
-    patch.setattr(savepoint, "_copy_all", copy_all)
+    patch.setattr(savepoint, "copy_files", copy_all)
 
 
 def _answered_before_it_is_public(site: Site, patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageN
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
-from spark_jobs.runtime.staged.channel_cut import cut_channel, cut_consumer, log_directory
+from spark_jobs.runtime.staged.channel_cut import cut_channel, log_directory
 from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.start.restore import restore
@@ -64,7 +64,7 @@ class Channel:
 
     def take_checkpoint(self, checkpoint: int, produced: int, consumed: BatchId) -> None:
         number, store = CheckpointId(checkpoint), CheckpointStore(self.home)
-        channel = cut_channel(store, number, PRODUCER, self.log, BatchId(produced), [cut_consumer(self.consumer, consumed)])
+        channel = cut_channel(store, number, PRODUCER, self.log, BatchId(produced), [self.consumer.cut(consumed)])
         place = place_of(self.home, CONSUMER, number, AttemptNumber(1))
         files = persist(self.home, pin(self.home, self.spark_log, consumed, place, None))
         nothing = cut_channel(store, number, CONSUMER, begun(self.home, "work/none/log"), NO_BATCH, [])

@@ -30,13 +30,14 @@ from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.upsert_cut import UpsertCut
-from spark_jobs.runtime.checkpoints.cut import Cut, expired
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.publication.evidence import published_checkpoints
+from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
-from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer
+from spark_jobs.runtime.staged.channel_cut import cut_channel
+from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
@@ -44,19 +45,6 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a checkpoint says of what lies outside of its stages.
-
-    Args:
-        inputs: The pins of the round.
-        published: Per sink the newest checkpoint known to be public.
-    """
-
-    inputs: dict[InputName, tuple[Pin, ...]]
-    published: dict[SinkName, CheckpointId | None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,7 @@ class CheckpointTry:
         round: The round.
         due: What is to be taken.
         parent: The checkpoint it continues.
-        look: Looks whether it may be taken, and at what lies around. A part of the try: what it raises is in the history.
+        look: Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history.
         mask: Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them.
     """
 
@@ -92,7 +80,7 @@ class CheckpointTry:
     round: RoundDocument
     due: Due
     parent: Manifest | None
-    look: Callable[[], Surroundings]
+    look: Callable[[], dict[InputName, tuple[Pin, ...]]]
     mask: Mask = unmasked
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
@@ -119,7 +107,8 @@ class CheckpointTry:
         return manifest
 
     def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
-        around = self._in_time(self.look)
+        inputs = self._in_time(self.look)
+        published = self._in_time(lambda: published_checkpoints(self.parent) if self.parent else {})
         # Before the cut, which then has their last batch.
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
@@ -138,7 +127,7 @@ class CheckpointTry:
                 cuts[name] = StageCut(**facts, files=files[name], channel=channels[name])
         with history.timed("actions"):
             sinks = {
-                stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, around.published)
+                stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, published)
                 for stage in stages
                 if stage.stage.sink
             }
@@ -161,7 +150,7 @@ class CheckpointTry:
             graph=self.round.graph,
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
-            inputs=around.inputs,
+            inputs=inputs,
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,
@@ -260,7 +249,7 @@ class CheckpointTry:
             drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
             found[name] = _Logged(
                 stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained},
-                [cut_consumer(consumer, cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
+                [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
             )
         return found
 

@@ -20,8 +20,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, take_cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 from spark_jobs.runtime.driver.cancellation import Cancellation

@@ -4,13 +4,15 @@ A cut is consistent if no stage has consumed what its producer has not produced 
 a consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from spark_jobs.protocol.checkpointing import Checkpointing
+from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.errors import CheckpointDeclinedError, DeadlineExceededError, StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, RequestId, StageName
 
 
 class Cuttable(Protocol):
@@ -86,6 +88,23 @@ class Cut:
     aligned: bool
     alignment_s: float
     """How long stages were held for it."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A checkpoint that is to be taken now."""
+
+    kind: CheckpointKind
+    find_cut: Callable[[], Cut]
+    """Says where each stage is cut."""
+    request: RequestId | None = None
+    """Who has asked for it, if anybody has."""
+    deadline_s: float = math.inf
+    """On the monotonic clock: a try that is not complete by then has failed. What follows its manifest has no deadline."""
+    pause: Callable[[], object] = lambda: None
+    """Called again and again while its files are kept and made durable. What it raises ends the try."""
+    drained: bool = False
+    """Whether everything that stages held back is flushed."""
 
 
 @dataclass(frozen=True)

@@ -118,23 +118,17 @@ class Heartbeat:
 
     def state(self, state: RunState) -> None:
         """Tells where the attempt is."""
-        with self._lock:
-            self._status = self._status.model_copy(update={"state": state})
-        self._changed.set()
+        self._tell(state=state)
         _LOG.info("%s", state.value)
 
     def stop(self, stop: StopStatus) -> None:
         """Tells how far a stop is."""
-        with self._lock:
-            self._status = self._status.model_copy(update={"stop": stop})
-        self._changed.set()
+        self._tell(stop=stop)
         _LOG.info("%s: %s", stop.request, stop.state.value)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """Tells the newest checkpoint."""
-        with self._lock:
-            self._status = self._status.model_copy(update={"checkpoint": checkpoint})
-        self._changed.set()
+        self._tell(checkpoint=checkpoint)
 
     def stage(self, name: StageName, state: StageState) -> None:
         """Tells where a stage is."""
@@ -218,6 +212,11 @@ class Heartbeat:
             extra={"stage": name, "progress": json.loads(json.dumps(progress, default=str))},
         )
         self._reported[name] = _Reported(reported.lines + 1, now_s)
+
+    def _tell(self, **fields: Any) -> None:
+        with self._lock:
+            self._status = self._status.model_copy(update=fields)
+        self._changed.set()
 
     def _update(self, name: StageName, fields: dict[str, Any]) -> None:
         with self._lock:

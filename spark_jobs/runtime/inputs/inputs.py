@@ -23,7 +23,6 @@ from spark_jobs.runtime.spark.session import file_status, spark_failures, table_
 
 KAFKA = "kafka"
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
-FindPin = Callable[[InputName], PinnedInput | None]
 
 
 def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
@@ -68,14 +67,16 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
     Raises:
         InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is not declared as unpinned.
     """
-    if static.refresh is Refresh.UNPINNED:
-        frame = _call(static.name, static.function, {"spark": session, "params": params})
-        _check_static(static.name, frame)
-        return frame, PinnedInput(input=static.name, pins=())
     versions = {pin.path: pin for pin in pinned.pins if isinstance(pin, DeltaPin)} if pinned else {}
     pinning = PinningSession.of(session, versions)
-    frame = _call(static.name, static.function, {"spark": pinning, "params": params})
-    _check_static(static.name, frame)
+    is_pinned = static.refresh is not Refresh.UNPINNED
+    frame = _call(static.name, static.function, {"spark": pinning if is_pinned else session, "params": params})
+    if not isinstance(frame, DataFrame) or frame.isStreaming:
+        raise _refused(
+            static.name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source."
+        )
+    if not is_pinned:
+        return frame, PinnedInput(input=static.name, pins=())
     unpinned = [leaf for leaf in static_leaves(frame) if not leaf.fixed]
     if unpinned:
         raise _refused(
@@ -159,11 +160,6 @@ def _check_can_end(name: InputName, leaf: Leaf) -> None:
             "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
             'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
         )
-
-
-def _check_static(name: InputName, frame: object) -> None:
-    if not isinstance(frame, DataFrame) or frame.isStreaming:
-        raise _refused(name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source.")
 
 
 def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ more. So an end that no record has (a transaction's marker, a record that was co
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_jobs.protocol.errors import NotFoundError
@@ -39,20 +39,16 @@ def kafka_pin(line: str) -> KafkaPin:
     return KafkaPin(topics=topics)
 
 
-class KafkaBeginning:
-    """Where a query's first batch began: Spark works it out from the source's options once, and writes it beside the offset log."""
+def kafka_beginning(files: Files, directory: str) -> dict[Partition, int]:
+    """Returns where a query's first batch began: Spark works it out from the source's options once, and writes it beside the offset log.
 
-    def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
-        self._path = f"{directory}/0"
-
-    def offsets(self) -> dict[Partition, int]:
-        """Empty as long as Spark has not worked it out."""
-        try:
-            data = self._files.read(self._path)
-        except NotFoundError:
-            return {}
-        return partition_offsets(data.decode().partition("\n")[2])  # a zero byte, the version, a new line, the offsets
+    Empty as long as Spark has not worked it out.
+    """
+    try:
+        data = files.read(f"{directory}/0")
+    except NotFoundError:
+        return {}
+    return partition_offsets(data.decode().partition("\n")[2])  # a zero byte, the version, a new line, the offsets
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class KafkaBound(Bound):
     """
 
     pin: KafkaPin
-    beginning: KafkaBeginning
+    beginning: Callable[[], dict[Partition, int]]
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         return line != NO_OFFSET and partition_offsets(line) != self._cut(previous, line)
@@ -88,11 +84,11 @@ class KafkaBound(Bound):
 
     def rows_expected(self, line: str | None) -> int | None:
         """At most: an offset may have no record."""
-        begin = self.beginning.offsets() if line is None or line == NO_OFFSET else partition_offsets(line)
+        begin = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
         return sum(max(end - begin.get(partition, 0), 0) for partition, end in self._ends().items()) if begin else None
 
     def _cut(self, previous: str | None, line: str) -> dict[Partition, int]:
-        before = self.beginning.offsets() if previous is None or previous == NO_OFFSET else partition_offsets(previous)
+        before = self.beginning() if previous is None or previous == NO_OFFSET else partition_offsets(previous)
         ends, cut = self._ends(), {}
         for partition, offset in partition_offsets(line).items():
             if partition in ends:

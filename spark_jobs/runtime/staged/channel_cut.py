@@ -5,39 +5,19 @@ may not go, even if every consumer has long left it behind; see :func:`~spark_jo
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
-from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.staged.private_log import LogIdentity, PrivateLog, StagedBatch, batch_of, line_of
 from spark_jobs.storage.files import Files
-
-
-@dataclass(frozen=True)
-class ConsumerCut:
-    """Where a consumer of a channel is cut, in versions of the private log."""
-
-    reads_from: int
-    """The oldest version that it may read again."""
-    has_read_to: int
-    """The first version that it has not taken whole."""
 
 
 def log_directory(stage: StageName) -> str:
     """Where in a work directory the private log of a stage is."""
     return f"stages/{stage}/log"
-
-
-def cut_consumer(consumer: Consumer, batch: BatchId) -> ConsumerCut:
-    """Where a consumer is that is cut at ``batch``; to be asked at the cut.
-
-    Raises:
-        NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
-    """
-    return ConsumerCut(consumer.reads_from_after(batch), consumer.has_read_to(batch))
 
 
 def cut_channel(

@@ -28,6 +28,16 @@ _PAST_ALL = 2**62
 
 
 @dataclass(frozen=True)
+class ConsumerCut:
+    """Where a consumer of a channel is cut, in versions of the private log."""
+
+    reads_from: int
+    """The oldest version that it may read again. A query that starts plans its last committed batch once more."""
+    has_read_to: int
+    """The first version that it has not taken whole."""
+
+
+@dataclass(frozen=True)
 class Consumer:
     """One stream of a query that reads a private log."""
 
@@ -39,19 +49,19 @@ class Consumer:
 
     def consumed(self) -> BatchId:
         """The last batch of the log's stage of which the query has committed every row."""
-        return BatchId(max(self.has_read_to(self.spark_log.last_commit()) - 2, NO_BATCH))
+        return BatchId(max(self._version_after(self.spark_log.last_commit()) - 2, NO_BATCH))
 
     def reads_from(self) -> int:
-        """The oldest version that the query may read again. A query that starts plans its last committed batch once more."""
-        return self.reads_from_after(self.spark_log.last_commit())
+        """The oldest version that the query may read again."""
+        return self._version_after(BatchId(self.spark_log.last_commit() - 1))
 
-    def reads_from_after(self, last: BatchId) -> int:
-        """The oldest version that the query may read again if it starts with ``last`` as its last committed batch."""
-        return self._version_after(BatchId(last - 1))
+    def cut(self, last: BatchId) -> ConsumerCut:
+        """Where the query is that is cut at batch ``last``; to be asked at the cut.
 
-    def has_read_to(self, last: BatchId) -> int:
-        """The first version that batch ``last``, or one before it, has not taken whole."""
-        return self._version_after(last)
+        Raises:
+            NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
+        """
+        return ConsumerCut(self._version_after(BatchId(last - 1)), self._version_after(last))
 
     def _version_after(self, batch: BatchId) -> int:
         line = NO_OFFSET if batch < 0 else self.spark_log.offsets(batch).sources[self.stream]

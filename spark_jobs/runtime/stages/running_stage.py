@@ -9,9 +9,10 @@ from contextlib import suppress
 from spark_jobs.protocol.documents import InputLag, StageState
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_heal
+from spark_jobs.runtime.spark.session import application_has_ended
 from spark_jobs.runtime.staged.consumption import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
-from spark_jobs.runtime.stages.restarting import StageRestarts
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
@@ -21,11 +22,59 @@ _LOOK_S = 1
 _COMMIT_LOOK_S = 0.02
 
 
-class StageInCut:
-    """A stage as the cut rule sees it; see :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`."""
+class StageRestarts:
+    """Restarts of stages in one process.
 
-    def __init__(self, run: StageRun) -> None:
+    Args:
+        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
+        stopping: Set once no stage is to go on.
+    """
+
+    def __init__(self, restarts: Restarts | None, stopping: threading.Event) -> None:
+        self._restarts = restarts
+        self._stopping = stopping
+
+    def wait(self, stage: StageRun, error: Exception) -> None:
+        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
+
+        Raises:
+            RestartsExhaustedError: The strategy allows no more.
+            Exception: ``error``, if no restart can heal it, or there is no strategy.
+        """
+        if self._stopping.is_set():
+            return
+        name = stage.stage.name
+        if self._restarts is None or not may_heal(error):
+            raise error
+        if application_has_ended(stage.frame.sparkSession):  # a new one needs a new attempt
+            raise error
+        decision = self._restarts.failed()
+        if isinstance(decision, Exhausted):
+            _LOG.error("stage %s failed for the last time: %s", name, decision.reason, extra={"stage": name})
+            raise exhausted(decision, error) from error
+        _LOG.warning("stage %s failed and starts again in %.1f s: %s", name, decision.delay_s, error, extra={"stage": name})
+        stage.heartbeat.restarting(name, error)
+        self._stopping.wait(decision.delay_s)
+
+
+class StageAtWork:
+    """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on.
+
+    The cut rule sees it as a :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`.
+
+    Args:
+        run: The stage as it begins.
+        restarts: What happens when it fails.
+        stopping: Set once no stage is to go on.
+    """
+
+    def __init__(self, run: StageRun, restarts: StageRestarts, stopping: threading.Event) -> None:
         self.run = run
+        self._restarts = restarts
+        self._stop = stopping
+        self.failure: BaseException | None = None
+        """Why the stage has given up."""
+        self._thread = threading.Thread(target=self._work, name=f"stage-{run.stage.name}", daemon=True)
         self._failed: tuple[Exception, BatchId] | None = None
         """The last failure, and the last batch that was committed before it."""
 
@@ -68,12 +117,6 @@ class StageInCut:
             return None
         return error
 
-    def wait_for_restart(self, restarts: StageRestarts, error: Exception) -> None:
-        """Waits until the stage may run again after a failure, as :meth:`StageRestarts.wait`."""
-        with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
-            self._failed = error, self.committed()
-        restarts.wait(self.run, error)
-
     def _is_committing(self) -> bool:
         """Whether a batch is staged, where consumers see it, and is not committed: every start of the query does it again until it is."""
         planned = self.run.spark_log.last_offsets()
@@ -81,18 +124,6 @@ class StageInCut:
 
     def _consumption(self) -> Consumption:
         return Consumption(self.run.spark_log, self.run.bounds)
-
-
-class _StageAtWork(StageInCut):
-    """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on."""
-
-    def __init__(self, run: StageRun, restarts: StageRestarts, stopping: threading.Event) -> None:
-        super().__init__(run)
-        self._restarts = restarts
-        self._stop = stopping
-        self.failure: BaseException | None = None
-        """Why the stage has given up."""
-        self._thread = threading.Thread(target=self._work, name=f"stage-{run.stage.name}", daemon=True)
 
     def start(self) -> None:
         """Starts the stage; its failures are in :attr:`failure`."""
@@ -110,22 +141,23 @@ class _StageAtWork(StageInCut):
                 except TurnedAwayError:
                     pass
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
-                    self.wait_for_restart(self._restarts, error)
+                    self._wait_for_restart(error)
         except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
             self.failure = error
+
+    def _wait_for_restart(self, error: Exception) -> None:
+        with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
+            self._failed = error, self.committed()
+        self._restarts.wait(self.run, error)
 
     def _go_on(self) -> None:
         raise NotImplementedError
 
 
-class EndingStage(_StageAtWork):
+class EndingStage(StageAtWork):
     """A stage whose inputs all end. It begins when the stages that it reads have ended, whatever becomes of others.
 
-    Args:
-        run: The stage.
-        to_its_end: Runs it to its end.
-        restarts: What happens when it fails.
-        stopping: Set once no stage is to go on.
+    ``to_its_end`` runs it to its end.
     """
 
     def __init__(
@@ -146,16 +178,11 @@ class EndingStage(_StageAtWork):
             self._to_its_end(self.run)
 
 
-class RunningStage(_StageAtWork):
+class RunningStage(StageAtWork):
     """A stage with an unbounded input.
 
-    Where an input has ended, it is stopped at a batch boundary and goes on without it.
-
-    Args:
-        run: The stage as it begins.
-        rebuild: Makes it anew, with these of its inputs ended.
-        restarts: What happens when it fails.
-        stopping: Set once no stage is to go on.
+    Where an input has ended, it is stopped at a batch boundary and goes on without it: ``rebuild`` makes it anew, with these of its inputs
+    ended.
     """
 
     def __init__(

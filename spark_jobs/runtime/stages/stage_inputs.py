@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,7 +17,7 @@ from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, File
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
-from spark_jobs.runtime.inputs.kafka import KafkaBeginning, KafkaBound
+from spark_jobs.runtime.inputs.kafka import KafkaBound, kafka_beginning
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
@@ -187,7 +188,7 @@ def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
         return DeltaBound(pin, found.rows)
     own_log = f"{spark_log.directory}/sources/{number}"
     if pin.format == "kafka":
-        return KafkaBound(pin, KafkaBeginning(spark_log.files, own_log))
+        return KafkaBound(pin, partial(kafka_beginning, spark_log.files, own_log))
     return FilesBound(pin, FileSourceLog(spark_log.files, own_log), found.files_per_batch)
 
 

@@ -5,6 +5,7 @@ import os
 import platform
 import socket
 from datetime import UTC, datetime
+from functools import partial
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -22,7 +23,7 @@ from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue,
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
 from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
-from spark_jobs.runtime.state.rescale import Rescale
+from spark_jobs.runtime.state.rescale import rescale_stage
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
         return
     others = [facts.newest.work_directory.path, *map(work_path, work_directories(home.names(WORK)))]
     local = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
-    rescale = None if attempt.state_partitions is None else Rescale(spark, work, attempt.state_partitions).stage
+    rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
     manifest = CheckpointStore(home).manifest(attempt.restored_from)
     restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)
 

@@ -11,7 +11,6 @@ Invariants:
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -20,8 +19,8 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.stage import Stage
-from spark_jobs.checkpoint.named_files import altered
-from spark_jobs.checkpoint.savepoint import read_savepoint, verify
+from spark_jobs.checkpoint.named_files import NamedFile
+from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
@@ -37,7 +36,7 @@ from spark_jobs.protocol.documents import (
     PipelineDocument,
     RoundDocument,
 )
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
@@ -47,11 +46,10 @@ from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.state.pinning import place_of
-from spark_jobs.storage.files import Digest, Files, end_copies
+from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.open import open_files, open_place
 
 _LOG = logging.getLogger(__name__)
-_AT_ONCE = 16
 _MAPPING = "delta.columnMapping.mode"
 
 
@@ -62,6 +60,11 @@ class OpenedSavepoint:
     files: Files
     savepoint: Savepoint
     manifest: Manifest
+
+    def copy(self, target: Files, paths: Mapping[str, str]) -> None:
+        """Copies files, by their paths here and there, durably. One that is there with the right bytes is left."""
+        named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.savepoint.files}
+        copy_files(target, {there: named[here] for here, there in paths.items()})
 
     @property
     def origin(self) -> Origin:
@@ -141,7 +144,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}
-        copy_files(opened, begins.home, _deleted_keys(opened, begins))
+        opened.copy(begins.home, _deleted_keys(opened, begins))
     manifest = Manifest(
         checkpoint=number,
         parent=None,
@@ -240,7 +243,7 @@ class _Stage:
     def bring(self) -> StageCut:
         """Copies what the stage needs; durable on return."""
         home = self.begins.home
-        copy_files(self.opened, home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
+        self.opened.copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
         log = SparkLog(home, self.place)
         self._rewrite(log)
         digests = {file.path: home.digest(f"{self.place}/{file.path}") for file in self.cut.files}
@@ -287,7 +290,7 @@ class _Stage:
             copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
         log = f"{STAGED}/{self.name}/_delta_log/"
         own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
-        copy_files(self.opened, target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
+        self.opened.copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
         known = self.cut.channel.facts if self.name in self.begins.kept else {}
         return self.cut.channel.model_copy(
@@ -304,7 +307,7 @@ class _Stage:
                 own = line["add"] | {"path": self._own_name(line["batch"], line["add"]["path"])}
                 copies[staged_path(self.name, line["add"])] = unquote(own["path"])
                 lines.append(line | {"add": own})
-        copy_files(self.opened, open_files(self.begins.staged_in[self.name]), copies)
+        self.opened.copy(open_files(self.begins.staged_in[self.name]), copies)
         actions = CheckpointStore(self.begins.home).write_actions(self.number, sink, lines)
         return CarriedActions(first=self.number, last=self.number, batch=self.cut.batch, actions=actions, replace=replace)
 
@@ -324,33 +327,3 @@ def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
             if file.path.startswith(place):
                 found[file.path] = f"{tombstones_path(begins.attempt.incarnation)}/{sink}/{file.path.removeprefix(place)}"
     return found
-
-
-def copy_files(opened: OpenedSavepoint, target: Files, paths: Mapping[str, str]) -> None:
-    """Copies files of a savepoint, durably. One that is there with the right bytes is left."""
-    expected = {file.path: Digest(file.size_bytes, file.sha256) for file in opened.savepoint.files}
-
-    def copy(path: str) -> None:
-        if _is_there(target, paths[path], expected[path]):
-            return
-        try:
-            found: Digest | None = target.copy(opened.files, path, paths[path])
-        except NotFoundError:
-            found = None
-        if found != expected[path]:
-            raise altered(opened.files.url, path, expected[path], found)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(copy, paths))
-    end_copies(target, paths.values(), _AT_ONCE)
-
-
-def _is_there(target: Files, path: str, expected: Digest) -> bool:
-    """Whether a table has the file already; one that a crash has torn goes."""
-    try:
-        right = target.digest(path) == expected
-    except NotFoundError:
-        return False
-    if not right:
-        target.delete(path)
-    return right

@@ -1,16 +1,27 @@
 """A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import unquote
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.checkpoint.savepoint_files import pending_actions, staged_path
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import channels_path
-from spark_jobs.protocol.documents import AttemptDocument, OnRewind, PipelineDocument, RoundDocument, SinkCut, StartRequest
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    OnRewind,
+    PipelineDocument,
+    Publish,
+    RoundDocument,
+    SinkCut,
+    StartRequest,
+)
 from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint
-from spark_jobs.runtime.start.pending import take_pending
 from spark_jobs.runtime.start.rewind import (
     close_origin,
     decide_on,
@@ -24,6 +35,7 @@ from spark_jobs.runtime.start.rewind import (
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,8 +101,24 @@ class SavepointStart:
             if self._take and takes(self._opened, self._pipeline.uuid, cut) and (self._decided[cut.app] or 0) < number
         }
         if lacking:
-            take_pending(self._home, self._opened, lacking, publishers)
+            self._publish(sorted(lacking), publishers)
         return dict.fromkeys(lacking.values(), number)
+
+    def _publish(self, sinks: Sequence[SinkName], publishers: Publishers) -> None:
+        """Publishes what the savepoint holds staged into the tables that it is staged for; idempotent, durable on return.
+
+        It is published as the line that has staged it, under its app ids: each row once, also where the home of that line does the same.
+        """
+        store, manifest = CheckpointStore(self._opened.files), self._opened.manifest
+        for sink in sinks:
+            copies: dict[str, str] = {}
+            for each in pending_actions(store, manifest, sink):
+                adds = [line["add"] for line in store.read_actions(each)]
+                copies |= {staged_path(manifest.sinks[sink].stage, add): unquote(add["path"]) for add in adds}
+            self._opened.copy(open_files(manifest.sinks[sink].table), copies)
+        planned = plan_publication(self._opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
+        planned.require(publishers)
+        replace(planned, turns=self._home).carry_out(publishers)
 
     def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
         """As the function of this name."""

@@ -5,7 +5,6 @@ built: one that a crash leaves half done is built again, and neither the checkpo
 """
 
 import logging
-from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -23,51 +22,47 @@ _CANNOT = "[STATE_REPARTITION_"
 """How Spark names what it refuses: a state of another kind, not a failure on the way."""
 
 
-@dataclass(frozen=True)
-class Rescale:
-    """Brings the state of stages into another number of partitions.
+def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: StageName, cut: StageCut) -> None:
+    """Brings the state of a stage, which is restored and not running, into another number of partitions.
+
+    Does nothing if the stage keeps no state, or has as many already.
 
     Args:
         spark: A session of the application.
         work: The work directory that is being built.
         partitions: How many.
+        name: The stage.
+        cut: Of the checkpoint that the directory is built from.
+
+    Raises:
+        RejectedError: Spark cannot do it with this state.
+        InterruptedRunError: It has failed for another reason: the next attempt does it again.
     """
+    log = SparkLog(work, checkpoint_directory(name))
+    if cut.drained or not log.has_state() or log.pending():
+        return
+    before = int(log.offsets(log.last_commit()).header["conf"][SHUFFLE_PARTITIONS])
+    if before == partitions:
+        return
+    if log.last_commit() < cut.batch:
+        raise _failure(name, before, partitions, "it is computed again first, in as many partitions as before")
+    session = session_for_run(spark)
+    _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
+    with step(Step.RESCALE):
+        try:
+            session._streamingCheckpointManager.repartition(str(local_path(work, log.directory)), partitions)
+        except spark_failures() as error:
+            raise _failure(name, before, partitions, java_message(error)) from error
+    _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, partitions, before)
 
-    spark: SparkSession
-    work: Files
-    partitions: int
 
-    def stage(self, name: StageName, cut: StageCut) -> None:
-        """Does it to one stage, which is restored and not running. Not done where it keeps no state, or has as many already.
-
-        Raises:
-            RejectedError: Spark cannot do it with this state.
-            InterruptedRunError: It has failed for another reason: the next attempt does it again.
-        """
-        log = SparkLog(self.work, checkpoint_directory(name))
-        if cut.drained or not log.has_state() or log.pending():
-            return
-        before = int(log.offsets(log.last_commit()).header["conf"][SHUFFLE_PARTITIONS])
-        if before == self.partitions:
-            return
-        if log.last_commit() < cut.batch:
-            raise self._failure(name, before, "it is computed again first, in as many partitions as before")
-        session = session_for_run(self.spark)
-        _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
-        with step(Step.RESCALE):
-            try:
-                session._streamingCheckpointManager.repartition(str(local_path(self.work, log.directory)), self.partitions)
-            except spark_failures() as error:
-                raise self._failure(name, before, java_message(error)) from error
-        _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, self.partitions, before)
-
-    def _failure(self, stage: StageName, before: int, why: str) -> StreamPipelineError:
-        kind = RejectedError if why.startswith(_CANNOT) else InterruptedRunError
-        return kind(
-            f"Spark has not brought the state of stage '{stage}' from {before} into {self.partitions} partitions: {why.splitlines()[0]}",
-            exists="The checkpoint is as it was; the work directory that was being built is not used.",
-            safe="Nothing else was changed.",
-            remedy=f"Start it again; with --state-partitions {before} (state_partitions={before}) it goes on as it was.",
-            stage=stage,
-            state_partitions=self.partitions,
-        )
+def _failure(stage: StageName, before: int, partitions: int, why: str) -> StreamPipelineError:
+    kind = RejectedError if why.startswith(_CANNOT) else InterruptedRunError
+    return kind(
+        f"Spark has not brought the state of stage '{stage}' from {before} into {partitions} partitions: {why.splitlines()[0]}",
+        exists="The checkpoint is as it was; the work directory that was being built is not used.",
+        safe="Nothing else was changed.",
+        remedy=f"Start it again; with --state-partitions {before} (state_partitions={before}) it goes on as it was.",
+        stage=stage,
+        state_partitions=partitions,
+    )

@@ -1,7 +1,7 @@
 """The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
+_ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
 _NONE = StructType()
 _SAFE = "Nothing was written."
 
@@ -85,8 +86,17 @@ def read_table(session: SparkSession, path: Path) -> StagingTable:
 
 
 def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
-    for option in ("partition_by", "cluster_by"):
-        _check_columns_exist(frame, option, getattr(design, option), name)
+    for option, what in _ARRANGED.items():
+        if missing := lacking(getattr(design, option), frame.columns):
+            raise UnsupportedTableError(
+                f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
+                exists=f"The stage returns {', '.join(frame.columns)}.",
+                safe="No table was made.",
+                remedy=f"Correct {option}, or return the column.",
+                sink=name,
+                missing=missing,
+                columns=frame.columns,
+            )
     with step(Step.TABLE_CREATE):
         builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
         builder = builder.tableName(place.name or delta_at(place.path))
@@ -126,43 +136,16 @@ def _add_columns(session: SparkSession, table: StagingTable, columns: StructType
         ) from error
 
 
-def _check_columns_exist(frame: DataFrame, option: str, columns: Sequence[str], name: str) -> None:
-    if missing := lacking(columns, frame.columns):
-        what = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}[option]
-        raise UnsupportedTableError(
-            f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
-            exists=f"The stage returns {', '.join(frame.columns)}.",
-            safe="No table was made.",
-            remedy=f"Correct {option}, or return the column.",
-            sink=name,
-            missing=missing,
-            columns=frame.columns,
-        )
-
-
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
     """Refuses a table that exists and is not as its sink declares it."""
-    existing = list(table.metadata["partitionColumns"])
-    if design.partition_by and not same_names(design.partition_by, existing):
-        raise _not_as_designed(
-            table,
-            name,
-            f"partition_by={list(design.partition_by)}",
-            f"is partitioned by {existing}",
-            list(design.partition_by),
-            existing,
-        )
+    arranged = {"partition_by": list(table.metadata["partitionColumns"])}
     if design.cluster_by:
-        clustered = list(session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()["clusteringColumns"])  # type: ignore[index]
-        if not same_names(design.cluster_by, clustered):
-            raise _not_as_designed(
-                table,
-                name,
-                f"cluster_by={list(design.cluster_by)}",
-                f"is clustered by {clustered}",
-                list(design.cluster_by),
-                clustered,
-            )
+        detail: Any = session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()
+        arranged["cluster_by"] = list(detail["clusteringColumns"])
+    for option, columns in arranged.items():
+        declared = list(getattr(design, option))
+        if declared and not same_names(declared, columns):
+            raise _not_as_designed(table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns)
     configuration = {key.lower(): value for key, value in table.configuration.items()}
     features = {*table.protocol.get("readerFeatures", ()), *table.protocol.get("writerFeatures", ())}
     for key, value in design.properties.items():

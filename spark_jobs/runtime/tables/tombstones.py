@@ -21,7 +21,6 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
 from spark_jobs.storage.files import Files, local_path, sync_below
 
-"""The directory in the home; below it ``<incarnation>/<sink>``."""
 _EVERY_VERSION = {"delta.enableExpiredLogCleanup": "false"}
 """The versions are read again when the incarnation is abandoned, whenever that is."""
 

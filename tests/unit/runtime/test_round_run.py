@@ -8,12 +8,10 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.protocol.documents import Manifest, OnEnd
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, InputName, RoundNumber, StageName
-from spark_jobs.protocol.pins import DeltaPin
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, RoundNumber, StageName
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
-from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import a_manifest, a_stage_cut
 
 STAGE, LAST = StageName("history"), BatchId(3)
@@ -73,22 +71,3 @@ def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_pat
     attempt = Attempt(tmp_path, monkeypatch, FINISHED)
     attempt.stage.spark_log.pending = lambda: True
     assert attempt.to_its_end() == ["run", "drained", "ended"]
-
-
-def test_what_replayed_batches_have_read_is_in_the_checkpoint_that_holds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pin = DeltaPin(path="/shops", table="t", version=5)
-    inputs = {name: SimpleNamespace(name=name) for name in ("orders", "shops")}
-    stages = {
-        STAGE: SimpleNamespace(name=STAGE, inputs=inputs),
-        "other": SimpleNamespace(name="other", inputs={"shops": inputs["shops"]}),
-    }
-    none: Any = None
-    graph, site = SimpleNamespace(stages=stages), SimpleNamespace(work=LocalFiles(tmp_path))
-    run = RoundRun(cast(Any, graph), LocalFiles(tmp_path), none, none, none, cast(Any, site), none)
-    monkeypatch.setattr(run, "parent", lambda: FINISHED.model_copy(update={"inputs": {InputName("shops"): (pin,)}}))
-    assert run._replayed_inputs() == {}, "no stage is behind"
-    log = begun(LocalFiles(tmp_path), f"stages/{STAGE}/log")
-    log.append(staged(0))
-    assert run._replayed_inputs() == {InputName("shops"): (pin,)}

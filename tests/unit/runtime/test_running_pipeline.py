@@ -21,8 +21,7 @@ from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunI
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.protocol.restarts import Restarts
-from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline

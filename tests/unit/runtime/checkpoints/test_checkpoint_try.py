@@ -24,13 +24,23 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StorageFullError,
 )
-from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, PipelineName, RequestId, RoundNumber, RunId, StageName
+from spark_jobs.protocol.ids import (
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    PipelineName,
+    RequestId,
+    RoundNumber,
+    RunId,
+    StageName,
+)
 from spark_jobs.protocol.masking import masking
+from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.steps import observed_by
 from spark_jobs.runtime.checkpoints import try_history
-from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, Surroundings
-from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Waiting, take_cut
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, take_cut
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.log_folding import Consumer
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -74,7 +84,7 @@ def a_try(
     find_cut: Callable[[], Cut],
     deadline_s: float = math.inf,
     pause: Callable[[], object] = lambda: None,
-    look: Callable[[], Surroundings] = lambda: Surroundings({}, {}),
+    look: Callable[[], dict[InputName, tuple[Pin, ...]]] = dict,
 ) -> CheckpointTry:
     """A try at the first checkpoint, which somebody has asked for."""
     return CheckpointTry(
@@ -113,7 +123,7 @@ def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFil
 
 
 def test_a_table_that_cannot_be_looked_at_is_a_failed_try_that_is_remembered(files: MemoryFiles) -> None:
-    def look() -> Surroundings:
+    def look() -> dict[InputName, tuple[Pin, ...]]:
         raise StorageError("The table is away.")
 
     with pytest.raises(StorageError):

@@ -23,8 +23,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
 from spark_jobs.runtime.checkpoints import coordinator
 from spark_jobs.runtime.checkpoints.coordinator import Coordinator
-from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.checkpoints.due import Due
+from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.running_pipeline import RunningPipeline

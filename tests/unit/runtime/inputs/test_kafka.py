@@ -1,6 +1,8 @@
 """Ends of Kafka streams: which batches read past them, partition by partition, and what those get instead."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.pins import KafkaPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.inputs.kafka import KafkaBeginning, KafkaBound, kafka_line, kafka_pin, partition_offsets
+from spark_jobs.runtime.inputs.kafka import KafkaBound, Partition, kafka_beginning, kafka_line, kafka_pin, partition_offsets
 from spark_jobs.storage.local import LocalFiles
 
 PIN = KafkaPin(topics={"clicks": {0: 5, 1: 3}, "empty": {0: 0}})
@@ -21,11 +23,11 @@ def line(zero: int, one: int, **more: int) -> str:
     return json.dumps({"clicks": {"0": zero, "1": one} | further, "empty": {"0": 0}})
 
 
-def beginning(root: Path, offsets: str | None = None) -> KafkaBeginning:
+def beginning(root: Path, offsets: str | None = None) -> Callable[[], dict[Partition, int]]:
     (root / "sources/0").mkdir(parents=True, exist_ok=True)
     if offsets is not None:
         (root / "sources/0/0").write_bytes(b"\0v1\n" + offsets.encode())
-    return KafkaBeginning(LocalFiles(root), "sources/0")
+    return partial(kafka_beginning, LocalFiles(root), "sources/0")
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ OFFSETS = st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 
 
 @given(ends=OFFSETS, before=OFFSETS, steps=OFFSETS)
 def test_what_is_cut_back_is_within_the_end_and_never_goes_backwards(ends: Offsets, before: Offsets, steps: Offsets) -> None:
-    bound = KafkaBound(kafka_pin(kafka_line(ends)), KafkaBeginning(LocalFiles(Path.cwd()), "none"))
+    bound = KafkaBound(kafka_pin(kafka_line(ends)), dict)
     begin = kafka_line(before)
     spark = kafka_line(before | {partition: before.get(partition, 0) + step for partition, step in steps.items()})
     cut = bound.cut_back(begin, spark)

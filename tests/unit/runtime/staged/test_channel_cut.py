@@ -12,8 +12,8 @@ from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
-from spark_jobs.runtime.staged.channel_cut import ConsumerCut, cut_channel, cut_consumer, rebuild_log
-from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.staged.channel_cut import cut_channel, rebuild_log
+from spark_jobs.runtime.staged.log_folding import Consumer, ConsumerCut
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
 from tests.support.systems import quick
@@ -38,7 +38,7 @@ class Channel:
             line = "-" if version is None else json.dumps({"reservoirVersion": version, "index": -1})
             header = json.dumps({"batchWatermarkMs": 0})
             files.create(f"{name}/offsets/{batch}", "\n".join(["v1", header, "-", line]).encode())
-        return cut_consumer(Consumer(SparkLog(files, name), 1), BatchId(len(versions) - 1))
+        return Consumer(SparkLog(files, name), 1).cut(BatchId(len(versions) - 1))
 
     def cut(self, batch: int, *consumers: ConsumerCut) -> ChannelCut:
         return cut_channel(self.store, CheckpointId(1), HOURLY, self.log, BatchId(batch), consumers)

@@ -11,8 +11,8 @@ from spark_jobs.protocol.errors import FencedError, RejectedError, RestartsExhau
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import Restarts
-from spark_jobs.runtime.stages import restarting
-from spark_jobs.runtime.stages.restarting import StageRestarts
+from spark_jobs.runtime.stages import running_stage
+from spark_jobs.runtime.stages.running_stage import StageRestarts
 from spark_jobs.runtime.stages.stage import StageRun
 
 STAGE = StageName("hourly")
@@ -40,7 +40,7 @@ class Failing:
 
 @pytest.fixture
 def spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarting, "application_has_ended", lambda spark: False)
+    monkeypatch.setattr(running_stage, "application_has_ended", lambda spark: False)
 
 
 @pytest.mark.usefixtures("spark_runs")
@@ -62,7 +62,7 @@ def test_a_failure_that_cannot_heal_ends_the_attempt_at_once_however_many_restar
 
 
 def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarting, "application_has_ended", lambda spark: True)
+    monkeypatch.setattr(running_stage, "application_has_ended", lambda spark: True)
     failing, error = Failing(attempts=1000), StorageError("The disk is away.")
     with pytest.raises(StorageError) as raised:
         failing.fails(error)

@@ -11,8 +11,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, StorageError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages.gate import Gate
-from spark_jobs.runtime.stages.restarting import StageRestarts
-from spark_jobs.runtime.stages.running_stage import EndingStage, StageInCut
+from spark_jobs.runtime.stages.running_stage import EndingStage, StageAtWork, StageRestarts
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
@@ -39,7 +38,8 @@ class Stage:
             gate=self.gate,
             upstream=[SimpleNamespace(producer=PRODUCER)],
         )
-        self.in_cut = StageInCut(cast(StageRun, run))
+        again = SimpleNamespace(wait=lambda run, error: None)
+        self.in_cut = StageAtWork(cast(StageRun, run), cast(StageRestarts, again), threading.Event())
 
     def plans(self) -> None:
         entry = "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), '{"else": 1}', "-"]).encode()
@@ -52,8 +52,7 @@ class Stage:
         self._channel.files.create("consumer/commits/1", b"v2\n{}")
 
     def fails(self) -> None:
-        again = SimpleNamespace(wait=lambda run, error: None)
-        self.in_cut.wait_for_restart(cast(StageRestarts, again), FAILURE)
+        self.in_cut._wait_for_restart(FAILURE)
 
 
 def test_a_stage_that_has_failed_is_failing_until_its_next_batch_is_committed() -> None:

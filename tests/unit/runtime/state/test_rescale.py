@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.state import rescale
-from spark_jobs.runtime.state.rescale import Rescale
+from spark_jobs.runtime.state.rescale import rescale_stage
 from tests.support.state_site import HOURLY, Site, cut
 
 REFUSED = "[STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER] another store"
@@ -34,7 +34,7 @@ def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
     as_begun = replace(entry, header=entry.header | {"conf": {"spark.sql.shuffle.partitions": "2"}})
     (site.checkpoint.root / "offsets/0").write_bytes(as_begun.to_bytes())
     with pytest.raises(kind) as caught:
-        Rescale(session, site.work, 8).stage(HOURLY, cut(0, ()))  # type: ignore[arg-type]
+        rescale_stage(session, site.work, 8, HOURLY, cut(0, ()))  # type: ignore[arg-type]
     assert "--state-partitions 2" in str(caught.value)
 
 
@@ -49,6 +49,6 @@ def test_state_that_is_computed_again_first_is_not_brought_into_other_partitions
     as_begun = replace(entry, header=entry.header | {"conf": {"spark.sql.shuffle.partitions": "2"}})
     (site.checkpoint.root / "offsets/0").write_bytes(as_begun.to_bytes())
     with pytest.raises(InterruptedRunError, match="computed again first") as caught:
-        Rescale(session, site.work, 8).stage(HOURLY, cut(3, ()))  # type: ignore[arg-type]
+        rescale_stage(session, site.work, 8, HOURLY, cut(3, ()))  # type: ignore[arg-type]
     assert "--state-partitions 2" in str(caught.value)
-    Rescale(session, site.work, 2).stage(HOURLY, cut(3, ()))  # type: ignore[arg-type]
+    rescale_stage(session, site.work, 2, HOURLY, cut(3, ()))  # type: ignore[arg-type]

@@ -9,25 +9,21 @@ Batches that are replayed read the version that they read before. Otherwise the 
 """
 
 import logging
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Refresh
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
-from spark_jobs.protocol.documents import AttemptDocument, PinnedInput
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, PinnedInput
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.stages.replay import is_behind
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 
 
-def keep_pinned_versions(
-    graph: Graph, home: Files, attempt: AttemptDocument, replayed: Mapping[InputName, tuple[Pin, ...]] = MappingProxyType({})
-) -> None:
+def keep_pinned_versions(graph: Graph, home: Files, attempt: AttemptDocument, parent: Manifest | None = None) -> None:
     """Pins the static inputs of an attempt that have to stay at the version of the attempt before. The others are left to be pinned.
 
     Durable on return; to be called before any stage is built. Idempotent.
@@ -36,16 +32,16 @@ def keep_pinned_versions(
         graph: The pipeline.
         home: The home.
         attempt: The live attempt.
-        replayed: The pins with which batches were computed that are computed again.
+        parent: The checkpoint that the attempt goes on from. It says what batches have read that are computed again.
     """
     work = home.below(attempt.work_directory.path)
     for static in graph.statics.values():
         if static.refresh is Refresh.UNPINNED:
             continue
-        if static.name in replayed:
-            pins_of_attempt(home, attempt.attempt).pin(PinnedInput(input=static.name, pins=replayed[static.name]))
-            continue
         reading = [stage.name for stage in graph.stages.values() if static in stage.inputs.values()]
+        if parent and static.name in parent.inputs and any(is_behind(work, name) for name in reading):
+            pins_of_attempt(home, attempt.attempt).pin(PinnedInput(input=static.name, pins=parent.inputs[static.name]))
+            continue
         planned = any(SparkLog(work, checkpoint_directory(name)).pending() for name in reading)
         if (planned or not graph.unbounded) and (kept := _pinned_before(home, attempt, static.name)):
             pins_of_attempt(home, attempt.attempt).pin(kept)

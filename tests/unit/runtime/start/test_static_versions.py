@@ -12,8 +12,10 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.documents import AttemptDocument, PinnedInput, WorkDirectory
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber, WorkDirectoryId
 from spark_jobs.protocol.pins import DeltaPin
-from spark_jobs.runtime.inputs.static_versions import keep_pinned_versions
+from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.local import LocalFiles
+from tests.support import private_logs
+from tests.support.staged_pipeline import a_manifest
 from tests.unit.control import test_channel
 
 SHOPS = InputName("shops")
@@ -153,10 +155,16 @@ def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFi
     assert kept(home, now) is None, "it is left to be pinned"
 
 
-def test_batches_that_are_computed_again_read_what_they_read_before(home: LocalFiles) -> None:
+def test_batches_that_are_computed_again_read_what_they_have_read_as_the_checkpoint_says_that_holds_them(
+    home: LocalFiles,
+) -> None:
     begun(home, 1, 7)
     live = begun(home, 2)
-    keep_pinned_versions(graph(), home, live, {SHOPS: shops(5).pins})
-    kept = pins_of_attempt(home, live.attempt).pinned(SHOPS)
-    assert kept is not None
-    assert kept.pins == shops(5).pins
+    head = a_manifest(inputs={SHOPS: shops(5).pins})
+    keep_pinned_versions(graph(), home, live, head)
+    assert kept(home, live) is None, "no stage is behind"
+    log = private_logs.begun(home.below("work/w"), "stages/known/log")
+    for batch in (0, 1):
+        log.append(private_logs.staged(batch))
+    keep_pinned_versions(graph(), home, live, head)
+    assert kept(home, live) == 5
