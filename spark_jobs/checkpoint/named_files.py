@@ -1,12 +1,14 @@
 """Files that a document names, and how they are compared with what it says of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum
 from spark_jobs.storage.files import Digest, Files
@@ -106,6 +108,27 @@ class NamedFiles:
 def with_digest(add: Mapping[str, Any], digest: Digest) -> dict[str, Any]:
     """Returns an ``add`` action that says what the bytes of its file are."""
     return dict(add) | {"tags": (add.get("tags") or {}) | {DIGEST_TAG: digest.sha256}}
+
+
+def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Makes staged files durable that are about to be named, which Spark leaves to the operating system.
+
+    Args:
+        directory: Where the files are.
+        adds: Their Delta ``add`` actions.
+
+    Returns:
+        The actions, each with the SHA-256 of its file. The bytes are read while they are in the page cache and others are being flushed.
+    """
+    paths = [unquote(add["path"]) for add in adds]
+    digesting = [partial(directory.digest, path) for path in paths]
+    digests = at_once([partial(directory.sync, *paths), *digesting], _AT_ONCE)[1:] if paths else []
+    return [with_digest(add, digest) for add, digest in zip(adds, digests, strict=True)]
+
+
+def state_file(home: Files, file: StateFile) -> NamedFile:
+    """Returns a file of a stage's state, as a home or a savepoint has it."""
+    return NamedFile(home, file.stored, file.size_bytes, file.sha256)
 
 
 def staged_file(directory: Files, add: Mapping[str, Any], path: str) -> NamedFile:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file
+from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file, state_file
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
@@ -45,7 +45,7 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
     found: dict[str, NamedFile] = {}
     for name, cut in manifest.stages.items():
         for file in cut.files:
-            found[file.stored] = NamedFile(home, file.stored, file.size_bytes, file.sha256)
+            found[file.stored] = state_file(home, file)
         found[cut.channel.path] = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         found |= dict(_in_flight(home, name, cut.channel))
     for each in pending_manifests(store, manifest):

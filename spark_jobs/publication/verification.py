@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import unquote
 
-from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered, staged_file
+from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered, staged_file, state_file
 from spark_jobs.checkpoint.savepoint_files import OwnTable, in_flight, own_tables, staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import manifest_path
@@ -54,7 +54,7 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest) -> Iterator[Named
     store, goes_on = CheckpointStore(home), manifest.incarnation == head.incarnation
     for cut in manifest.stages.values() if goes_on else ():
         for file in cut.files:
-            yield NamedFile(home, file.stored, file.size_bytes, file.sha256)
+            yield state_file(home, file)
         channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         yield channel
         if channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others

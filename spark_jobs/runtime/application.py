@@ -32,19 +32,8 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import (
-    CorruptDocumentError,
-    FencedError,
-    InterruptedRunError,
-    StreamPipelineError,
-)
-from spark_jobs.protocol.ids import (
-    AttemptNumber,
-    BatchId,
-    InputName,
-    SinkName,
-    StageName,
-)
+from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
@@ -57,7 +46,7 @@ from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.running_pipeline import run_pipeline
+from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
@@ -189,7 +178,7 @@ class Application:
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
-            return _success(request, *run_pipeline(run, first=facts.newest_attempt is None))
+            return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -284,7 +273,7 @@ class Application:
             spark=own,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
-            round=round_document.round,
+            round=round_document,
             rounds=Rounds(self.home),
             statics=pins_of_attempt(self.home, attempt.attempt),
             work=self.home.below(attempt.work_directory.path),
@@ -295,8 +284,6 @@ class Application:
             heartbeat=heartbeat,
             cancellation=cancellation,
             open_directory=self.open_directory,
-            adopted=round_document.adopted,
-            begins=round_document.begins,
         )
 
 

@@ -40,18 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class RoundRun:
-    """A round that an attempt has begun or goes on with.
-
-    Args:
-        graph: The pipeline.
-        home: Its home.
-        pipeline: Whose home it is.
-        attempt: The live attempt.
-        round: The round.
-        site: Where its stages run.
-        publishers: Who makes the Delta transactions.
-        mask: Takes secrets out of what is written about failures.
-    """
+    """A round that an attempt has begun or goes on with."""
 
     graph: Graph
     home: Files
@@ -61,6 +50,7 @@ class RoundRun:
     site: RoundSite
     publishers: Publishers
     mask: Mask = unmasked
+    """Takes secrets out of what is written about failures."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
     _swept: bool = False
 
@@ -121,7 +111,7 @@ class RoundRun:
             refuse_moved(self.round.adopted)
             return inputs
 
-        effort = CheckpointTry(self.home, self.site.work, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
+        effort = CheckpointTry(self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
         return self._told(effort.take(stages))
 
     def landed(self, parent: Manifest | None) -> Manifest | None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RunState, SinkResult, StageState
 from spark_jobs.protocol.errors import (
     FencedError,
@@ -45,15 +44,15 @@ class RunningPipeline:
 
     Args:
         run: The round.
-        restarts: Of its stages together.
-        checkpointing: When checkpoints are taken.
     """
 
-    def __init__(self, run: RoundRun, restarts: Restarts | None, checkpointing: Checkpointing) -> None:
+    def __init__(self, run: RoundRun) -> None:
+        strategy, checkpointing = run.graph.restart, run.graph.checkpointing
         self._run = run
         self._parent = run.parent()
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
+        restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
         again = StageRestarts(restarts, self._stopping)
         self.stages: list[StageAtWork] = []
         for built in run.build():
@@ -111,8 +110,8 @@ class RunningPipeline:
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
         self._told = {}
-        waiting = Waiting(time.monotonic, self._coordinator.pause)
-        quiesce(self.stages, self._coordinator.deadline_s(), waiting, self._tell_held, self._tell_let_go)
+        waiting = Waiting(self._coordinator.deadline_s(), time.monotonic, self._coordinator.pause)
+        quiesce(self.stages, waiting, self._tell_held, self._tell_let_go)
 
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
@@ -229,7 +228,7 @@ class RunningPipeline:
             self._requests.turn_down(drains, lost)
 
     def _where_they_begin(self) -> Cut:
-        return take_cut(self.stages, Alignment(False), math.inf, Waiting(time.monotonic, self._coordinator.pause))
+        return take_cut(self.stages, Alignment(False), Waiting(math.inf, time.monotonic, self._coordinator.pause))
 
     def _end_threads(self) -> None:
         if not self._threads_run:
@@ -322,10 +321,3 @@ class RunningPipeline:
 def _says(cut: StageCut, stage: StageAtWork) -> bool:
     """Whether a checkpoint has the stage as it is. The end of a stage is known a moment after its last batch."""
     return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())
-
-
-def run_pipeline(run: RoundRun, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
-    """Runs a round; see :meth:`RunningPipeline.go_on`."""
-    strategy = run.graph.restart
-    restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-    return RunningPipeline(run, restarts, run.graph.checkpointing).go_on(first=first)

@@ -24,14 +24,13 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
-from spark_jobs.runtime.staged import staged_files as staged_files_of_batches
 from spark_jobs.runtime.stages import gate, running_stage, stage_query, staging
 from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
 from tests.simulation.storage import SimulatedFiles
-from tests.simulation.threads import OneAfterTheOther, SimulatedLock, datetime_in, holding, threading_in, time_in
+from tests.simulation.threads import SimulatedLock, datetime_in, holding, threading_in, time_in
 
 _LOOK_EVERY_S = 2.0
 _BACK_OFF_S = 0.2
@@ -119,10 +118,9 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
         *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
-        (restore, "ThreadPoolExecutor", OneAfterTheOther),
         *(
             (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
-            for module in (heal, named_files, pinning, savepoint, staged_files_of_batches)
+            for module in (heal, named_files, pinning, restore, savepoint)
         ),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),

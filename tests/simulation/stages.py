@@ -360,10 +360,10 @@ def _bound(
         raise NotImplementedError(f"{node} is neither a source nor a stage")
     if not node.bounded:
         return Bound()
-    pinned = round_site.rounds.pinned(round_site.round, node.name)
+    pinned = round_site.rounds.pinned(round_site.round.round, node.name)
     if pinned is None:
         pin = DeltaPin(path="/events", table=SOURCE_TABLE, version=site.input.rows - 1)
-        pinned = round_site.rounds.pin(round_site.round, PinnedInput(input=node.name, pins=(pin,)))
+        pinned = round_site.rounds.pin(round_site.round.round, PinnedInput(input=node.name, pins=(pin,)))
     (found,) = pinned.pins
     assert isinstance(found, DeltaPin)
     return DeltaBound(found)

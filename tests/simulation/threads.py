@@ -1,11 +1,10 @@
 """Threads, locks and clocks in a world: they wait in its time, and let others go on meanwhile."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.simulation.world import Actor, World
 
@@ -84,25 +83,6 @@ class SimulatedCondition:
         return self._world.until(predicate, timeout)
 
     def notify_all(self) -> None: ...
-
-
-class OneAfterTheOther:
-    """As :class:`~concurrent.futures.ThreadPoolExecutor`, without threads."""
-
-    def __init__(self, workers: int) -> None: ...
-
-    def __enter__(self) -> "OneAfterTheOther":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def map(self, function: Callable[..., T], *arguments: Any) -> Iterator[T]:
-        return iter([function(*each) for each in zip(*arguments, strict=True)])
-
-    def submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
-        future: Future[T] = Future()
-        future.set_result(function(*arguments))
-        return future
 
 
 def threading_in(world: World) -> SimpleNamespace:

@@ -59,29 +59,19 @@ class _Logged:
 
 @dataclass
 class CheckpointTry:
-    """Takes one checkpoint of a round.
-
-    Args:
-        home: The home.
-        work: The work directory.
-        pipeline: Whose home it is.
-        attempt: The live attempt.
-        round: The round.
-        due: What is to be taken.
-        parent: The checkpoint it continues.
-        look: Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history.
-        mask: Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them.
-    """
+    """Takes one checkpoint of a round."""
 
     home: Files
-    work: Files
     pipeline: PipelineDocument
     attempt: AttemptDocument
     round: RoundDocument
     due: Due
     parent: Manifest | None
+    """The checkpoint that it continues."""
     look: Callable[[], dict[InputName, tuple[Pin, ...]]]
+    """Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history."""
     mask: Mask = unmasked
+    """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.

@@ -107,12 +107,11 @@ class Coordinator:
 
     def _try(self, asked: Sequence[CheckpointRequest]) -> None:
         triggered_s, deadline_s = time.monotonic(), self.deadline_s()
-        waiting = Waiting(time.monotonic, self.pause)
         saving = any(request.wanted is Wanted.SAVEPOINT for request in asked)
         alignment = Alignment() if saving else self._alignment
 
         def find_cut() -> Cut:
-            return take_cut(self._pipeline.stages, alignment, deadline_s, waiting)
+            return take_cut(self._pipeline.stages, alignment, Waiting(deadline_s, time.monotonic, self.pause))
 
         kind = CheckpointKind.SAVEPOINT if saving else CheckpointKind.PERIODIC
         manifest = None

@@ -107,15 +107,36 @@ class Due:
     """Whether everything that stages held back is flushed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Waiting:
-    """The time, and a way to let some of it pass. ``pause`` may raise: a cancel, or a stage that has given up, ends a cut."""
+    """How long one look for a cut waits for stages, and which of them it has seen fail.
 
+    Args:
+        deadline_s: Until when, by ``now_s``.
+        now_s: The clock.
+        pause: Lets some time pass. It may raise: a cancel, or a stage that has given up, ends a cut.
+    """
+
+    deadline_s: float
     now_s: Callable[[], float]
     pause: Callable[[], None]
+    _declined: CheckpointDeclinedError | None = None
+
+    def wait_for(self, stage: Cuttable) -> None:
+        """Lets some time pass, because of a stage.
+
+        Raises:
+            CheckpointDeclinedError: There is none left, and a stage was failing.
+            DeadlineExceededError: There is none left.
+        """
+        if (failure := stage.failing_with()) is not None:
+            self._declined = _declined(stage.name, failure)
+        if self.now_s() >= self.deadline_s:
+            raise self._declined or expired(f"stage '{stage.name}' did not reach the end of a batch in time", stage=stage.name)
+        self.pause()
 
 
-def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float, waiting: Waiting) -> Cut:
+def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting) -> Cut:
     """Finds a consistent cut.
 
     No cut waits for a stage whose inputs all end. It may be in a batch for hours, and it is not held: what the others have not read of its
@@ -124,19 +145,18 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float
     Args:
         stages: In topological order.
         alignment: Whether the channels of the other stages are to be empty at the cut.
-        deadline_s: On the clock of ``waiting``.
-        waiting: The clock.
+        waiting: How long, by which clock.
 
     Raises:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
-    began_s, patience = waiting.now_s(), _Patience(deadline_s, waiting)
+    began_s = waiting.now_s()
     try:
-        aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, patience)
+        aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, waiting)
         if not aligned:
             release(stages)
-        batches = _consistent(stages, patience)
+        batches = _consistent(stages, waiting)
         return Cut(batches, aligned, waiting.now_s() - began_s if alignment.wanted else 0.0)
     finally:
         release(stages)
@@ -144,17 +164,15 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, deadline_s: float
 
 def quiesce(
     stages: Sequence[Cuttable],
-    deadline_s: float,
     waiting: Waiting,
     held: Callable[[StageName], object] = lambda name: None,
     let_go: Callable[[], object] = lambda: None,
-) -> Cut:
+) -> None:
     """Holds every stage with nothing left for it, and keeps it held; :func:`release` lets them go.
 
     Args:
         stages: In topological order.
-        deadline_s: On the clock of ``waiting``.
-        waiting: The clock.
+        waiting: How long, by which clock.
         held: Told each stage once it is: the first one that is not told is the one that is waited for.
         let_go: Told, perhaps more than once, when those that were held go on because another one is failing.
 
@@ -162,10 +180,9 @@ def quiesce(
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
-    began_s, patience = waiting.now_s(), _Patience(deadline_s, waiting)
     try:
-        _align(stages, Alignment(), patience, held, let_go)
-        return Cut(_consistent(stages, patience), True, waiting.now_s() - began_s)
+        _align(stages, Alignment(), waiting, held, let_go)
+        _consistent(stages, waiting)
     except BaseException:
         release(stages)
         raise
@@ -177,28 +194,10 @@ def release(stages: Sequence[Cuttable]) -> None:
         stage.release()
 
 
-class _Patience:
-    """How long one try waits for stages, and which of them it has seen fail."""
-
-    def __init__(self, deadline_s: float, waiting: Waiting) -> None:
-        self._deadline_s, self._waiting = deadline_s, waiting
-        self._declined: CheckpointDeclinedError | None = None
-
-    def now_s(self) -> float:
-        return self._waiting.now_s()
-
-    def wait_for(self, stage: Cuttable) -> None:
-        if (failure := stage.failing_with()) is not None:
-            self._declined = _declined(stage.name, failure)
-        if self.now_s() >= self._deadline_s:
-            raise self._declined or expired(f"stage '{stage.name}' did not reach the end of a batch in time", stage=stage.name)
-        self._waiting.pause()
-
-
 def _align(
     stages: Sequence[Cuttable],
     alignment: Alignment,
-    patience: _Patience,
+    waiting: Waiting,
     held: Callable[[StageName], object] = lambda name: None,
     let_go: Callable[[], object] = lambda: None,
 ) -> bool:
@@ -208,7 +207,7 @@ def _align(
 
     Nobody is held for a stage that is failing, because that may take for ever: all go on until it is up, and alignment begins anew.
     """
-    began_s, at_rest = patience.now_s(), 0
+    began_s, at_rest = waiting.now_s(), 0
     names = {stage.name for stage in stages}
     while at_rest < len(stages):
         stage = next((each for each in stages if each.failing_with() is not None), None)
@@ -220,11 +219,11 @@ def _align(
             held(stage.name)
             at_rest += 1
             continue
-        if alignment.timeout_s is not None and patience.now_s() - began_s >= alignment.timeout_s:
+        if alignment.timeout_s is not None and waiting.now_s() - began_s >= alignment.timeout_s:
             return False
         if alignment.in_flight_bytes_max is not None and stage.in_flight_bytes(names) > alignment.in_flight_bytes_max:
             return False
-        patience.wait_for(stage)
+        waiting.wait_for(stage)
     return True
 
 
@@ -233,13 +232,13 @@ def _is_held(stage: Cuttable) -> bool:
     return stage.is_at_rest()
 
 
-def _consistent(stages: Sequence[Cuttable], patience: _Patience) -> dict[StageName, BatchId]:
+def _consistent(stages: Sequence[Cuttable], waiting: Waiting) -> dict[StageName, BatchId]:
     """Consumers before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits."""
     batches: dict[StageName, BatchId] = {}
     needed: dict[StageName, BatchId] = {}
     for stage in reversed(stages):
         while (batch := stage.committed()) < needed.get(stage.name, BatchId(-1)):
-            patience.wait_for(stage)
+            waiting.wait_for(stage)
         batches[stage.name] = batch
         for producer, last in stage.consumed_by(batch).items():
             needed[producer] = max(last, needed.get(producer, BatchId(-1)))

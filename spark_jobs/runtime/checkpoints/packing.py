@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from pyspark.sql import functions as F
 
+from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
 from spark_jobs.protocol.ids import BatchId
@@ -18,7 +19,6 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
-from spark_jobs.runtime.staged.staged_files import make_durable
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.beside import beside
 

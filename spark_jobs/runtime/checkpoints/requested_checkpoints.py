@@ -15,14 +15,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
-from spark_jobs.protocol.errors import (
-    FencedError,
-    NotFoundError,
-    RejectedError,
-    Retry,
-    RunCancelledError,
-    StreamPipelineError,
-)
+from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, RunCancelledError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error

@@ -18,7 +18,7 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
 from spark_jobs.storage.beside import in_time
@@ -29,23 +29,16 @@ _TIMEOUT_S = 5.0
 
 @dataclass
 class TryHistory:
-    """What is seen of a try, until it is recorded.
-
-    Args:
-        store: Of the home.
-        checkpoint: Its number, if it becomes complete.
-        kind: Of the checkpoint.
-        attempt: Whose try it is.
-        began_at: When it began.
-        mask: Takes secrets out of a failure.
-    """
+    """What is seen of a try, until it is recorded."""
 
     store: CheckpointStore
     checkpoint: CheckpointId
+    """Its number, if it becomes complete."""
     kind: CheckpointKind
     attempt: AttemptNumber
     began_at: datetime
     mask: Mask
+    """Takes secrets out of a failure."""
     _steps: list[StepTime] = field(default_factory=list)
     _seen: dict[str, Any] = field(default_factory=dict)
 
@@ -93,14 +86,11 @@ class TryHistory:
             **self._seen,
             failure=report_error(masked_error(failure, self.mask)) if failure else None,
         )
+        silent = DeadlineExceededError(
+            f"The home did not answer within {_TIMEOUT_S:.0f} s.",
+            remedy="See whether its storage answers; nothing depends on it.",
+        )
         try:
-            in_time(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, _unanswered)
+            in_time(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, lambda: silent)
         except StreamPipelineError as error:
             _LOG.warning("what became of a try at checkpoint %d is in no history: %s", self.checkpoint, error)
-
-
-def _unanswered() -> DeadlineExceededError:
-    return DeadlineExceededError(
-        f"The home did not answer within {_TIMEOUT_S:.0f} s.",
-        remedy="See whether its storage answers; nothing depends on it.",
-    )

@@ -242,11 +242,7 @@ def _is_stateful(node: Any) -> bool:
 
 
 def _keys_carry_watermark(node: Any) -> bool:
-    keys = node.keys().iterator()
-    while keys.hasNext():
-        if keys.next().metadata().contains(DELAY_KEY):
-            return True
-    return False
+    return any(key.metadata().contains(DELAY_KEY) for key in _iterate(node.keys()))
 
 
 def _analyzed(frame: DataFrame) -> Any:

@@ -1,11 +1,13 @@
-"""How far a stream has read a channel, the private log of the stage before it, and where that ends."""
+"""How far a stage has read its channels, the private logs of the stages before it, and where they end."""
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
-from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.private_log import PrivateLog, Staged
 
 _VERSION = "reservoirVersion"
 
@@ -50,3 +52,61 @@ def channel_position(line: str | None) -> ChannelPosition | None:
     if line is None or line == NO_OFFSET or _VERSION not in (offset := json.loads(line)):
         return None
     return ChannelPosition(int(offset[_VERSION]), int(offset["index"]))
+
+
+class Consumption:
+    """What one stage has consumed of its producers.
+
+    Args:
+        spark_log: Of the stage's query.
+        bounds: Of its streams, in the order of Spark's offset log.
+    """
+
+    def __init__(self, spark_log: SparkLog, bounds: Sequence[Bound]) -> None:
+        self._spark_log = spark_log
+        self._channels = [(number, bound) for number, bound in enumerate(bounds) if isinstance(bound, ChannelBound)]
+
+    def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
+        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        found: dict[StageName, BatchId] = {}
+        for _, bound, line in self._lines(batch):
+            if (position := channel_position(line)) is not None:
+                read = BatchId(position.version - 1 if position.index >= 0 else position.version - 2)
+                found[bound.producer] = max(read, found.get(bound.producer, NO_BATCH))
+        return found
+
+    def has_consumed(self, producers: Collection[StageName]) -> bool:
+        """Whether no row that these producers have staged is left."""
+        return not any(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
+
+    def in_flight_bytes(self, producers: Collection[StageName]) -> int:
+        """How much these producers have staged that is left."""
+        return sum(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
+
+    def lag(self) -> Mapping[int, Staged]:
+        """By stream that reads a channel how much is left in it."""
+        return {number: bound.log.amount_after(batch) for number, bound, batch in self._left(self._spark_log.last_commit())}
+
+    def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> Staged:
+        """How much was left at a cut: after what ``stage``, whose channels these are, has read, up to where its producers were cut."""
+        left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
+        return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
+
+    def _left_of(self, producers: Collection[StageName]) -> Iterator[tuple[ChannelBound, BatchId]]:
+        left = self._left(self._spark_log.last_commit())
+        return ((bound, batch) for _, bound, batch in left if bound.producer in producers)
+
+    def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
+        """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""
+        for number, bound, line in self._lines(batch):
+            if line is None:
+                yield number, bound, bound.begins
+            elif (position := channel_position(line)) is not None:
+                yield number, bound, BatchId(position.version - 2)
+
+    def _lines(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, str | None]]:
+        if batch == NO_BATCH:
+            yield from ((number, bound, None) for number, bound in self._channels)
+            return
+        lines = self._spark_log.offsets(batch).sources
+        yield from ((number, bound, None if lines[number] == NO_OFFSET else lines[number]) for number, bound in self._channels)

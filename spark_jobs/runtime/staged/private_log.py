@@ -23,8 +23,8 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.empty_checkpoint import empty_checkpoint
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
-from spark_jobs.runtime.staged.log_checkpoint import empty_checkpoint
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment, not_whole
 from spark_jobs.storage.files import Files, local_path
 
@@ -81,7 +81,8 @@ class PrivateLog:
     def __init__(self, files: Files, directory: str, table_url: str) -> None:
         self._files = files
         self._directory = directory
-        self._table_url = table_url
+        self.table_url = table_url
+        """The directory that the paths of staged files are relative to."""
         self._segments = LogSegments(files, f"{directory}/segments")
         self._latest: int | None = None
         self._folding = Lock()
@@ -104,11 +105,6 @@ class PrivateLog:
         if self._identity is None and not self.exists():
             return str(uuid5(NAMESPACE_URL, self.url))
         return str(self.identity().metadata["id"])
-
-    @property
-    def table_url(self) -> str:
-        """The directory that the paths of staged files are relative to."""
-        return self._table_url
 
     def identity(self) -> LogIdentity:
         """What the log is. It must have been begun."""
@@ -142,8 +138,8 @@ class PrivateLog:
                 self._create(0, first)
             return False
         unknown = bool(facts) and not self.facts()  # it is a savepoint's, which was taken with another table
-        replaced = unknown or (widened and self.schema() != metadata["schemaString"])
-        if replaced and self._unchanged(facts, except_for="schema_sha256"):
+        replaced = unknown or (widened and self.identity().metadata["schemaString"] != metadata["schemaString"])
+        if replaced and all(facts.get(name) == value for name, value in self.facts().items() if name != "schema_sha256"):
             with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
                 for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
                     path = self._path(version, _CHECKPOINT)
@@ -155,19 +151,15 @@ class PrivateLog:
         if changed:
             words = ", ".join(_CHANGED.get(name, name) for name in changed)
             raise UnsupportedTableError(
-                f"Table {self._table_url} was changed since its first rows were staged: {words}.",
+                f"Table {self.table_url} was changed since its first rows were staged: {words}.",
                 exists="The rows so far were staged for the table as it was.",
                 safe="Nothing was written.",
                 remedy="Undo the change, with DROP FEATURE for a feature that it has brought, and start again; or begin anew with --fresh.",
-                table=self._table_url,
+                table=self.table_url,
                 expected=self.facts(),
                 found=facts,
             )
         return replaced
-
-    def schema(self) -> str:
-        """The schema that consumers see, as Delta writes it."""
-        return str(self.identity().metadata["schemaString"])
 
     def facts(self) -> dict[str, str]:
         """What the table was when the log was begun: every batch in it was staged for that."""
@@ -313,7 +305,7 @@ class PrivateLog:
 
     def _read_version(self, batch: BatchId) -> StagedBatch:
         facts, actions = self._read(batch + 1)
-        prefix = f"{self._table_url}/"
+        prefix = f"{self.table_url}/"
         adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
         return StagedBatch(batch, adds=adds, **facts)
 
@@ -343,12 +335,8 @@ class PrivateLog:
         names = self._files.names(f"{self._directory}/_delta_log")
         return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in (_VERSION, _CHECKPOINT)]
 
-    def _unchanged(self, facts: dict[str, str], except_for: str) -> bool:
-        before = self.facts()
-        return all(facts.get(name) == value for name, value in before.items() if name != except_for)
-
     def _write_batch(self, staged: StagedBatch) -> None:
-        adds = [{"add": add | {"path": f"{self._table_url}/{add['path']}"}} for add in staged.adds]
+        adds = [{"add": add | {"path": f"{self.table_url}/{add['path']}"}} for add in staged.adds]
         self._create(staged.batch + 1, _version(_facts(staged), adds))
 
     def _create(self, version: int, data: bytes) -> None:

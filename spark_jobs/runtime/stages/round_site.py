@@ -1,7 +1,7 @@
 """Everything that the stages of one round share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.ids import BatchId, IncarnationId, InputName, PipelineName, RoundNumber, SinkName, StageName
+from spark_jobs.protocol.documents import RoundDocument
+from spark_jobs.protocol.ids import IncarnationId, PipelineName, SinkName
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -24,7 +24,7 @@ class RoundSite:
     spark: SparkSession
     pipeline: PipelineName
     incarnation: IncarnationId
-    round: RoundNumber
+    round: RoundDocument
     rounds: Rounds
     statics: Pins
     """Which versions of static inputs are read: in this round or, beside an unbounded input, in this attempt."""
@@ -40,6 +40,3 @@ class RoundSite:
     heartbeat: Heartbeat
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
-    adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
-    begins: Mapping[StageName, Mapping[StageName, BatchId]] = field(default_factory=dict)
-    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""

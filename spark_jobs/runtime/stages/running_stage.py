@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_heal
 from spark_jobs.runtime.spark.session import application_has_ended
-from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery

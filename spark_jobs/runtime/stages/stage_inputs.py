@@ -70,7 +70,7 @@ def read_input(
     if isinstance(node, Source):
         return _read_source(node, position, stage, session, site, ended)
     output = outputs[node.name]
-    begins = site.begins.get(stage.name, {}).get(node.name, NO_BATCH)
+    begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     frame = _channel(stage, session, output, begins)
     if ended:
         return _ended(frame, output.event_time, position)
@@ -89,11 +89,12 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         endless = {leaf.identity: FoundPin(None) for leaf in leaves}
         return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
     pinned = _pinned(node, frame, leaves, site)
-    before = _rows_before(site.rounds.pinned(RoundNumber(site.round - 1), node.name), len(leaves))
-    adopted = site.adopted.get(node.name)
+    earlier = site.rounds.pinned(RoundNumber(site.round.round - 1), node.name)
+    before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
+    adopted = site.round.adopted.get(node.name)
     found = {
-        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_of(pin, rows), adopted)
-        for leaf, pin, rows in zip(leaves, pinned.pins, before, strict=True)
+        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_added(old, pin), adopted)
+        for leaf, pin, old in zip(leaves, pinned.pins, before, strict=True)
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
     return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
@@ -113,8 +114,8 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
     """Where a bounded source ends in this round; recorded the first time."""
-    pinned = site.rounds.pinned(site.round, node.name)
-    return pinned or site.rounds.pin(site.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
+    pinned = site.rounds.pinned(site.round.round, node.name)
+    return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
 
 
 def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
@@ -197,15 +198,11 @@ def _files_per_batch(leaf: plan.Leaf) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _rows_before(earlier: PinnedInput | None, leaves: int) -> list[int]:
-    """How many rows the round before had read from each stream of a source, as far as its pins tell."""
-    if earlier is None or len(earlier.pins) != leaves:
-        return [0] * leaves
-    return [pin.rows or 0 if isinstance(pin, DeltaPin) else 0 for pin in earlier.pins]
-
-
-def _rows_of(pin: Pin, before: int) -> int | None:
-    return pin.rows - before if isinstance(pin, DeltaPin) and pin.rows is not None else None
+def _rows_added(before: Pin | None, pin: Pin) -> int | None:
+    """How many rows a stream of a source has more than it had in the round before, as far as its pins tell."""
+    if not isinstance(pin, DeltaPin) or pin.rows is None:
+        return None
+    return pin.rows - (before.rows or 0 if isinstance(before, DeltaPin) else 0)
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:

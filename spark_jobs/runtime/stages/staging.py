@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, StageName
@@ -19,7 +20,6 @@ from spark_jobs.publication.upsert import repeated_keys
 from spark_jobs.runtime.spark.plan import BatchFacts, batch_facts, limit_kafka_streams
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
-from spark_jobs.runtime.staged.staged_files import make_durable
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 if TYPE_CHECKING:

@@ -142,17 +142,14 @@ class _Frames:
     """What a pipeline's functions return when stages are given each other's frames themselves; as good as channels for looking at plans."""
 
     def __init__(self, graph: Graph, spark: SparkSession, params: Any) -> None:
-        self._graph, self._spark, self._params = graph, spark, params
+        self._spark, self._params = spark, params
+        nodes: list[Source | Static | Stage] = [*graph.sources.values(), *graph.statics.values(), *graph.stages.values()]
+        self._nodes = {str(node.name): node for node in nodes}
         self._known: dict[str, DataFrame] = {}
 
     def of(self, name: str) -> DataFrame:
         if name not in self._known:
-            nodes: list[Source | Static | Stage] = [
-                *self._graph.sources.values(),
-                *self._graph.statics.values(),
-                *self._graph.stages.values(),
-            ]
-            self._known[name] = self._call(next(node for node in nodes if node.name == name))
+            self._known[name] = self._call(self._nodes[name])
         return self._known[name]
 
     def _call(self, node: Source | Static | Stage) -> DataFrame:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
+from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, StageName
@@ -23,7 +24,7 @@ from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.start.restore import give, names_its_place, repointed, take_from_home
+from spark_jobs.runtime.start.restore import give, names_its_place, place, repointed
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
@@ -127,7 +128,7 @@ class _StageFiles:
         try:
             if self._work.digest(self._at(file.path)) == (file.size_bytes, file.sha256):
                 return True
-            if not names_its_place(file.path) or not _has(self._home, file.stored, file):
+            if not names_its_place(file.path) or state_file(self._home, file).look():
                 return False
             here = repointed(self._home.read(file.stored), self._work, self._log.directory)
             return self._work.read(self._at(file.path)) == here
@@ -136,14 +137,12 @@ class _StageFiles:
 
     def _put_back(self, file: StateFile) -> None:
         target = self._at(file.path)
-        if not _has(self._home, file.stored, file):
+        if state_file(self._home, file).look():
             raise _HopelessError(f"{target} is damaged or gone, and so is {self._home.url}/{file.stored}")
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)
         self._work.delete(target)
-        take_from_home(self._work, self._home, target, file, second_copy=self._second_copy)
-        if names_its_place(file.path):
-            self._work.replace(target, repointed(self._work.read(target), self._work, self._log.directory))
+        place(self._home, self._work, self._log.directory, file, second_copy=self._second_copy)
         self._work.sync(target)
 
     def _heal_home(self, file: StateFile) -> None:
@@ -151,7 +150,7 @@ class _StageFiles:
         here, home = self._work.local(self._at(file.path)), self._home.local(file.stored)
         if here is None or home is None or names_its_place(file.path):
             return
-        if (home.exists() and home.samefile(here)) or _has(self._home, file.stored, file):
+        if (home.exists() and home.samefile(here)) or not state_file(self._home, file).look():
             return
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
         self._home.delete(file.stored)
@@ -165,13 +164,6 @@ class _StageFiles:
 
     def _at(self, path: str) -> str:
         return f"{self._log.directory}/{path}"
-
-
-def _has(files: Files, path: str, file: StateFile) -> bool:
-    try:
-        return files.digest(path) == (file.size_bytes, file.sha256)
-    except NotFoundError:
-        return False
 
 
 def _fits(files: Files, path: str) -> bool:

@@ -18,12 +18,13 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
@@ -35,7 +36,8 @@ from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
-from spark_jobs.storage.files import Files, by_directory, local_path, take
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.files import Digest, Files, by_directory, local_path, take
 
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
@@ -276,27 +278,39 @@ def _read(work: Files, name: str) -> bytes | None:
 def _restore_state(
     home: Files, work: Files, local: Sequence[Files], directory: str, files: Sequence[StateFile], *, second_copy: bool
 ) -> Restored:
-    def place(file: StateFile) -> bool:
-        target = f"{directory}/{file.path}"
-        if any(_take_local(work, other, target, file) for other in local):
-            return True
-        take_from_home(work, home, target, file, second_copy=second_copy)
-        return False
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        is_local = dict(zip(files, pool.map(place, files), strict=True))
-        for file in files:
-            if names_its_place(file.path):
-                target = f"{directory}/{file.path}"
-                work.replace(target, repointed(work.read(target), work, directory))
-        for synced in [pool.submit(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in files)]:
-            synced.result()
+    placing = [partial(place, home, work, directory, file, local, second_copy=second_copy) for file in files]
+    is_local = dict(zip(files, at_once(placing, _AT_ONCE), strict=True))
+    at_once([partial(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in files)], _AT_ONCE)
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),
         home_files=len(is_local) - sum(is_local.values()),
         home_bytes=sum(file.size_bytes for file, here in is_local.items() if not here),
     )
+
+
+def place(home: Files, work: Files, directory: str, file: StateFile, local: Sequence[Files] = (), *, second_copy: bool) -> bool:
+    """Gives a work directory a file that a checkpoint names, with the paths that it has there; not durable before :meth:`Files.sync`.
+
+    Returns:
+        Whether another work directory has had it.
+
+    Raises:
+        CorruptDocumentError: It has not, and the file in the home is gone or was altered.
+    """
+    target = f"{directory}/{file.path}"
+    is_local = any(_take_local(work, other, target, file) for other in local)
+    if not is_local:
+        try:
+            give(home, file.stored, work, target, second_copy=second_copy)
+            found: Digest | None = work.digest(target)
+        except NotFoundError:
+            found = None
+        if damage := state_file(home, file).damage(found):
+            raise damage
+    if names_its_place(file.path):
+        work.replace(target, repointed(work.read(target), work, directory))
+    return is_local
 
 
 def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
@@ -314,40 +328,12 @@ def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
     return False
 
 
-def take_from_home(work: Files, home: Files, path: str, file: StateFile, *, second_copy: bool) -> None:
-    """Gives a work directory a file that a checkpoint names; not durable before :meth:`Files.sync`.
-
-    Raises:
-        CorruptDocumentError: The file in the home is gone or was altered.
-    """
-    try:
-        give(home, file.stored, work, path, second_copy=second_copy)
-        found = work.digest(path)
-    except NotFoundError as error:
-        raise _not_as_named(home, file, None) from error
-    if found != (file.size_bytes, file.sha256):
-        raise _not_as_named(home, file, found.sha256)
-
-
 def give(source: Files, named: str, target: Files, path: str, *, second_copy: bool) -> None:
     """Gives one of the home and a work directory a file of the other: as :func:`~spark_jobs.storage.files.take`, or as a copy."""
     if second_copy:
         target.copy(source, named, path)
     else:
         take(source, named, target, path)
-
-
-def _not_as_named(home: Files, file: StateFile, found: str | None) -> CorruptDocumentError:
-    what = "is gone" if found is None else f"was altered: expected SHA-256 {file.sha256}, found {found}"
-    return CorruptDocumentError(
-        f"{home.url}/{file.stored} {what}; no local copy has {file.path} either.",
-        exists="The work directory that was being built is not used.",
-        safe="Nothing in the home was changed.",
-        remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
-        path=f"{home.url}/{file.stored}",
-        expected=file.sha256,
-        found=found,
-    )
 
 
 def names_its_place(path: str) -> bool:

@@ -11,7 +11,7 @@ Invariants:
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -80,10 +80,7 @@ class Beginning:
     """What a savepoint becomes the first checkpoint of.
 
     Args:
-        home: The home.
-        pipeline: Whose home it is.
         attempt: The live attempt, whose incarnation has no checkpoint yet.
-        round: Its round.
         staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
         remembering: The sinks whose deleted keys come from the savepoint.
@@ -137,7 +134,8 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     source, store = opened.manifest, CheckpointStore(begins.home)
     number = store.first_id(begins.attempt.incarnation)
     left = {name: cut for name, cut in source.stages.items() if name in begins.staged_in}
-    stages = {name: _Stage(opened, begins, name, cut, number) for name, cut in left.items()}
+    places = {name: place_of(begins.home, name, number, begins.attempt.attempt) for name in left}
+    stages = {name: _Stage(opened, begins, name, cut, number, places[name]) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
     pins = {} if source.drained else _pin(begins, source)
@@ -212,11 +210,8 @@ class _Stage:
     name: StageName
     cut: StageCut
     number: CheckpointId
-    place: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        place = place_of(self.begins.home, self.name, self.number, self.begins.attempt.attempt)
-        object.__setattr__(self, "place", place)
+    place: str
+    """The directory in the home for its state."""
 
     def check(self) -> None:
         """Refuses what could not go on."""

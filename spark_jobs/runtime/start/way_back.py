@@ -8,7 +8,7 @@ from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, RequestId, StageName, new_work_directory_id
+from spark_jobs.protocol.ids import RequestId, StageName, new_work_directory_id
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts
@@ -86,7 +86,7 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         if not built:
             return f"checkpoint {head.checkpoint} was cut from another one"
     lost = _lost(work, head)
-    return None if lost is None else f"it has lost batches of stage '{lost[0]}' that checkpoint {head.checkpoint} has"
+    return None if lost is None else f"it has lost batches of stage '{lost}' that checkpoint {head.checkpoint} has"
 
 
 def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str | None) -> str | None:
@@ -104,10 +104,7 @@ def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str 
     return why
 
 
-def _lost(work: Files, manifest: Manifest) -> tuple[StageName, BatchId, BatchId] | None:
-    """A stage whose newest batch in a work directory is before the cut of a checkpoint that was cut there, and both; None where none is."""
-    for name, cut in manifest.stages.items():
-        found = SparkLog(work, checkpoint_directory(name)).last_commit()
-        if found < cut.batch:
-            return name, cut.batch, found
-    return None
+def _lost(work: Files, manifest: Manifest) -> StageName | None:
+    """A stage whose newest batch in a work directory is before the cut of a checkpoint that was cut there; None where none is."""
+    stages = manifest.stages.items()
+    return next((name for name, cut in stages if SparkLog(work, checkpoint_directory(name)).last_commit() < cut.batch), None)

@@ -1,9 +1,7 @@
 """What people are told of each stage while a running pipeline is stopped; and which checkpoint a failed try has left."""
 
 import errno
-import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,6 @@ from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, Inter
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restart_settings import NoRestart
-from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.round_run import RoundRun
@@ -78,6 +75,7 @@ class Pipeline:
         for name in STAGES:
             self.heartbeat.stage(name, StageState.ENDED if name is OVER else StageState.RUNNING)
         run: Any = SimpleNamespace(
+            graph=SimpleNamespace(restart=NoRestart(), checkpointing=CHECKPOINTING),
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
@@ -87,8 +85,7 @@ class Pipeline:
             to_its_end=lambda stage: None,
             build_again=lambda earlier, ended: earlier,
         )
-        restarts = Restarts(NoRestart(), time.time, random.Random())
-        self.running = RunningPipeline(cast(RoundRun, run), restarts, CHECKPOINTING)
+        self.running = RunningPipeline(cast(RoundRun, run))
 
     def states(self) -> list[StageState]:
         return [self.heartbeat.status.stages[name].state for name in STAGES]
@@ -161,10 +158,11 @@ class Failing:
             work=home.below("work/w"),
             cancellation=SimpleNamespace(check=lambda: None),
         )
-        graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False)
+        declared = {"restart": NoRestart(), "checkpointing": CHECKPOINTING}
+        graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)
         document = PipelineDocument(name=PipelineName("p"), uuid=PIPELINE)
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))
-        self._running = RunningPipeline(run, Restarts(NoRestart(), time.time, random.Random()), CHECKPOINTING)
+        self._running = RunningPipeline(run)
 
     def complete(self, due: Due) -> Manifest:
         return self._running.complete(due)

@@ -89,7 +89,6 @@ def a_try(
     """A try at the first checkpoint, which somebody has asked for."""
     return CheckpointTry(
         files,
-        files.below("work"),
         PipelineDocument(name=PipelineName("p"), uuid=PIPELINE),
         attempt(1),
         ROUND,
@@ -375,10 +374,9 @@ class FilesOfARunningStage(LocalFiles):
 
 def test_what_a_checkpoint_holds_is_copied_while_the_stages_run_on(site: Site) -> None:
     stage = GoingOn(site)
-    waiting = Waiting(time.monotonic, lambda: time.sleep(0.01))
 
     def find_cut() -> Cut:
-        return take_cut([stage], Alignment(), time.monotonic() + SOON_S, waiting)
+        return take_cut([stage], Alignment(), Waiting(time.monotonic() + SOON_S, time.monotonic, lambda: time.sleep(0.01)))
 
     manifest = a_try(FilesOfARunningStage(site, stage), find_cut).take([hourly(site)])
     assert (manifest.aligned, manifest.stages[HOURLY].batch, stage.committed()) == (True, 0, 1)
@@ -451,9 +449,9 @@ class Purging:
         ]
 
     def find_cut(self) -> Cut:
-        waiting = Waiting(time.monotonic, self._wait)
+        waiting = Waiting(time.monotonic() + SOON_S, time.monotonic, self._wait)
         stages: Any = [self._cuttable(HOURLY, self._site.log, {}), self._cuttable(DAILY, self.log, {HOURLY: BatchId(1)})]
-        return take_cut(stages, Alignment(False), time.monotonic() + SOON_S, waiting)
+        return take_cut(stages, Alignment(False), waiting)
 
     def _cuttable(self, name: StageName, log: SparkLog, consumed: Mapping[StageName, BatchId]) -> SimpleNamespace:
         return SimpleNamespace(

@@ -119,7 +119,7 @@ class World:
             self.pause()
 
         looks = [cast(Cuttable, Look(stage, self)) for stage in self.stages]
-        return take_cut(looks, alignment, deadline_s, Waiting(lambda: self.now_s, pause))
+        return take_cut(looks, alignment, Waiting(deadline_s, lambda: self.now_s, pause))
 
 
 class Look:
@@ -219,8 +219,10 @@ class Line:
         self.now_s, self._events = 0.0, events
         self.held: list[tuple[bool, bool]] = []
         """At each moment whether the consumer was failing, and whether somebody was held."""
-        self.waiting = Waiting(lambda: self.now_s, self._pause)
         self._happens()
+
+    def waiting(self, deadline_s: float = NEVER_S) -> Waiting:
+        return Waiting(deadline_s, lambda: self.now_s, self._pause)
 
     def _pause(self) -> None:
         self.held.append((self.shaky.failing_with() is not None, self.producer.held or self.shaky.held))
@@ -248,7 +250,7 @@ class Line:
 
 def test_nobody_is_held_while_a_stage_is_failing_and_the_cut_is_aligned_once_it_is_up() -> None:
     line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
-    cut = take_cut(line.stages, Alignment(), NEVER_S, line.waiting)
+    cut = take_cut(line.stages, Alignment(), line.waiting(NEVER_S))
     assert line.held == [(False, True)] * 5 + [(True, False)] * 15
     assert (cut.aligned, cut.batches) == (True, {"producer": 10, "shaky": 0})
 
@@ -258,7 +260,7 @@ def test_a_try_at_whose_end_a_stage_is_failing_is_declined_and_names_its_failure
     with pytest.raises(
         CheckpointDeclinedError, match="stage 'shaky' is failing.*InterruptedRunError: A row cannot be read"
     ) as raised:
-        take_cut(line.stages, Alignment(), 50.0, line.waiting)
+        take_cut(line.stages, Alignment(), line.waiting(50.0))
     assert line.held == [(True, False)] * 50
     assert raised.value.evidence == {"stage": "shaky"}
 
@@ -269,13 +271,13 @@ def test_a_try_that_expires_after_a_stage_was_failing_is_declined() -> None:
 
     line = Line({0.0: Line.fails, 49.0: starts_again})
     with pytest.raises(CheckpointDeclinedError, match="stage 'shaky'"):
-        take_cut(line.stages, Alignment(), 50.0, line.waiting)
+        take_cut(line.stages, Alignment(), line.waiting(50.0))
 
 
 @pytest.mark.parametrize("alignment", [Alignment(timeout_s=20.0), Alignment(in_flight_bytes_max=10)])
 def test_a_checkpoint_that_need_not_be_aligned_does_not_wait_for_ever_for_a_stage_that_is_failing(alignment: Alignment) -> None:
     line = Line({0.0: Line.fails, 5.0: Line.goes_on})
-    cut = take_cut(line.stages, alignment, 50.0, line.waiting)
+    cut = take_cut(line.stages, alignment, line.waiting(50.0))
     assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": -1})
 
 
@@ -283,7 +285,7 @@ def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_wai
     """Such as one that reads sources only: its batch has staged nothing, and begins again once it may."""
     line = Line({})
     line.producer.fails()
-    cut = take_cut(line.stages[:1], Alignment(), 50.0, line.waiting)
+    cut = take_cut(line.stages[:1], Alignment(), line.waiting(50.0))
     assert (cut.aligned, cut.alignment_s, cut.batches) == (True, 0.0, {"producer": 9})
 
 
@@ -296,7 +298,7 @@ def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> Non
     def let_go() -> None:
         told.append((line.now_s, "all go on"))
 
-    quiesce(line.stages, NEVER_S, line.waiting, held, let_go)
+    quiesce(line.stages, line.waiting(), held, let_go)
     assert told == [
         (0.0, "producer"),
         *((float(second), "all go on") for second in range(5, 20)),
@@ -310,7 +312,7 @@ def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> Non
 def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
     """U3, U4: ten batches lie before a stage that reads none of them, and no moment passes."""
     line = Line({})
-    cut = take_cut(line.stages, Alignment(wanted=False), NEVER_S, line.waiting)
+    cut = take_cut(line.stages, Alignment(wanted=False), line.waiting(NEVER_S))
     assert (cut.aligned, cut.batches) == (False, {"producer": 9, "shaky": -1})
     assert (line.now_s, line.held) == (0.0, [])
 
@@ -325,7 +327,7 @@ def test_nobody_is_held_by_a_cut_that_has_given_up_alignment() -> None:
         line.shaky.reads[0] = {line.producer.name: 10}
 
     line = Line({0.0: has_staged_and_not_committed, 9.0: commits})
-    cut = take_cut(line.stages, Alignment(timeout_s=3.0), 50.0, line.waiting)
+    cut = take_cut(line.stages, Alignment(timeout_s=3.0), line.waiting(50.0))
     assert (cut.aligned, cut.batches) == (False, {"producer": 10, "shaky": 0})
     assert line.held == [(False, True)] * 3 + [(False, False)] * 6
 

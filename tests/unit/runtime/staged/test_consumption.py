@@ -7,8 +7,7 @@ import pytest
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
-from spark_jobs.runtime.staged.channel_bound import ChannelBound
-from spark_jobs.runtime.staged.consumption import Consumption
+from spark_jobs.runtime.staged.channel_bound import ChannelBound, Consumption
 from spark_jobs.runtime.staged.private_log import Staged
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
