@@ -70,8 +70,6 @@ class Application:
     Args:
         graph: The checked pipeline; its ``on_end`` counts for a round that this run begins.
         parameters: Bound values.
-        home: The home.
-        pipeline: Whose home it is.
         start_spark: Makes the Spark session; called only if there is something to run.
         watch: Told the heartbeat while the stages run, for people who wait; returns what ends the watching.
         open_directory: Opens the directories of the sinks' tables.

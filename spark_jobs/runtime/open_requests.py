@@ -26,7 +26,6 @@ class OpenRequests:
     """Answers the requests that are open in a home while no stage runs.
 
     Args:
-        home: The home.
         mask: Takes secrets out of answers.
         start_spark: Makes the Spark session; called only where a publication needs it.
     """

@@ -41,9 +41,6 @@ class RunningPipeline:
     """Runs until every stage has ended, the pipeline is stopped or cancelled, or a stage gives up.
 
     A stage with an unbounded input never ends by itself. Any other begins when the stages that it reads have ended.
-
-    Args:
-        run: The round.
     """
 
     def __init__(self, run: RoundRun) -> None:

@@ -39,7 +39,6 @@ class Exports:
     """The savepoints that one attempt makes.
 
     Args:
-        home: The home.
         check: Called again and again while one is made. What it raises is raised to who has asked for it; what was begun stays.
         timeout_s: How long one may take, or a look at its place. That of a stop takes as long as it takes: the stop waits for it.
     """

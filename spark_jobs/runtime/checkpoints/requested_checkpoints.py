@@ -33,8 +33,6 @@ class RequestedCheckpoints:
     A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 
     Args:
-        home: The home.
-        attempt: The live attempt.
         mask: Takes secrets out of what is written.
         tables: URLs of the sinks' tables, in which no savepoint may be.
         check: Called again and again while a savepoint is made. What it raises leaves it as it is, for the next attempt.

@@ -61,7 +61,6 @@ class Heartbeat:
 
     Args:
         files: The home.
-        attempt: The live attempt.
         run: Whose run it is.
         stages: In topological order.
         spark_ui: Where Spark's own pages are.

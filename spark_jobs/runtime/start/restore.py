@@ -137,8 +137,6 @@ class _Line:
     """A checkpoint, and those before it that are kept, without a gap: what the state can be computed again from.
 
     Args:
-        home: The home.
-        manifest: The checkpoint.
         second_copy: As of :func:`restore`.
     """
 

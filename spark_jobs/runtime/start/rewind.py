@@ -187,9 +187,6 @@ class _Since:
 
     Args:
         home: The home that is to go on.
-        pipeline: Whose home it is.
-        savepoint: The savepoint's manifest.
-        sink: The sink.
         table: Its table as it is.
         before: The table as it was when the savepoint's own line was closed; None: nobody knows.
     """

@@ -44,9 +44,6 @@ class SavepointStart:
     """Made by :func:`savepoint_start`; its methods are called in this order, and may be repeated by a later attempt.
 
     Args:
-        home: The home.
-        pipeline: Whose home it is.
-        opened: The savepoint.
         named: Whether the request names it; else an attempt before has begun with it, and has not come to a checkpoint.
         by: The request that names it, or has named it before.
     """

@@ -31,8 +31,6 @@ class Tombstones:
 
     Args:
         session: A session with Delta.
-        home: The home.
-        incarnation: The live one.
         sinks: As this start declares them.
         places: Where it finds their tables.
     """
