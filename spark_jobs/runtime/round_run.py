@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -56,7 +57,7 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
-        keep_pinned_versions(self.graph, self.home, self.attempt, self.parent())
+        keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
         stages = []
         for stage in self.graph.stages.values():
             run = build_stage(stage, self.site, self.outputs)
@@ -138,14 +139,15 @@ class RoundRun:
         self._swept = subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
         return results
 
+    @cached_property
     def parent(self) -> Manifest | None:
-        """The checkpoint that this attempt goes on from."""
+        """The checkpoint that this attempt goes on from. It is read once: those that the attempt takes discard it."""
         restored = self.attempt.restored_from
         return None if restored is None else CheckpointStore(self.home).manifest(restored)
 
     def _has_finished(self, stage: StageRun) -> bool:
         """Whether that checkpoint has the stage's last batch of this round; a stage's own logs do not tell whether a timer is left."""
-        parent, log = self.parent(), stage.spark_log
+        parent, log = self.parent, stage.spark_log
         if parent is None or (parent.incarnation, parent.round) != (self.attempt.incarnation, self.round.round):
             return False
         cut = parent.stages.get(stage.stage.name)

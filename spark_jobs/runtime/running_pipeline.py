@@ -46,7 +46,7 @@ class RunningPipeline:
     def __init__(self, run: RoundRun) -> None:
         strategy, checkpointing = run.graph.restart, run.graph.checkpointing
         self._run = run
-        self._parent = run.parent()
+        self._parent = run.parent
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())

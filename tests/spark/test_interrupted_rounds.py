@@ -120,6 +120,22 @@ def test_checkpoints_come_at_the_interval_and_make_nothing_public(site: Site, ch
     assert public(site.tables) == changes.answer()
 
 
+def test_stages_begin_although_later_checkpoints_have_discarded_the_one_that_the_run_goes_on_from(
+    site: Site, changes: Changes
+) -> None:
+    pipeline = orders("500 milliseconds")
+    with at_part(site, pipeline, changes, 1) as running:
+        running.until(running.store.taken)
+        restored = running.head().checkpoint
+    with Running(site.spark, pipeline, site.home, **parameters(site, changes)) as running:
+        for part in range(2, PARTS):
+            checkpointed(running, changes, part)
+        assert restored not in running.store.taken()
+        changes.admit(PARTS)
+        running.stopped()
+    assert public(site.tables) == changes.answer()
+
+
 @pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
 def test_a_stop_interrupts_the_round_and_the_next_start_goes_on_with_it(
     site: Site, changes: Changes, held: Event, work_is_lost: bool

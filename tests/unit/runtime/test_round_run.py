@@ -38,7 +38,7 @@ class Attempt:
         site = SimpleNamespace(heartbeat=SimpleNamespace(stage=lambda name, state: None))
         none: Any = None
         self._run = RoundRun(none, LocalFiles(root), none, cast(Any, attempt), cast(Any, run_round), cast(Any, site), none)
-        monkeypatch.setattr(self._run, "parent", lambda: parent)
+        monkeypatch.setattr(RoundRun, "parent", parent)
 
     def to_its_end(self) -> list[str]:
         self._run.to_its_end(cast(StageRun, self.stage))

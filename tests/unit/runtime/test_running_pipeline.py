@@ -80,7 +80,7 @@ class Pipeline:
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
             site=SimpleNamespace(heartbeat=self.heartbeat, work=work, cancellation=SimpleNamespace(check=self._look)),
-            parent=lambda: None,
+            parent=None,
             build=lambda: list(self.stages.values()),
             to_its_end=lambda stage: None,
             build_again=lambda earlier, ended: earlier,
