@@ -60,6 +60,8 @@ class Drivers:
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
     """Of Spark."""
+    host: Path | None = None
+    """Where drivers work and have their temporary files, JVMs too, if not where the tests do."""
 
     def start(
         self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"
@@ -80,13 +82,20 @@ class Drivers:
         conf = [f"--conf={key}={value}" for key, value in self.settings.items()]
         return subprocess.Popen(
             [sys.executable, "-m", *command, *asked, *conf, *options],
-            cwd=ROOT,
-            env=os.environ | {MARK: self.mark},
+            cwd=self.host or ROOT,
+            env=os.environ | {MARK: self.mark} | self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def _environment(self) -> dict[str, str]:
+        if self.host is None:
+            return {}
+        self.host.mkdir(exist_ok=True)
+        java = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={self.host}"'
+        return {"TMPDIR": str(self.host), "SPARK_SUBMIT_OPTS": java, "PYTHONPATH": str(ROOT)}
 
     def run(self, *options: str, run: str | None = "first", doom: Doomed | None = None) -> Ended:
         """Starts a driver and waits for its end."""

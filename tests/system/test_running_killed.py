@@ -1,27 +1,24 @@
 """Drivers and executors of a pipeline without an end, killed at random moments: every row is public once, in every table."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import rmtree
-from signal import SIGKILL
 from subprocess import Popen
-from threading import Event
 
 import pytest
-from psutil import NoSuchProcess, Process
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
-from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.ids import StageName
 from tests.support import live_pipeline
 from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
 from tests.support.hdfs_cluster import hdfs_cluster
+from tests.support.killed_drivers import KilledDrivers
 from tests.support.live_pipeline import Events, public_ids, public_minutes
 from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
@@ -29,8 +26,6 @@ from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_S = 120.0
-LOOK_S = 0.2
 ROWS = 100_000
 EXECUTOR_KILLS = 12
 EXECUTORS = {
@@ -41,59 +36,27 @@ EXECUTORS = {
 }
 
 
-class Live:
+class Live(KilledDrivers):
     """A site of the live pipeline: its drivers, its input and its tables."""
 
     def __init__(self, drivers: Drivers, events: Events, random: Random) -> None:
-        self.drivers, self.events, self.random = drivers, events, random
-        self.files = drivers.site.files()
-        self.options: tuple[str, ...] = ()
-        """What drivers are started with."""
-
-    def start(self) -> Popen[str]:
-        return self.drivers.start(*self.options, run="live")
+        super().__init__(drivers, random)
+        self.events = events
 
     def table(self, name: str) -> Path:
         return self.drivers.site.table(name)
 
-    def wait(self, most_s: float) -> None:
-        Event().wait(self.random.uniform(0.0, most_s))
-
-    def until(self, condition: Callable[[], object], driver: Popen[str]) -> None:
-        waited_s = 0.0
-        while not condition():
-            assert driver.poll() is None, ended(driver)
-            assert waited_s < PATIENCE_S, "it did not happen"
-            Event().wait(LOOK_S)
-            waited_s += LOOK_S
-
     def run_and_kill(self, *, worker: bool) -> None:
         """Kills a driver some time after its stages have begun, or one of its Python workers and the driver a moment later."""
-        before = len(Channel(self.files).attempts.numbers())
+        before = self.attempts()
         driver = self.start()
-
-        def runs() -> bool:
-            status = read_status(self.files)
-            return status is not None and status.attempt > before and status.state is RunState.RUNNING
-
-        self.until(runs, driver)
+        self.until(lambda: self.runs(before + 1), driver)
         self.wait(6.0)
         if worker:
             self.until(lambda: self.workers(driver), driver)  # none is there before the first batch
             self.random.choice(self.workers(driver)).kill()
             self.wait(2.0)
-        driver.send_signal(SIGKILL)
-        assert ended(driver).code == -SIGKILL
-        self.drivers.wait_gone()
-
-    def workers(self, driver: Popen[str]) -> list[Process]:
-        """The Python processes in which a driver's stages run functions."""
-        found = []
-        for process in self.drivers.processes():
-            with suppress(NoSuchProcess):
-                if process.pid != driver.pid and "pyspark.daemon" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        self.kill(driver)
 
     def cancel(self) -> None:
         live = Channel(self.files).attempts.latest()

@@ -1,0 +1,167 @@
+"""Drivers of a pipeline with an end, killed at random moments, and then all is lost but the home and the tables.
+
+Each next one goes on from the newest checkpoint: it does what came after that again, and nothing that came before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+from signal import SIGKILL
+from subprocess import Popen
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.status import read_status
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.steps import Step
+from tests.support import bounded_pipeline, delta_logs
+from tests.support.bounded_pipeline import KEYS, SINKS, Answer, Changes, public
+from tests.support.drivers import Doomed, Drivers, drivers_on
+from tests.support.killed_drivers import KilledDrivers
+from tests.support.run_site import RunSite
+
+pytestmark = pytest.mark.spark
+
+NOTHING: Answer = {sink: [] for sink in SINKS}
+DISTANT = "tests.support.distant_driver"
+
+
+class Bounded(KilledDrivers):
+    """A site of the bounded pipeline. Each driver is let as far as its share of the input, so none can come to the end."""
+
+    def __init__(self, drivers: Drivers, changes: Changes, random: Random) -> None:
+        super().__init__(drivers, random)
+        self.changes = changes
+        self.store = CheckpointStore(self.files)
+        self.admitted = 0
+        """Batches, first those of the first stage, then those of the two behind it."""
+
+    @property
+    def host(self) -> Path:
+        assert self.drivers.host is not None
+        return self.drivers.host
+
+    @property
+    def warehouse(self) -> Path:
+        return self.drivers.site.directory / "warehouse"
+
+    def start(self) -> Popen[str]:
+        """Starts a driver, each second one on another host."""
+        entry = DISTANT if self.attempts() % 2 else "spark_jobs"
+        return self.drivers.start(*self.options, run="live", entry=entry)
+
+    def admit(self, batches: int) -> None:
+        self.admitted += batches
+        self.changes.admit(min(self.admitted, self.changes.parts), "admit")
+        self.changes.admit(max(self.admitted - self.changes.parts, 0), "windows", "newest")
+
+    def begun(self) -> int:
+        return sum(map(len, self.changes.begun().values()))
+
+    def taken(self) -> int:
+        return max(self.store.taken(), default=0)
+
+    def run_and_kill(self, batches: int, *, checkpoint: bool) -> None:
+        """Kills a driver some time after it has begun some of the admitted batches, or also after it has taken a checkpoint."""
+        before, attempt = self.taken(), self.attempts() + 1
+        head = self.store.head()
+        self.admit(batches)
+        driver = self.start()
+        wanted = self.random.randint(1, batches)
+        self.until(lambda: self.runs(attempt) and self.begun() >= wanted, driver)
+        if checkpoint:
+            self.until(lambda: self.taken() > before, driver)
+        self.wait(2.0)
+        self.kill(driver)
+        assert self.attempts() == attempt
+        self.assert_goes_on_from(head)
+        self.lose_all_but_home_and_tables()
+
+    def progress(self) -> object:
+        """Something that changes as long as a driver comes further."""
+        status = read_status(self.files)
+        stages = [(stage.state, stage.batch) for stage in status.stages.values()] if status else []
+        return self.changes.begun(), self.taken(), status and (status.attempt, status.state), stages
+
+    def kill_at(self, doom: Doomed) -> None:
+        """Lets a driver kill itself on the way to the end of the run."""
+        head = self.store.head()
+        self.changes.admit(self.changes.parts)
+        driver = self.drivers.start(*self.options, run="live", doom=doom)
+        assert self.comes_to_its_end(driver, self.progress).code == -SIGKILL
+        self.drivers.wait_gone()
+        self.assert_goes_on_from(head)
+        self.lose_all_but_home_and_tables()
+
+    def assert_goes_on_from(self, head: Manifest | None) -> None:
+        """No batch has begun that the checkpoint from which the driver went on has already, and the next one did begin."""
+        for stage, parts in self.changes.begun().items():
+            cut = head.stages.get(StageName(stage)) if head else None
+            first = cut.batch + 1 if cut else 0
+            assert parts in ([], list(range(first, first + len(parts)))), (stage, parts, first, head and head.checkpoint)
+
+    def lose_all_but_home_and_tables(self) -> None:
+        for lost in (self.drivers.site.home / "work", self.host):
+            rmtree(lost)
+            assert not lost.exists()
+        self.changes.forget()
+
+    def assert_ends(self) -> None:
+        """Lets a driver come to the end: the tables have the answer of a batch query, and each row is public once."""
+        head = self.store.head()
+        self.changes.admit(self.changes.parts)
+        found = self.comes_to_its_end(self.start(), self.progress)
+        assert found.code == 0, found
+        self.assert_goes_on_from(head)
+        last = self.store.head()
+        assert last
+        assert (last.round, last.checkpoint_kind, last.drained) == (1, CheckpointKind.FINAL, True)
+        assert public(self.warehouse) == self.changes.answer()
+
+
+@pytest.fixture
+def bounded(tmp_path: Path, seed: int) -> Iterator[Bounded]:
+    changes = Changes(tmp_path, 0)
+    with drivers_on(RunSite(tmp_path / "site", changes.path, bounded_pipeline.pipeline), bounded_pipeline.__file__) as drivers:
+        yield Bounded(replace(drivers, host=tmp_path / "host"), changes, Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("kills", "parts", "publish"),
+    [
+        (3, 5, "final"),
+        pytest.param(25, 39, "final", marks=pytest.mark.nightly),
+        pytest.param(10, 24, "every_checkpoint", marks=pytest.mark.nightly),
+    ],
+)
+def test_with_home_and_tables_alone_only_what_came_after_the_newest_checkpoint_is_done_again(
+    bounded: Bounded, kills: int, parts: int, publish: str
+) -> None:
+    bounded.changes.deliver(parts)
+    bounded.options = ("--checkpoint-interval=1 second", f"--publish={publish}")
+    assert len(bounded.changes.answer()["newest"]) < KEYS, "a key is deleted in the end"
+    for number in range(kills):
+        bounded.run_and_kill((2 * parts - 1) // kills, checkpoint=number % 2 == 0)
+        if publish == "final":
+            assert public(bounded.warehouse) == NOTHING
+    head = bounded.store.head()
+    assert head
+    assert head.checkpoint_kind is CheckpointKind.PERIODIC
+    bounded.assert_ends()
+    if publish == "final":
+        assert [len(delta_logs.publications(bounded.warehouse / sink)) for sink in SINKS] == [1, 1]
+
+
+@pytest.mark.nightly
+def test_with_home_and_tables_alone_a_final_checkpoint_becomes_public_once(bounded: Bounded) -> None:
+    bounded.changes.deliver(3)
+    for doom in (Doomed("killed", Step.PUBLISH_SINK, before=True), Doomed("killed", Step.BURY_KEYS, before=False)):
+        bounded.kill_at(doom)
+        assert bounded.store.head()
+        assert public(bounded.warehouse)["newest"] == []
+    bounded.assert_ends()
+    assert [len(delta_logs.publications(bounded.warehouse / sink)) for sink in SINKS] == [1, 1]
