@@ -17,9 +17,10 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import Events, closed_minutes, ids
+from tests.spark.test_running_pipelines import closed_minutes, ids
 from tests.spark.test_savepoints import refused, stopped
 from tests.support.command_line import spark_jobs
+from tests.support.growing_table import Events
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark

@@ -18,8 +18,9 @@ from spark_jobs.runtime.stages import replay
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import Events, closed_minutes, events
+from tests.spark.test_running_pipelines import closed_minutes, events
 from tests.support.damage import flip
+from tests.support.growing_table import Events
 from tests.support.running import Running, lose
 from tests.support.staged_pipeline import path_of
 

@@ -19,8 +19,11 @@ from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import Events
+from tests.spark.test_running_pipelines import events
+from tests.support.growing_table import Events, bounded_at_night
 from tests.support.running import Running
+
+__all__ = ["events"]
 
 pytestmark = pytest.mark.spark
 
@@ -45,11 +48,6 @@ def _pipeline(site: Site, **sink: object) -> Pipeline:
         return packed
 
     return pipeline
-
-
-@pytest.fixture
-def events(tmp_path: Path) -> Events:
-    return Events(tmp_path / "events")
 
 
 def _files(table: Path) -> int:
@@ -129,6 +127,7 @@ def asked(running: Running, name: str) -> CheckpointResponse:
     return answer
 
 
+@bounded_at_night
 def test_a_checkpoint_that_packs_for_too_long_expires_and_the_job_ends_with_it(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,8 +135,11 @@ def test_a_checkpoint_that_packs_for_too_long_expires_and_the_job_ends_with_it(
     monkeypatch.setattr("spark_jobs.runtime.checkpoints.packing.DeltaJvm", _Sleeps)
     monkeypatch.setattr(_Sleeps, "groups", [])
     pipeline = Pipeline("packed", checkpoint=CheckpointSettings(interval="1 hour", timeout="15 seconds", tolerable_failures=1))
+    events.later(10)
     events.source(pipeline)
-    pipeline.stage(sink=DeltaSink(str(table), target_file_size="10mb"), name="packed")(lambda events: events)
+    pipeline.stage(sink=DeltaSink(str(table), target_file_size="10mb", publish="every_checkpoint"), name="packed")(
+        lambda events: events
+    )
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: read(running, events))
         events.add(10)

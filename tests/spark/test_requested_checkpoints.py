@@ -1,7 +1,6 @@
 """Checkpoints of a running pipeline that somebody asks for."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -13,24 +12,24 @@ from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
-from tests.spark.test_running_pipelines import Events, ids, three_stages
+from tests.spark.test_running_pipelines import assert_shown, events, ids, three_stages
 from tests.support.command_line import document, spark_jobs
+from tests.support.growing_table import Events, bounded_at_night, bounded_too
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def events(tmp_path: Path) -> Events:
-    return Events(tmp_path / "events")
+__all__ = ["events"]
 
 
+@bounded_too
 def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site, events: Events) -> None:
     events.add(100)
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
-        running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
+        running.until(lambda: running.status and running.status.stages[StageName(events.furthest)].rows_in == events.rows)
         answer = document(spark_jobs("checkpoint", "--home", site.home, "--request", "now", "--output", "json"))
-        assert ids(site, "copied") == ids(site, "again") == list(range(101))
+        assert_shown(site, events)
         assert ids(site, "copied", answer["sinks"]["copied"]["version"]) == list(range(101))
         again = document(spark_jobs("checkpoint", "--home", site.home, "--request", "now", "--output", "json"))
         manifest = running.store.head()
@@ -46,10 +45,11 @@ def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site,
         CheckpointRequests(running.files).ask(request_id("later"))
 
 
+@bounded_at_night
 def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(site: Site, events: Events) -> None:
     pipeline = three_stages(site, events, interval="1 hour")
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
+        running.until(lambda: running.status and running.status.stages[StageName(events.furthest)].rows_in == events.rows)
         spark_jobs("checkpoint", "--home", site.home, "--request", "first")
     requests = CheckpointRequests(running.files)
     first = request_id("first")

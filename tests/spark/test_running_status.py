@@ -9,8 +9,8 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.documents import StageStatus
 from spark_jobs.protocol.ids import StageName
 from tests.spark.conftest import Site
-from tests.spark.test_running_pipelines import Events
 from tests.support.command_line import document, spark_jobs
+from tests.support.growing_table import Events
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark

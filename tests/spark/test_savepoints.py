@@ -19,9 +19,10 @@ from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
+from tests.spark.test_running_pipelines import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
 from tests.support.command_line import document, spark_jobs
 from tests.support.file_systems import elsewhere
+from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.object_store import object_store
 from tests.support.running import Running, lose
 
@@ -31,8 +32,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Events:
-    made = Events(tmp_path / "events")
+def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
+    made = events_of(request, tmp_path / "events", monkeypatch)
     made.add(150)
     return made
 
@@ -66,10 +67,12 @@ def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> 
     return error
 
 
+@bounded_too
 def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_and_the_home_is_gone(
     site: Site, events: Events, tmp_path: Path, elsewhere: Path
 ) -> None:
     """Before it had published anything: the rows that the savepoint holds staged are taken over, too."""
+    events.later(250)
     pipeline = three_stages(site, events, interval="1 hour")
     before = stopped(site, pipeline, events, tmp_path / "savepoint", publish=Publish.EXTERNAL)
     lose(site.home)
@@ -77,14 +80,13 @@ def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_a
     events.add(250)
     options, home = restored(elsewhere / "moved", take_pending=True), elsewhere / "home"
     with Running(site.spark, three_stages(site, events), home, options=options) as running:
-        running.until(lambda: len(ids(site, "again")) == events.rows)
-        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 401).count())
+        goes_on_until_all_is_shown(site, running, events)
         first = running.store.manifest(running.store.ids()[0])
-    assert ids(site, "copied") == ids(site, "again") == list(range(401))
-    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 401)))
     after = running.head()
     assert after.stages[StageName("minutes")].query != before.stages[StageName("minutes")].query
     assert first.checkpoint <= after.checkpoint
+    if events.bounded:
+        return
     rmtree(elsewhere / "moved")
     events.add(100)
     with Running(site.spark, three_stages(site, events), home) as running:  # the home has all that it needs
@@ -109,24 +111,25 @@ def test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs(site: S
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
+@bounded_at_night
 def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: Events, tmp_path: Path) -> None:
+    events.later(100, 100)
     pipeline = three_stages(site, events, interval="1 hour")
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         spark_jobs("savepoint", "--home", site.home, "--request", "a")
         events.add(100)
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         spark_jobs("checkpoint", "--home", site.home)
     fork = Site(site.spark, tmp_path / "forked")
     events.add(100)
     options = restored(site.home / "savepoints/savepoint-a")
     with Running(site.spark, three_stages(fork, events), tmp_path / "fork", options=options) as running:
-        running.until(lambda: len(ids(fork, "again")) == 200)
+        running.until(lambda: len(ids(fork, events.furthest)) == 200)
     assert ids(fork, "copied") == list(range(151, 351))
     assert ids(site, "copied") == list(range(251))
     with Running(site.spark, three_stages(site, events), site.home) as running:
-        running.until(lambda: len(ids(site, "again")) == 351)
-    assert ids(site, "copied") == list(range(351))
+        goes_on_until_all_is_shown(site, running, events)
 
 
 def test_rows_that_became_public_after_a_savepoint_are_not_doubled_unless_somebody_says_so(
@@ -200,9 +203,11 @@ AT_NIGHT = [
 
 
 @pytest.mark.parametrize("dies_at", [Step.SAVEPOINT_IMPORT, *AT_NIGHT])
+@bounded_at_night
 def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_savepoint_all_the_same(
     site: Site, events: Events, tmp_path: Path, dies_at: Step
 ) -> None:
+    events.later(100)
     pipeline = windows(site, events)
     stopped(site, pipeline, events, tmp_path / "savepoint")
 
@@ -217,11 +222,14 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
     with observed_by(Dies()):
         assert isinstance(refused(site, pipeline, tmp_path / "other", restored(tmp_path / "savepoint")), StorageError)
     events.add(100)
+    events.end()
     with Running(site.spark, pipeline, tmp_path / "other") as running:  # the home remembers what it is to begin with
-        running.until(lambda: len(ids(site, "copied")) == 251)
-        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 251).count())
-    assert ids(site, "copied") == list(range(251))
-    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 251)))
+        if events.bounded:
+            running.stopped()
+        running.until(lambda: len(ids(site, "copied")) == events.rows)
+        running.until(lambda: public_count(site.tables / "minutes") == minutes_of(site, events).count())
+    assert ids(site, "copied") == list(range(events.rows))
+    assert_same(public(site.tables / "minutes"), answer(minutes_of(site, events)))
 
 
 @pytest.mark.nightly

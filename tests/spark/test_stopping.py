@@ -20,16 +20,18 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState
 from spark_jobs.protocol.errors import IncompleteError, InterruptedRunError, RejectedError, RunCancelledError, StorageError
-from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.ids import RequestId, StageName
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import Events, closed_minutes, ids, three_stages
+from tests.spark.test_running_pipelines import assert_shown, goes_on_until_all_is_shown, ids, three_stages
 from tests.support.command_line import document, spark_jobs
-from tests.support.crashes import Watched
+from tests.support.crashes import HOUSEKEEPING, Watched
+from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
+from tests.support.live_pipeline import DELAY_S
 from tests.support.running import Running, lose
 from tests.support.stop_steps import DRAIN_STEPS, STOP_STEPS
 
@@ -37,8 +39,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Events:
-    made = Events(tmp_path / "events")
+def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
+    made = events_of(request, tmp_path / "events", monkeypatch)
     made.add(200)
     return made
 
@@ -48,16 +50,16 @@ def cascade(site: Site, events: Events) -> Pipeline:
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied"), publish="every_checkpoint"))
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes"), publish="every_checkpoint"))
     def minutes(copied: DataFrame) -> DataFrame:
         counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
         return counts.select(F.window_time("minute").alias("at"), "events")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "hours")))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "hours"), publish="every_checkpoint"))
     def hours(minutes: DataFrame) -> DataFrame:
         counts = minutes.groupBy(F.window("at", "1 hour").alias("hour")).agg(F.sum("events").alias("events"))
         return counts.select(F.col("hour.start").alias("hour"), "events")
@@ -71,12 +73,29 @@ def all_hours(site: Site, rows: int) -> DataFrame:
     return counts.select(F.col("hour.start").alias("hour"), "events")
 
 
+def assert_drained(site: Site, events: Events) -> None:
+    """The tables of the cascade have all rows of the input so far, and everything that follows from them.
+
+    A batch that is planned is drained, too: where the input has an end, that of its next rows.
+    """
+    read = len(ids(site, "copied"))
+    assert ids(site, "copied") == list(range(read))
+    assert events.rows <= read <= events.rows + events.next_rows
+    assert_same(public(site.tables / "hours"), answer(all_hours(site, read)))
+
+
 def stop(site: Site, *options: object) -> Any:
     return document(spark_jobs("stop", "--home", site.home, "--output", "json", *options))
 
 
 def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
     return lambda: running.status and running.status.stages[stage].rows_in >= rows  # type: ignore[index]
+
+
+def has_closed_windows(running: Running, events: Events) -> Callable[[], object]:
+    """The windows become rows in the batch after the one that has moved the watermark. Those of a bounded pipeline wait for its end."""
+    newest_ms = (events.rows - 1 - DELAY_S) * 1000
+    return lambda: events.bounded or (running.status and running.status.stages[StageName("minutes")].watermark_ms == newest_ms)
 
 
 def answered(running: Running, request: RequestId) -> CheckpointResponse:
@@ -128,20 +147,23 @@ def test_a_batch_that_a_stop_turns_away_is_no_error_in_sparks_log(site: Site, ev
     assert str(log4j.LogManager.getLogger("org.apache.spark.sql.execution.streaming").getLevel()) == "ERROR", "as before"
 
 
+@bounded_too
 def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Site, events: Events) -> None:
+    events.later(300)
     pipeline = three_stages(site, events, interval="1 hour")
     watched = Watched()
     with Running(site.spark, pipeline, site.home, run="first") as running, observed_by(watched):
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
+        running.until(has_closed_windows(running, events))
         stopped = stop(site, "--request", "now")
         ended = running.stopped()
-    assert steps_from(watched, Step.PIN_STATE) == set(STOP_STEPS)
+    housekeeping = HOUSEKEEPING if events.bounded else set()  # the stages behind have read nothing yet
+    assert steps_from(watched, Step.PIN_STATE) | housekeeping == set(STOP_STEPS) | housekeeping
     manifest = running.head()
     assert (manifest.checkpoint_kind, manifest.aligned, manifest.drained) == (CheckpointKind.STOP, True, False)
     assert ended.checkpoint == stopped["checkpoint"] == manifest.checkpoint == 1
     assert stopped["savepoint"] == f"{running.files.url}/savepoints/stop-now"
-    assert ids(site, "copied") == ids(site, "again") == list(range(201))
-    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 201)))
+    assert_shown(site, events)
     assert running.status is not None
     assert (running.status.state, running.status.stop and running.status.stop.state) == (RunState.DONE, StopState.STOPPED)
     assert {stage.state for stage in running.status.stages.values()} == {StageState.QUIESCED}
@@ -150,13 +172,18 @@ def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Si
         assert repeated.stopped().checkpoint == 1, "its own stop is the answer of a run for ever"
     events.add(300)
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(has_staged(running, "again", 300))
+        running.until(has_staged(running, events.furthest, 300))
+        running.until(has_closed_windows(running, events))
         assert stop(site)["checkpoint"] == 2
         running.stopped()
-    assert ids(site, "copied") == ids(site, "again") == list(range(501))
-    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 501)))
+    assert_shown(site, events)
+    if events.bounded:
+        with Running(site.spark, pipeline, site.home) as running:
+            goes_on_until_all_is_shown(site, running, events)
+        assert running.head().round == 1
 
 
+@bounded_too
 def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
     watched = Watched()
@@ -166,17 +193,17 @@ def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: 
         running.stopped()
     assert steps_from(watched, Step.DRAIN_BEGIN) == set(DRAIN_STEPS)
     assert (running.store.taken(), running.head().drained, drained["drained"]) == ([1], True, True)
-    assert ids(site, "copied") == list(range(201))
-    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+    assert_drained(site, events)
     assert all(cut.drained for cut in running.head().stages.values())
     with Running(site.spark, pipeline, site.home) as again:
         assert isinstance(again.ends(), RejectedError)
     assert "drained" in spark_jobs("status", "--home", site.home).stdout
 
 
+@bounded_at_night
 def test_of_two_stops_one_wins_and_the_other_is_told(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         requests = CheckpointRequests(running.files)
         asked = [request_id(name, wanted) for name, wanted in (("a", Wanted.STOP), ("b", Wanted.STOP), ("c", Wanted.CHECKPOINT))]
         threads = [Thread(target=requests.ask, args=(request,)) for request in asked]
@@ -232,21 +259,23 @@ def asked(request: RequestId) -> CheckpointRequest:
     return CheckpointRequest(request=request, requested_at=datetime.now(UTC), wanted=Wanted.STOP)
 
 
+@bounded_at_night
 def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, events: Events, tmp_path: Path) -> None:
+    events.later(100)
     (taken := tmp_path / "taken").mkdir()
     (taken / "something").write_text("else")
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         request = request_id("a", Wanted.STOP)
         CheckpointRequests(running.files).ask(request, target=str(taken))
         refused = answered(running, request)
         assert refused.error is not None
         assert "is not empty" in refused.error.failed
         events.add(100)
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         stop(site)
         running.stopped()
-    assert ids(site, "copied") == ids(site, "again") == list(range(301))
+    assert_shown(site, events)
     assert [path.name for path in taken.iterdir()] == ["something"]
 
 
@@ -259,6 +288,7 @@ def test_a_stop_that_cannot_be_is_refused_and_the_pipeline_runs_on(site: Site, e
         pytest.param(True, "second", marks=pytest.mark.nightly),
     ],
 )
+@bounded_at_night
 def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, run: str, *, drain: bool
 ) -> None:
@@ -285,12 +315,15 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_rolled_forward(
             assert again.stopped().checkpoint == 1
         elif drain:
             assert isinstance(again.ends(), RejectedError)
-    assert ids(site, "copied") == list(range(201))
     if drain:
-        assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+        assert_drained(site, events)
+    else:
+        assert ids(site, "copied") == list(range(events.rows))
 
 
+@bounded_at_night
 def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_be_repeated(site: Site, events: Events) -> None:
+    events.later(100, 100)
     pipeline = cascade(site, events)
 
     class Breaks:
@@ -325,8 +358,7 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
         again.until(has_staged(again, "copied", 200))
         CheckpointRequests(running.files).ask(second, drain=True)
         again.stopped()
-    assert ids(site, "copied") == list(range(401))
-    assert_same(public(site.tables / "hours"), answer(all_hours(site, 401)))
+    assert_drained(site, events)
 
 
 @pytest.mark.nightly
@@ -351,6 +383,7 @@ def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be
     assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
 
 
+@bounded_at_night
 def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)
 
@@ -374,11 +407,12 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
         with observed_by(Dies()):
             CheckpointRequests(running.files).ask(request, drain=True)
             assert isinstance(running.ends(), RunCancelledError)
-    events.add(100)
+    if not events.bounded:
+        events.add(100)
+        events.rows -= 100  # what came after the drain was begun stays in the source
     with Running(site.spark, pipeline, site.home) as again:
         again.stopped()
-    assert ids(site, "copied") == list(range(201)), "what came after the drain was begun stays in the source"
-    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+    assert_drained(site, events)
     found = CheckpointRequests(running.files).answer_of(request)
     assert found is not None
     assert (found.error, found.drained, found.checkpoint) == (None, True, 1)
