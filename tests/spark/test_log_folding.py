@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed, trim
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
-from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages import staging
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.support.systems import quick
@@ -192,14 +193,9 @@ def suspended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     """Days of rounds, each folded after every batch; the last one is not published."""
     site = Site(spark, tmp_path_factory.mktemp("days"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StageRun, "_fold_logs", _fold_after_every_batch)
+        patch.setattr(staging, "fold_consumed", partial(fold_consumed, batches_min=1))
         days = [_live_a_day(site, day, publish="external" if day == DAYS - 1 else None) for day in range(DAYS)]
     return site, days
-
-
-def _fold_after_every_batch(stage: StageRun) -> None:
-    for output in (stage.output, *stage.upstream):
-        fold_consumed(output.log, output.consumers, batches_min=1)
 
 
 def test_after_each_day_its_rows_are_public_whatever_was_trimmed(suspended: tuple[Site, list[Day]]) -> None:
