@@ -86,6 +86,7 @@ class Place:
 
         def go_on() -> None:
             given_up.wait(SOON_S)
+            self.is_reached.clear()  # from here on as much time passes as passes: what follows is not late
             self.may_go_on.set()
 
         threading.Thread(target=go_on, daemon=True).start()
