@@ -126,8 +126,8 @@ def stop(**arguments: Any) -> StopWithSavepointOperator:
 def stopped_once(homes: Homes, facts: dict[str, Any]) -> bool:
     """Whether one stop was asked for, and its one checkpoint is what two attempts have come to."""
     names = channel().files.names
-    assert [name.partition("-")[0] for name in names("requests") if not name.startswith("start")] == ["stop"]
-    assert [f"{facts['request']}.json"] == [name for name in names("responses") if name.startswith("stop")]
+    assert [name for name in names("requests") if not name.startswith("start")] == [], "an answered request is deleted"
+    assert names("answers") == [f"{facts['request']}.json"]
     assert (facts["checkpoint"], names("manifests")) == (1, ["1.json"])
     return len(homes.starts()) == 2
 

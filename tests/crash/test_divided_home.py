@@ -30,7 +30,18 @@ def assert_finished(site: RunSite) -> None:
     assert site.attempts() == attempts
     documents = {path.name for path in (site.directory / "documents").iterdir()}
     assert documents - {"history", "logs"} == {
-        *("attempts", "checkpoints", "manifests", "pipeline.json", "requests", "responses", "state", "rounds", "status.json")
+        *(
+            "attempts",
+            "checkpoints",
+            "manifests",
+            "pipeline.json",
+            "requests",
+            "responses",
+            "rounds",
+            "runs",
+            "state",
+            "status.json",
+        )
     }
     assert {path.name for path in site.home.iterdir()} - {"state"} == {"channels", "logs", "work", "workspace.json"}
     assert not [path for path in site.home.glob("state/**/*") if path.is_file()], "nothing waits there any more"

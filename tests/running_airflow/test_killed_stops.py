@@ -72,7 +72,8 @@ class Stream:
 
     def _asked(self) -> list[str]:
         kind = "savepoint" if self._wanted == "savepoint" else "stop"
-        return [name for name in self.home.channel.files.names("requests") if name.startswith(f"{kind}-")]
+        names = self.home.channel.files.names
+        return sorted({name for name in (*names("requests"), *names("answers")) if name.startswith(f"{kind}-")})
 
     def _all_is_public(self) -> bool:
         return public_ids(self._warehouse / "again") == list(range(self._events.rows))
