@@ -67,7 +67,7 @@ def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> 
     return error
 
 
-@bounded_too
+@bounded_at_night
 def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_and_the_home_is_gone(
     site: Site, events: Events, tmp_path: Path, elsewhere: Path
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_savepoint_in_an_object_store_is_all_that_the_next_start_needs(site: S
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
 
 
-@bounded_at_night
+@bounded_too
 def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: Events, tmp_path: Path) -> None:
     events.later(100, 100)
     pipeline = three_stages(site, events, interval="1 hour")

@@ -1,6 +1,7 @@
 """From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -70,7 +71,10 @@ def build_stage(
         return build_stage(stage, site, outputs, earlier, before | ended)
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    prefix = file_prefix(site.incarnation, stage.name)
     place = site.places.get(stage.sink.name) if stage.sink else None
+    if place is not None:
+        place = replace(place, staged_prefix=prefix)
     tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
     outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
     output = earlier.output if earlier else _output(stage, frame, _begin_log(stage, site, outlet, session), watermarks)
@@ -81,7 +85,7 @@ def build_stage(
         checkpoint_path=f"{site.work.url}/{spark_log.directory}",
         outlet=outlet,
         directory=site.open_directory(str(outlet.staged_in.path)),
-        file_prefix=file_prefix(site.incarnation, stage.name),
+        file_prefix=prefix,
         spark_log=spark_log,
         output=output,
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],

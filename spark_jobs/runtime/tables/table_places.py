@@ -21,6 +21,8 @@ class TablePlace:
 
     path: Path
     name: str | None = None
+    staged_prefix: str | None = None
+    """What the names of files begin with that a savepoint may have brought before the table is made; None where none are brought."""
 
 
 def check_address(address: TableAddress) -> None:

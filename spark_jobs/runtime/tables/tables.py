@@ -25,6 +25,7 @@ _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
 _NONE = StructType()
+_LOG = "_delta_log"
 _SAFE = "Nothing was written."
 
 
@@ -98,10 +99,12 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 columns=frame.columns,
             )
     with step(Step.TABLE_CREATE):
+        # the same name after a crash, so that what was begun is gone on with
+        path = place.path / f".{place.staged_prefix}table" if _has_staged_alone(place) else place.path
         builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
-        builder = builder.tableName(place.name or delta_at(place.path))
+        builder = builder.tableName(place.name or delta_at(path))
         if not place.name:  # by itself it takes no backtick
-            builder = builder.location(str(place.path))
+            builder = builder.location(str(path))
         if design.partition_by:
             builder = builder.partitionedBy(*design.partition_by)
         if design.cluster_by:
@@ -119,6 +122,23 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
                 sink=name,
             ) from error
+        if path != place.path:
+            (path / _LOG).rename(place.path / _LOG)
+            path.rmdir()
+
+
+def _has_staged_alone(place: TablePlace) -> bool:
+    """Whether a savepoint has brought staged rows to where the table is to be, and nothing else is there.
+
+    Delta makes no table in a directory that has files.
+    """
+    if place.name or not place.staged_prefix:
+        return False
+    visible = [
+        path for path in place.path.rglob("*") if not any(part.startswith(".") for part in path.relative_to(place.path).parts)
+    ]
+    files = [path for path in visible if path.is_file()]
+    return bool(files) and all(path.name.startswith(place.staged_prefix) for path in files)
 
 
 def _add_columns(session: SparkSession, table: StagingTable, columns: StructType, name: str) -> None:
