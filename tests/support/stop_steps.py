@@ -17,6 +17,7 @@ STOP_STEPS = (
     Step.LOG_FOLD,
     Step.LOG_CHECKPOINT,
     Step.RESPONSE_CREATE,
+    Step.FORGET,
 )
 """From where every stage is held. ``tests/spark/test_stopping.py`` watches a stop pass them, and no others."""
 FLUSH_STEPS = (Step.PLAN_BATCH, Step.STAGE_FILES, Step.STAGE_VERSION)

@@ -121,7 +121,8 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     work = home.below(attempt.work_directory.path)
     if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
         return
-    others = [facts.newest.work_directory.path, *map(work_path, work_directories(home.names(WORK)))]
+    before = facts.newest_attempt  # None where a home begins with a savepoint
+    others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
     local = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
     rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
     manifest = CheckpointStore(home).manifest(attempt.restored_from)
