@@ -20,7 +20,7 @@ from spark_jobs.home.layout import (
 from spark_jobs.protocol.begun_attempt import BegunAttempt
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, FencedError
-from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RunId
+from spark_jobs.protocol.ids import AttemptNumber, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -60,11 +60,6 @@ class Attempts:
     def incarnations(self) -> list[IncarnationId]:
         """All that attempts have begun, the newest one last."""
         return list(dict.fromkeys(attempt.incarnation for attempt in self.begun()))
-
-    def of_run(self, run: RunId) -> AttemptDocument | None:
-        """The newest attempt that answered to ``run``."""
-        documents = (self.read(number) for number in reversed(self.numbers()))
-        return next((document for document in documents if document.run == run), None)
 
     def begun(self) -> list[AttemptDocument]:
         """The attempts that have begun, ascending: the last one is the one to go on after."""

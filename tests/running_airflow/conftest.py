@@ -51,6 +51,11 @@ class Home:
     def channel(self) -> Channel:
         return Channel(open_files(str(self.path)))
 
+    def asked(self, kind: str) -> list[str]:
+        """The requests of one kind, answered or not: an answered one is deleted, and its answer has the same name."""
+        names = self.channel.files.names
+        return sorted({name for name in (*names("requests"), *names("answers")) if name.startswith(f"{kind}-")})
+
     def starts(self) -> int:
         """How many drivers were started."""
         return len(list(self.path.glob("started-*.json")))

@@ -72,8 +72,7 @@ class Stream:
 
     def _asked(self) -> list[str]:
         kind = "savepoint" if self._wanted == "savepoint" else "stop"
-        names = self.home.channel.files.names
-        return sorted({name for name in (*names("requests"), *names("answers")) if name.startswith(f"{kind}-")})
+        return self.home.asked(kind)
 
     def _all_is_public(self) -> bool:
         return public_ids(self._warehouse / "again") == list(range(self._events.rows))

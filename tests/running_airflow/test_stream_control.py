@@ -43,8 +43,7 @@ def suspended_driver(home: Home) -> Process:
 
 
 def has_asked(home: Home) -> bool:
-    names = home.channel.files.names
-    return any(name.startswith("stop-") for name in (*names("requests"), *names("answers")))
+    return bool(home.asked("stop"))
 
 
 def test_a_stop_over_rest_ends_with_a_savepoint_although_the_triggerer_dies_while_it_waits(

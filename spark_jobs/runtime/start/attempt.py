@@ -71,9 +71,8 @@ def begin_attempt(
         ConflictError: One that the decision knows nothing of has begun.
     """
     host, boot, before = socket.gethostname(), boot_id(), facts.newest_attempt
-    abandons = (
-        before.abandons if before and facts.head is None else ()
-    )  # a checkpoint of the incarnation says that they are closed
+    # a checkpoint of the incarnation says that those before it are closed
+    abandons = before.abandons if before and facts.head is None else ()
     partitions = request.state_partitions
     if isinstance(decision, BeginIncarnation):
         begins_anew = before is not None

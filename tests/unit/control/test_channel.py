@@ -177,13 +177,13 @@ def test_an_attempt_below_the_highest_is_fenced(tmp_path: Path) -> None:
         attempts.check_live(AttemptNumber(1))
 
 
-def test_the_newest_attempt_of_a_run_is_found(tmp_path: Path) -> None:
-    attempts = Attempts(LocalFiles(tmp_path))
-    for number, run in ((1, A), (2, B), (10, A)):
-        attempts.create(attempt(number, run))
-    found, latest = attempts.of_run(A), attempts.latest()
+def test_the_newest_attempt_of_a_run_is_found(channel: Channel) -> None:
+    for run in (A, *[B] * 8, A):
+        number = channel.request_start(run, parameters={}).attempt
+        channel.attempts.begin(attempt(number, run), channel.attempts.names().begun)
+    found, latest = channel.newest_attempt(A), channel.attempts.latest()
     assert [document.attempt for document in (found, latest) if document] == [10, 10]
-    assert attempts.of_run(RunId("nobody")) is None
+    assert channel.newest_attempt(RunId("nobody")) is None
 
 
 def test_the_newest_request_is_unclaimed_until_a_driver_begins_or_somebody_answers(channel: Channel) -> None:
