@@ -14,6 +14,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.location import locate_pipeline
+from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.restore import restore_from
@@ -138,6 +140,7 @@ def run(
                 SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
                 local_path(files, SPARK_LOG),
                 submitted=context.obj == SUBMITTED,
+                neighbours=neighbours_of(locate_pipeline(entry)),
             )
             options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
             terminal.if_interrupted = _interrupted(context, name)

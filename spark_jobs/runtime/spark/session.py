@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
@@ -19,6 +20,7 @@ from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
@@ -189,6 +191,15 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
         return {}
     number = cores.group(1) or "1"
     return {SHUFFLE_PARTITIONS: str(os.cpu_count() or 1) if number == "*" else number}
+
+
+def ship_modules(spark: SparkSession, archive: Path) -> None:
+    """Makes the modules of a ZIP file importable in Spark's Python workers, unpacked: some read files that lie beside their code."""
+    directory = f"{archive.stem}-{sha256(archive.read_bytes())[:12]}"
+    context: Any = spark.sparkContext
+    context.addArchive(f"{archive}#{directory}")
+    if directory not in context._python_includes:
+        context._python_includes.append(directory)
 
 
 def end_jvm(timeout_s: float) -> None:
