@@ -17,7 +17,7 @@ import spark_jobs
 from spark_jobs.api.location import PipelineLocation, locate_pipeline, refused_entry
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.refusals import suggestion
+from spark_jobs.api.refusals import declaring_all, suggestion
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 
 _SESSIONS = (
@@ -48,9 +48,14 @@ def load_pipeline(text: str) -> Pipeline:
         raise refused_entry(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
     _check_shadow(location)
     modules, sessions = set(sys.modules), _running_sessions()
-    spark_side = _spark_side()
-    with _importable(location.folder), spark_side.columns_without_session() if spark_side else nullcontext() as recorded:
+    spark_side = _spark_side() if neighbours_of(location).uses_spark else None
+    with (
+        _importable(location.folder),
+        spark_side.columns_without_session() if spark_side else nullcontext() as recorded,
+        declaring_all() as mistakes,
+    ):
         module = _imported(location)
+    mistakes.check()
     _check_sessions(location, module, modules, sessions)
     if spark_side:
         spark_side.send_whole(neighbours_of(location).not_importable(recorded or set()))

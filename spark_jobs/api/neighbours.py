@@ -21,12 +21,14 @@ class Neighbours:
         folder: The pipeline's folder.
         found: By name the file of a module, or the directory of a package.
         needing_us: Whether one of them imports this package, which a worker need not have.
+        uses_spark: Whether one of them, or the pipeline's file, imports PySpark.
     """
 
-    def __init__(self, folder: Path, found: Mapping[str, Path], *, needing_us: bool) -> None:
+    def __init__(self, folder: Path, found: Mapping[str, Path], *, needing_us: bool, uses_spark: bool) -> None:
         self.folder = folder
         self.found = MappingProxyType(dict(found))
         self._needing_us = needing_us
+        self.uses_spark = uses_spark
 
     def not_importable(self, making_columns: Set[str]) -> list[ModuleType]:
         """Returns those that this process has imported, and that a Python worker may not be able to.
@@ -49,11 +51,11 @@ class Neighbours:
 
 
 def neighbours_of(location: PipelineLocation) -> Neighbours:
-    """Returns the neighbours that a pipeline imports; to be called when it is loaded.
+    """Returns the neighbours that a pipeline imports, as its files say it. They may be read before the pipeline is loaded.
 
     Imports in functions count as well. A module that is imported by a computed name does only if it is imported already.
     """
-    folder, found, needing_us = location.folder, dict[str, Path](), False
+    folder, found, needing_us, uses_spark = location.folder, dict[str, Path](), False, False
     first = [location.file] if location.file else []
     names = {str(location.module).partition(".")[0]} if location.module else set()
     names |= {name for name in list(sys.modules) if "." not in name and _is_loaded_from(name, folder)}
@@ -62,8 +64,9 @@ def neighbours_of(location: PipelineLocation) -> Neighbours:
         file = open_files.pop()
         names = set(_imported_names(file))
         needing_us = needing_us or (_OWN in names and file not in first)
+        uses_spark = uses_spark or "pyspark" in names
         open_files += _take(names, folder, found)
-    return Neighbours(folder, found, needing_us=needing_us)
+    return Neighbours(folder, found, needing_us=needing_us, uses_spark=uses_spark)
 
 
 def _take(names: set[str], folder: Path, found: dict[str, Path]) -> list[Path]:

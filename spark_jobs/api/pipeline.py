@@ -14,7 +14,7 @@ from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Place, choice, suggestion
+from spark_jobs.api.refusals import Place, choice, declaration, suggestion
 from spark_jobs.api.restarts import RestartStrategy, declare_restart
 from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
@@ -112,18 +112,19 @@ class Pipeline:
         """
 
         def declare(function: F) -> F:
-            place = self._place("source", function, name)
-            source = declare_source(
-                place,
-                function,
-                bounded=bounded,
-                event_time=event_time,
-                watermark_delay=watermark_delay,
-                hold_watermark=hold_watermark,
-                shared=shared,
-                after=after,
-            )
-            self._add(place, source)
+            with declaration():
+                place = self._place("source", function, name)
+                source = declare_source(
+                    place,
+                    function,
+                    bounded=bounded,
+                    event_time=event_time,
+                    watermark_delay=watermark_delay,
+                    hold_watermark=hold_watermark,
+                    shared=shared,
+                    after=after,
+                )
+                self._add(place, source)
             return function
 
         return declare
@@ -149,8 +150,9 @@ class Pipeline:
         """
 
         def declare(function: F) -> F:
-            place = self._place("static", function, name)
-            self._add(place, declare_static(place, function, refresh=refresh))
+            with declaration():
+                place = self._place("static", function, name)
+                self._add(place, declare_static(place, function, refresh=refresh))
             return function
 
         return declare if function is None else declare(function)
@@ -215,25 +217,26 @@ class Pipeline:
         """
 
         def declare(function: F) -> F:
-            place = self._place("stage", function, name)
-            stage = declare_stage(
-                place,
-                function,
-                inputs=inputs,
-                sink=sink,
-                event_time=event_time,
-                watermark_delay=watermark_delay,
-                output_mode=output_mode,
-                limits=rate_limits(
+            with declaration():
+                place = self._place("stage", function, name)
+                stage = declare_stage(
                     place,
-                    trigger_interval=trigger_interval,
-                    max_files_per_trigger=max_files_per_trigger,
-                    max_bytes_per_trigger=max_bytes_per_trigger,
-                    max_channel_bytes=max_channel_bytes,
-                ),
-                conf=conf,
-            )
-            self._add(place, stage)
+                    function,
+                    inputs=inputs,
+                    sink=sink,
+                    event_time=event_time,
+                    watermark_delay=watermark_delay,
+                    output_mode=output_mode,
+                    limits=rate_limits(
+                        place,
+                        trigger_interval=trigger_interval,
+                        max_files_per_trigger=max_files_per_trigger,
+                        max_bytes_per_trigger=max_bytes_per_trigger,
+                        max_channel_bytes=max_channel_bytes,
+                    ),
+                    conf=conf,
+                )
+                self._add(place, stage)
             return function
 
         return declare if function is None else declare(function)

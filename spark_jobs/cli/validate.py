@@ -14,6 +14,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.api.continuation import Fate, fates
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
@@ -35,7 +36,7 @@ from spark_jobs.cli.options import (
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
-from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, StartRequest
+from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_pipeline_uuid, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
@@ -77,18 +78,32 @@ def validate(
     """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
     with command(output) as terminal:
         pipeline = load_pipeline(entry)
-        graph = pipeline.graph(on_end=on_end)
-        bound = pipeline.bind(parameters(param, params_file))
-        tables = graph.tables(bound)
-        files = open_home(home) if home else None
-        if files:
-            check_workspace(files)
-        existing = _existing(graph, tables)
+        mistakes, graph, bound, tables, files, existing = Mistakes(), None, None, None, None, dict[SinkName, bool | None]()
+        with mistakes.noted():
+            graph = pipeline.graph(on_end=on_end)
+        with mistakes.noted():
+            bound = pipeline.bind(parameters(param, params_file))
+        if graph is not None and bound is not None:
+            with mistakes.noted():
+                tables = graph.tables(bound)
+        if graph is not None and tables:
+            existing = _existing(graph, tables, mistakes)
+        with mistakes.noted():
+            files = open_home(home) if home else None
+            if files:
+                check_workspace(files)
         savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
-        if savepoint and files is None:
-            raise InvalidParameterError(
-                "--restore says how a home goes on, and no home is given.", safe="Nothing was changed.", remedy="Add --home URL."
-            )
+        if savepoint and home is None:
+            with mistakes.noted():
+                raise InvalidParameterError(
+                    "--restore says how a home goes on, and no home is given.",
+                    safe="Nothing was changed.",
+                    remedy="Add --home URL.",
+                )
+        mistakes.check()
+        assert graph is not None
+        assert bound is not None
+        assert tables is not None
         run = RunId(run_id) if run_id else new_run_id()
         request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, state_partitions)
         answer = ValidateAnswer(
@@ -104,25 +119,29 @@ def validate(
         terminal.answer(answer, *_text(answer, graph, existing))
 
 
-def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[SinkName, bool | None]:
-    """Which tables are there; each of them can be published into. None for names: only Spark's catalog knows them.
-
-    Raises:
-        UnsupportedTableError: One cannot.
-    """
+def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: Mistakes) -> dict[SinkName, bool | None]:
+    """Returns which tables are there, and notes those that nobody could publish into. None for names: only Spark's catalog knows them."""
     found: dict[SinkName, bool | None] = {}
     for sink, table in tables.items():
-        if table.named:
-            found[sink] = None
-            continue
-        uri = open_files(table.text).url
-        check_no_file(table_directory(uri))
-        try:
-            check_publishable(uri, graph.sinks[sink].mode)
-            found[sink] = True
-        except NotFoundError:
-            found[sink] = False
+        found[sink] = None
+        if not table.named:
+            with mistakes.noted():
+                found[sink] = _exists(open_files(table.text).url, graph.sinks[sink].mode)
     return found
+
+
+def _exists(uri: str, mode: SinkMode) -> bool:
+    """Tells whether a table is there.
+
+    Raises:
+        UnsupportedTableError: It is, and cannot be published into.
+    """
+    check_no_file(table_directory(uri))
+    try:
+        check_publishable(uri, mode)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _request(
