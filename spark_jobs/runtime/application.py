@@ -48,6 +48,7 @@ from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
@@ -145,8 +146,8 @@ class Application:
             stack.callback(jvm_lock(self.home, spark).release)
             places = self._places(spark)
             decided = start.check(places) if start else None
-            if adopted:
-                check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
+            planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
+            check_stages(self.graph, session_for_run(spark), planned, adopted)
             cancellation.check()
             # Spark may have waited long for the cluster: nobody may want it now
             standing = _standing(Channel(self.home), request)

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 
-from spark_jobs.api.functions import PARAMS, call
+from spark_jobs.api.functions import PARAMS, SPARK, call
 from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
@@ -19,7 +19,8 @@ from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_causes, java_message
 from spark_jobs.runtime.inputs.kafka import kafka_pin
 from spark_jobs.runtime.spark.plan import Leaf, newest_offset, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.spark.session import file_status, spark_failures, table_location
+from spark_jobs.runtime.spark.session import as_active, file_status, spark_failures, table_location
+from spark_jobs.runtime.spark.spark_errors import refusing
 
 KAFKA = "kafka"
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -163,13 +164,11 @@ def _check_can_end(name: InputName, leaf: Leaf) -> None:
 
 
 def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:
-    try:
+    given = available.get(PARAMS)
+    parameters = f"The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
+    who, remedy = f"Input '{name}' cannot be read", "Check the path and the columns."
+    with refusing(who, remedy, "Nothing was written.", parameters, input=name), as_active(available[SPARK]):
         return call(function, available)
-    except AnalysisException as error:
-        given = available.get(PARAMS)
-        parameters = f" The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
-        reason = f"cannot be read: {str(error).splitlines()[0]}"
-        raise _refused(name, reason, f"Check the path and the columns.{parameters}") from error
 
 
 def _pin(name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:

@@ -17,6 +17,7 @@ _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """What keeps a state as well, although no watermark flushes it."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
 """Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
+_CATALYST = "org.apache.spark.sql.catalyst"
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
 
@@ -176,6 +177,18 @@ def processing_time_operators(frame: DataFrame) -> list[str]:
         if name.startswith("TransformWithState") and "ProcessingTime" in str(node.timeMode().toString()):
             found.append("transformWithState with timeMode='ProcessingTime'")
     return found
+
+
+def check_streaming(frame: DataFrame, output_mode: str) -> None:
+    """Lets Spark check a frame as it does when a query starts.
+
+    Raises:
+        AnalysisException: Spark cannot run it as a stream.
+    """
+    spark = frame.sparkSession
+    checker = java_class(spark, "java.lang.Class").forName(f"{_CATALYST}.analysis.UnsupportedOperationChecker$")
+    modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
+    checker.getField("MODULE$").get(None).checkForStreaming(_analyzed(frame), getattr(modes, output_mode.capitalize())())
 
 
 def has_timers(frame: DataFrame) -> bool:

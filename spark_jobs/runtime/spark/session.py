@@ -247,11 +247,41 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     return own
 
 
+_FUNCTIONS = threading.RLock()
+"""Held while a function of the user's is called: PySpark keeps one session for a whole process."""
+
+
+@contextmanager
+def as_active(session: SparkSession) -> Iterator[None]:
+    """Makes a session the one that ``SparkSession.getActiveSession()`` and ``SparkSession.builder.getOrCreate()`` find."""
+    kept: Any = SparkSession
+    sessions = java_class(session, "org.apache.spark.sql.classic.SparkSession")
+    with _FUNCTIONS:
+        before = sessions.getActiveSession(), kept._activeSession, kept._instantiatedSession
+        sessions.setActiveSession(session._jsparkSession)
+        kept._activeSession = kept._instantiatedSession = session
+        try:
+            yield
+        finally:
+            active, kept._activeSession, kept._instantiatedSession = before
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
+
+
 def spark_failures() -> tuple[type[Exception], ...]:
     """What is raised where a job of Spark fails."""
     from py4j.protocol import Py4JJavaError
 
     return Py4JJavaError, PySparkException
+
+
+def is_wrong_call(error: BaseException) -> bool:
+    """Tells whether the JVM has no method for the arguments of a call, such as ``F.col(3)``."""
+    from py4j.protocol import Py4JError
+
+    return type(error) is Py4JError
 
 
 def jvm_has_ended(error: BaseException) -> bool:

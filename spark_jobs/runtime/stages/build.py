@@ -1,11 +1,10 @@
 """From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.functions import PARAMS, call
@@ -15,7 +14,8 @@ from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.runtime.spark import plan
-from spark_jobs.runtime.spark.session import session_for_run
+from spark_jobs.runtime.spark.session import as_active, session_for_run
+from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -55,7 +55,7 @@ def build_stage(
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
         UnsupportedTableError: The rows do not fit the sink's table.
     """
-    session = _stage_session(stage, site.spark)
+    session = stage_session(stage, site.spark)
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
     inputs = {
         argument: read_input(node, position, stage, session, site, outputs, argument in ended)
@@ -63,7 +63,7 @@ def build_stage(
     }
     frame = call_stage(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
-    _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     streams = streams_of(stage, frame, inputs)
     arguments = [argument for argument, _ in streams]
     before = replaced_inputs(spark_log, arguments)
@@ -102,7 +102,7 @@ def build_stage(
     )
 
 
-def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
+def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     session = session_for_run(spark)
     if stage.unbounded and session.conf.get(_POLLING, None) is None:
         session.conf.set(_POLLING, _POLLING_DELAY)
@@ -126,21 +126,26 @@ def _begin_log(stage: Stage, site: RoundSite, outlet: Outlet, session: SparkSess
     return log
 
 
+def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
+    found = event_time_of(stage, frame, watermarks)
+    return StageOutput(stage.name, log, found.column, found.delay_ms, found.held)
+
+
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
     """What a stage's function returns.
 
     Raises:
         InvalidPipelineError: It is not a streaming frame.
     """
-    try:
-        frame = call(stage.function, available)
-    except AnalysisException as error:
-        raise InvalidPipelineError(
-            f"Stage '{stage.name}' cannot be analysed: {str(error).splitlines()[0]}",
-            safe="Nothing was staged.",
-            remedy="Correct the stage's function; its inputs have the columns that the stages before it return.",
-            stage=stage.name,
-        ) from error
+    with refusing(
+        f"Stage '{stage.name}' cannot be analysed",
+        "Correct the stage's function; its inputs have the columns that the stages before it return.",
+        "Nothing was staged.",
+        stage=stage.name,
+    ):
+        session = next(given.sparkSession for given in available.values() if isinstance(given, DataFrame))
+        with as_active(session):
+            frame = call(stage.function, available)
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise InvalidPipelineError(
             f"Stage '{stage.name}' does not return a streaming frame but {type(frame).__name__}.",
@@ -151,7 +156,7 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
     return frame
 
 
-def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
+def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
     if set(plan.watermark_nodes(frame)) - own_nodes:
         raise InvalidPipelineError(
             f"Stage '{stage.name}' calls withWatermark itself, and the runtime could not move that watermark at the end of the input.",
@@ -169,8 +174,17 @@ def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
         )
 
 
-def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
-    """The event time of a stage's result: declared, or that of the one column that still carries the watermark."""
+@dataclass(frozen=True)
+class EventTime:
+    """The event time of a stage's result. Without a column there is none."""
+
+    column: str | None = None
+    delay_ms: int | None = None
+    held: bool = False
+
+
+def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName, InputWatermark]) -> EventTime:
+    """Returns the event time that is declared on a stage, or that of the one column that still carries the watermark."""
     columns = plan.event_time_columns(frame)
     candidates = [column for column in columns if column.timestamp] or columns
     if stage.event_time is not None:
@@ -184,15 +198,15 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
         inherited = max((mark.delay_ms for mark in watermarks.values()), default=None)
         delay_ms = inherited if stage.delay_ms is None else stage.delay_ms
         held = delay_ms is None or any(mark.held for mark in watermarks.values())
-        return StageOutput(stage.name, log, stage.event_time, delay_ms, held and not stage.unbounded)
+        return EventTime(stage.event_time, delay_ms, held and not stage.unbounded)
     if len(candidates) != 1:
-        return StageOutput(stage.name, log, None, None, False)
+        return EventTime()
     (column,) = candidates
     position = held_position(column.delay_ms)
     if position is None:
-        return StageOutput(stage.name, log, column.name, column.delay_ms, False)
+        return EventTime(column.name, column.delay_ms)
     if stage.unbounded:  # what it lets go has no end for which a consumer could wait
         moving = max((mark.delay_ms for mark in watermarks.values() if not mark.held), default=0)
-        return StageOutput(stage.name, log, column.name, moving, False)
+        return EventTime(column.name, moving)
     argument = list(stage.inputs)[position]
-    return StageOutput(stage.name, log, column.name, watermarks[InputName(argument)].delay_ms, True)
+    return EventTime(column.name, watermarks[InputName(argument)].delay_ms, held=True)

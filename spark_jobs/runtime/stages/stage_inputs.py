@@ -19,6 +19,7 @@ from spark_jobs.runtime.inputs.following import FollowingSession, check_follows,
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.inputs.kafka import KafkaBound, kafka_beginning
 from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
 from spark_jobs.runtime.staged.log_folding import Consumer
@@ -73,21 +74,21 @@ def read_input(
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     frame = _channel(stage, session, output, begins)
     if ended:
-        return _ended(frame, output.event_time, position)
+        return _ended(node.name, frame, output.event_time, position)
     channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
-    return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
+    return with_watermark(node.name, frame, channel, output.event_time, output.delay_ms, output.held, position)
 
 
 def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
     frame = _source_frame(node, session, site)
     leaves = plan.streaming_leaves(frame)
     if ended:
-        return _ended(frame, node.event_time, position)
+        return _ended(node.name, frame, node.event_time, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
     if not node.bounded:
         endless = {leaf.identity: FoundPin(None) for leaf in leaves}
-        return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
+        return with_watermark(node.name, frame, endless, node.event_time, node.delay_ms, node.held, position)
     pinned = _pinned(node, frame, leaves, site)
     earlier = site.rounds.pinned(RoundNumber(site.round.round - 1), node.name)
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
@@ -97,7 +98,7 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         for leaf, pin, old in zip(leaves, pinned.pins, before, strict=True)
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
-    return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
+    return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
 
 
 def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
@@ -118,11 +119,11 @@ def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: Round
     return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
 
 
-def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
+def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
     """An input whose rows have all been read: it holds nothing back any more."""
     stand_in = ended_frame(frame.sparkSession, frame, event_time)
     streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
-    read = _with_watermark(stand_in, streams, event_time, 0, False, position)
+    read = with_watermark(name, stand_in, streams, event_time, 0, False, position)
     return read if event_time is None else replace(read, frame=without_end_row(read.frame))
 
 
@@ -151,12 +152,26 @@ def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: B
     return reader.load(output.log.url)
 
 
-def _with_watermark(
-    frame: DataFrame, found: Mapping[int, FoundPin], event_time: str | None, delay_ms: int | None, held: bool, position: int
+def with_watermark(
+    name: str,
+    frame: DataFrame,
+    found: Mapping[int, FoundPin],
+    event_time: str | None,
+    delay_ms: int | None,
+    held: bool,
+    position: int,
 ) -> ReadInput:
+    """Returns an input with the watermark that the runtime puts on it.
+
+    Raises:
+        InvalidPipelineError: The event time is no timestamp.
+    """
     if event_time is None:
         return ReadInput(frame, found)
-    marked = frame.withWatermark(event_time, f"{held_delay_ms(position) if held else delay_ms or 0} milliseconds")
+    delay_on_plan_ms = held_delay_ms(position) if held else delay_ms or 0
+    who, remedy = f"Input '{name}' cannot have a watermark on {event_time!r}", "Correct event_time=."
+    with refusing(who, remedy, "Nothing was staged.", input=name):
+        marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
     (node,) = plan.watermark_nodes(marked)
     return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
 
