@@ -82,6 +82,7 @@ class Graph:
                     "held": source.held,
                 }
                 | ({} if source.after is None else {"after": source.after})
+                | ({} if source.event_time_zone is None else {"event_time_zone": source.event_time_zone})
                 for name, source in self.sources.items()
             },
             "statics": {name: {"refresh": static.refresh.value} for name, static in self.statics.items()},

@@ -92,6 +92,7 @@ class Pipeline:
         hold_watermark: bool | None = None,
         shared: bool = False,
         after: str | None = None,
+        event_time_zone: str | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -108,6 +109,8 @@ class Pipeline:
                 At an aligned checkpoint they have all read the same rows; without it each reads the source on its own.
             after: Of an unbounded source over a Delta table: the bounded source over the same table that it goes on from. It begins
                 with the version after that one's pinned end, so that the two together have each row once.
+            event_time_zone: The time zone of an event time that has none of its own (``TIMESTAMP_NTZ``), such as ``"Europe/Berlin"``.
+                Stages are given the column as the moments that it means there.
             name: The function's, unless given.
         """
 
@@ -123,6 +126,7 @@ class Pipeline:
                     hold_watermark=hold_watermark,
                     shared=shared,
                     after=after,
+                    event_time_zone=event_time_zone,
                 )
                 self._add(place, source)
             return function

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from zoneinfo import available_timezones
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
-from spark_jobs.api.refusals import Place, choice
+from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.options import interval_ms
 
@@ -39,6 +40,8 @@ class Source:
     """The bounded source of the same table at whose end it begins."""
     follows: "Source | None" = None
     """That source, in a graph."""
+    event_time_zone: str | None = None
+    """The time zone of an event time that has none of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,7 @@ def declare_source(
     hold_watermark: bool | None,
     shared: bool,
     after: str | None,
+    event_time_zone: str | None,
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
@@ -79,6 +83,7 @@ def declare_source(
             "Remove after, or declare bounded=False.",
         )
     delay_ms = check_event_time(place, event_time, watermark_delay)
+    _check_zone(place, event_time, event_time_zone)
     if hold_watermark is not None and event_time is None:
         raise place.refused(
             "hold_watermark is given without event_time.", "Name the column with event_time=, or remove hold_watermark."
@@ -92,7 +97,9 @@ def declare_source(
         _check_unbounded(place, event_time, delay_ms, hold_watermark)
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
     before = None if after is None else InputName(after)
-    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held, shared, before)
+    return Source(
+        InputName(place.name), function, bounded, event_time, delay_ms, held, shared, before, event_time_zone=event_time_zone
+    )
 
 
 def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:
@@ -107,6 +114,22 @@ def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None,
             "hold_watermark holds the watermark back until the source's end, and an unbounded source has none.",
             "Remove hold_watermark.",
             hold_watermark=hold_watermark,
+        )
+
+
+def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
+    """Refuses a time zone without an event time, and one that nobody knows."""
+    if zone is None:
+        return
+    if event_time is None:
+        raise place.refused(
+            "event_time_zone is given without event_time.", "Name the column with event_time=, or remove event_time_zone."
+        )
+    known = available_timezones()
+    if zone not in known:
+        raise place.refused(
+            f"event_time_zone={zone!r} is not a time zone.",
+            f"Give a name such as 'Europe/Berlin'. {suggestion(str(zone), known)}"[:300],
         )
 
 

@@ -8,7 +8,9 @@ from deltalake.exceptions import DeltaError
 from pydantic import BaseModel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.types import TimestampNTZType
 
 from spark_jobs.api.functions import PARAMS, SPARK, call
 from spark_jobs.api.source import Refresh, Source, Static
@@ -17,7 +19,9 @@ from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_causes, java_message
+from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.inputs.kafka import kafka_pin
+from spark_jobs.runtime.inputs.source_session import SourceSession
 from spark_jobs.runtime.spark.plan import Leaf, newest_offset, static_leaves, streaming_leaves, watermark_nodes
 from spark_jobs.runtime.spark.session import as_active, file_status, spark_failures, table_location
 from spark_jobs.runtime.spark.spark_errors import refusing
@@ -32,7 +36,7 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
     Raises:
         InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
     """
-    frame = _call(source.name, source.function, {"spark": session, "params": params})
+    frame = _call(source.name, source.function, {"spark": SourceSession.of(session), "params": params})
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise _refused(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
     if watermark_nodes(frame):
@@ -49,7 +53,25 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
         )
     for leaf in streaming_leaves(frame) if source.bounded else ():
         _check_can_end(source.name, leaf)
-    return frame
+    if source.event_time_zone is None:
+        return frame
+    return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
+
+
+def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataFrame:
+    """The frame with its event time, which has no time zone, as the moments that it means in ``zone``.
+
+    By way of a text: a cast alone would take the time zone of whatever session reads it.
+    """
+    kind = frame.schema[column].dataType
+    if not isinstance(kind, TimestampNTZType):
+        raise _refused(
+            name,
+            f"declares event_time_zone={zone!r}, and {column!r} is a {kind.simpleString().upper()}, not a TIMESTAMP_NTZ",
+            "Remove event_time_zone= if the column has a time zone; make a text a time with F.to_timestamp_ntz(column).",
+        )
+    moment = F.concat_ws(" ", F.col(quoted(column)).cast("string"), F.lit(zone)).cast("timestamp")
+    return frame.withColumn(column, F.when(F.col(quoted(column)).isNotNull(), moment))
 
 
 def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[Pin, ...]:

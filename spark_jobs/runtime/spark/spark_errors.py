@@ -39,7 +39,7 @@ class KnownError:
 KNOWN: tuple[KnownError, ...] = (
     KnownError(
         "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE",
-        "Return the event time as a TIMESTAMP, such as with F.to_timestamp(column).",
+        "Return the event time as a TIMESTAMP, such as with F.to_timestamp(column); for a TIMESTAMP_NTZ declare event_time_zone=.",
     ),
     KnownError("UNRESOLVED_COLUMN", "Correct the column's name; the message lists those that there are."),
     KnownError("AMBIGUOUS_REFERENCE", "Rename one of the columns before the join, or name it through its frame."),

@@ -133,3 +133,21 @@ def test_a_static_input_is_pinned_for_the_round_unless_it_says_otherwise() -> No
 def test_an_unknown_refresh_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match=r"refresh='daily' is unknown\. Choose one of: round, unpinned"):
         Pipeline("flights").static(refresh="daily", name="airlines")(lambda spark: spark)  # type: ignore[call-overload]
+
+
+def test_the_zone_of_an_event_time_is_kept() -> None:
+    assert source_of(event_time="departure", event_time_zone="Europe/Berlin").event_time_zone == "Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"event_time_zone": "Europe/Berlin"}, "event_time_zone is given without event_time"),
+        ({"event_time": "departure", "event_time_zone": "Europe/Berlinn"}, "is not a time zone"),
+        ({"event_time": "departure", "event_time_zone": 1}, "is not a time zone"),
+    ],
+)
+def test_a_zone_that_cannot_be_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem) as refused:
+        source_of(**options)
+    assert "Europe/Berlin" in refused.value.remedy or "event_time=" in refused.value.remedy
