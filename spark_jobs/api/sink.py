@@ -32,7 +32,7 @@ class SchemaEvolution(StrEnum):
     NONE = "none"
     """The start is refused."""
     ADD_COLUMNS = "add_columns"
-    """It is added to the table, at an attempt's start and before anything is staged."""
+    """It is added to the table, at an attempt's start and before anything is staged; so are fields of structs and wider types."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class DeltaSink:
         apply_as_deletes: A SQL condition on the columns, for ``"upsert"``: a row for which it holds deletes its key.
         partition_by: Columns that the table is partitioned by.
         cluster_by: Columns that the table is clustered by, where it is made.
-        schema_evolution: ``"none"``: a column that the table lacks is refused; ``"add_columns"``: it is added.
+        schema_evolution: ``"none"``: a column, or a field of a struct, that the table lacks is refused; ``"add_columns"``: it is
+            added. Where the table has ``delta.enableTypeWidening``, a type becomes the wider one that the stage returns.
         table_properties: Delta's and your own, where the table is made; a table that exists must have them.
         comment: The table's description, where it is made.
         publish: When rows become public. ``"final"``, the default where every input of the pipeline is bounded: with the final
@@ -88,6 +89,8 @@ class TableDesign:
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     comment: str | None = None
     evolution: SchemaEvolution = SchemaEvolution.NONE
+    widens: bool = False
+    """Whether the table is given what it takes to widen types; else only one that has it is widened."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
+from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.protocol.workspace import NamedWorkspace
 
@@ -238,6 +239,8 @@ class CarriedActions(Part):
     actions: ActionsFile
     replace: bool
     """Whether the rows that the table has go before these are added."""
+    staged_for: tuple[TableShape, ...] = ()
+    """What the table was when they were staged; in a sink cut that of all its rows is there once."""
 
 
 class SinkCut(Part):
@@ -249,8 +252,8 @@ class SinkCut(Part):
     table: str
     """URI of the Delta table."""
     table_id: str
-    schema_sha256: str
-    protocol_sha256: str
+    staged_for: tuple[TableShape, ...]
+    """What the table was when the rows that this cut names were staged, oldest first."""
     partition_by: tuple[str, ...]
     app: AppId
     actions: ActionsFile
@@ -260,6 +263,8 @@ class SinkCut(Part):
     replace: bool = False
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
+    own_files: tuple[str, ...] = ()
+    """With ``--on-rewind replace``: what the names of files begin with that this pipeline has staged for the table."""
     upsert: UpsertCut | None = None
     """For :attr:`SinkMode.UPSERT` alone."""
     carried: tuple[CarriedActions, ...] = ()

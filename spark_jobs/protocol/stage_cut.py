@@ -6,6 +6,7 @@ from pydantic import Field
 
 from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.table_shape import StagedFor
 
 
 class StateFile(Part):
@@ -26,8 +27,8 @@ class ChannelCut(Part):
     """Delta's ``metaData`` action, with the id that consumers' offsets carry."""
     protocol: dict[str, Any]
     """Delta's ``protocol`` action."""
-    facts: dict[str, str]
-    """What the table was when the log was begun."""
+    staged_for: StagedFor | None
+    """The public table of the stage's sink; None without one, and where another table takes its place."""
     staged_in: str
     """URI of the directory that the files' paths are relative to."""
     path: str

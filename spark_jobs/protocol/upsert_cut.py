@@ -20,3 +20,8 @@ class UpsertCut(Part):
     """The newest version of that table when the checkpoint was taken."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Spark settings that decide what SQL expressions mean, as they were where the rows were staged."""
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns by which a row is found and ordered."""
+        return self.keys if self.sequence_by is None else (*self.keys, self.sequence_by)

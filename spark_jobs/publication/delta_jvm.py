@@ -81,6 +81,11 @@ class DeltaJvm:
             json.loads(snapshot.protocol().json())["protocol"],
         )
 
+    def files(self, path: str) -> Any:
+        """The data files of a table: a frame of Delta's ``AddFile``, for the JVM."""
+        none = self.java("scala.Option").apply(None)
+        return self.log(path).update(False, none, none).allFiles().toDF()
+
     def write_files(self, frame: "DataFrame", path: str, prefix: str) -> list[dict[str, Any]]:
         """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
 

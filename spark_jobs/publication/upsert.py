@@ -9,14 +9,14 @@ Without ``sequence_by`` the batch takes its place, and what is published is alwa
 Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.scratch_table import unused
@@ -34,29 +34,51 @@ class Upsert:
         events: All staged rows.
         batch: The column of ``events`` that holds the batch of a row; none of the stage's.
         replace: Whether the rows that the table has go.
+        schema: The table's columns.
+        names: By staged column (in lower case) the table's that it is for. Others are not in the table any more.
     """
 
     rule: UpsertCut
     events: DataFrame
     batch: str
     replace: bool
+    schema: StructType
+    names: Mapping[str, str]
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
-        """The staged columns, without those that only this module knows."""
-        return [name for name in self.events.columns if name != self.batch]
+        """The table's columns that the staged rows have a value for."""
+        return [name for name in self.schema.names if name.casefold() in self._sources]
 
-    @property
+    @cached_property
+    def _sources(self) -> dict[str, list[str]]:
+        """By column of the table (in lower case) those of the staged rows that are for it: several where it was renamed in between."""
+        found: dict[str, list[str]] = {}
+        for name in self.events.columns:
+            if name != self.batch and (target := self.names.get(name.casefold())):
+                found.setdefault(target.casefold(), []).append(name)
+        return found
+
+    @cached_property
     def _deleted(self) -> str:
-        """The column that says whether a winning row deletes its key."""
+        """The column that says whether a row deletes its key."""
         return self._unused("__deleted")
+
+    @cached_property
+    def _marked(self) -> DataFrame:
+        """All staged rows with the table's names and types, marked as deleting or not."""
+        condition = self.rule.apply_as_deletes
+        deleted = F.coalesce(F.expr(condition), F.lit(False)) if condition else F.lit(False)
+        values = [F.coalesce(*map(_quoted, self._sources[name.casefold()])).alias(name) for name in self.columns]
+        marked = self.events.select(*values, _quoted(self.batch), deleted.alias(self._deleted))
+        kinds = {
+            field.name: nullable_type(self.schema[field.name].dataType) for field in marked.schema if field.name in self.columns
+        }
+        return marked.to(StructType([StructField(f.name, kinds.get(f.name, f.dataType)) for f in marked.schema]))
 
     def winners(self) -> DataFrame:
         """The winning row of each key, marked as deleted or not."""
-        condition = self.rule.apply_as_deletes
-        deleted = F.coalesce(F.expr(condition), F.lit(False)) if condition else F.lit(False)
-        winner = self._unused("winner")
-        marked = self.events.withColumn(self._deleted, deleted)
+        winner, marked = self._unused("winner"), self._marked
         whole = F.struct(*(_quoted(name) for name in [*self.columns, self._deleted]))
         order = F.struct(_quoted(self.rule.sequence_by or self.batch), F.col(self._deleted), *map(_quoted, self._ties()))
         keys = [_quoted(key) for key in self.rule.keys]
@@ -88,7 +110,7 @@ class Upsert:
     def _deletes(self) -> DataFrame:
         """Per key the last delete: not only where it wins, because a row between two deletes may come later still."""
         sequence, keys = self._sequence(), [_quoted(key) for key in self.rule.keys]
-        found = self.events.where(F.coalesce(F.expr(self.rule.apply_as_deletes or "false"), F.lit(False)))
+        found = self._marked.where(_quoted(self._deleted))
         last = self._unused("last")
         latest = F.max(F.struct(_quoted(sequence))).alias(last)
         return found.groupBy(*keys).agg(latest).select(*keys, F.col(last).getField(sequence).alias(sequence))
@@ -115,11 +137,11 @@ class Upsert:
     def _ties(self) -> list[str]:
         """The columns that settle a tie, in an order of their own: that of a table may change."""
         settled = {name.casefold() for name in (*self.rule.keys, self.rule.sequence_by or self.batch)}
-        fields = (field for field in self.events.schema.fields if field.name != self.batch)
+        fields = (self.schema[name] for name in self.columns)
         return sorted(f.name for f in fields if f.name.casefold() not in settled and has_order(f.dataType))
 
     def _unused(self, name: str) -> str:
-        return unused(name, self.events.columns)
+        return unused(name, [*self.events.columns, *self.schema.names])
 
     def _sequence(self) -> str:
         if self.rule.sequence_by is None:
@@ -153,6 +175,18 @@ def _values(columns: Sequence[str]) -> dict[str, str | Column]:
 def _after(later: Column, earlier: Column) -> Column:
     """Whether one struct comes after another; null comes before everything, so this is never null."""
     return later > earlier
+
+
+def nullable_type(kind: DataType) -> DataType:
+    """A type whose fields and elements may all be null."""
+    match kind:
+        case StructType():
+            return StructType([StructField(field.name, nullable_type(field.dataType)) for field in kind.fields])
+        case ArrayType():
+            return ArrayType(nullable_type(kind.elementType))
+        case MapType():
+            return MapType(nullable_type(kind.keyType), nullable_type(kind.valueType))
+    return kind
 
 
 def has_order(kind: DataType) -> bool:

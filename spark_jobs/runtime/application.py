@@ -26,6 +26,7 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
     Manifest,
+    OnRewind,
     PipelineDocument,
     RoundDocument,
     SinkResult,
@@ -52,9 +53,9 @@ from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, decide
+from spark_jobs.runtime.start.decision import Answer, BeginIncarnation, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.runtime.start.incarnations import close_abandoned
+from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tombstones import Tombstones
@@ -148,6 +149,10 @@ class Application:
             decided = start.check(places) if start else None
             planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
             check_stages(self.graph, session_for_run(spark), planned, adopted)
+            publishers = Publishers(lambda: spark, at_work=True)
+            if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
+                stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
+                check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
             cancellation.check()
             # Spark may have waited long for the cluster: nobody may want it now
             standing = _standing(Channel(self.home), request)
@@ -163,7 +168,6 @@ class Application:
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            publishers = Publishers(lambda: spark, at_work=True)
             afterwards.callback(publishers.finish)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)

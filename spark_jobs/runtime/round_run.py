@@ -26,6 +26,7 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -60,7 +61,8 @@ class RoundRun:
         keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
         stages = []
         for stage in self.graph.stages.values():
-            run = build_stage(stage, self.site, self.outputs)
+            cut = self.parent.stages.get(stage.name) if self.parent else None
+            run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
         for run in stages:

@@ -138,32 +138,6 @@ def test_a_row_that_the_table_forbids_fails_while_it_is_staged(
     assert len(site.checkpoints()) == 1
 
 
-@pytest.mark.parametrize(
-    ("properties", "change"),
-    [
-        ("'delta.columnMapping.mode' = 'name'", "RENAME COLUMN value TO amount"),
-        ("'delta.enableTypeWidening' = 'true'", "ALTER COLUMN value TYPE BIGINT"),
-        ("'team' = 'us'", "ADD CONSTRAINT small CHECK (value < 10)"),
-    ],
-    ids=["renamed", "widened", "constrained"],
-)
-def test_a_table_that_was_changed_between_two_rounds_is_refused(site: Site, properties: str, change: str) -> None:
-    table = f"delta.`{site.tables / 'kept'}`"
-    site.spark.sql(f"CREATE TABLE {table} (id LONG, value INT) USING delta TBLPROPERTIES ({properties})")
-    staged = ["id", "int(value) AS value"]
-    _deliver(site, 1)
-    site.run(_pipeline(site, staged))
-    site.spark.sql(f"ALTER TABLE {table} {change}")
-    before = _state(site.tables / "kept")
-    _deliver(site, 2)
-    if "RENAME" in change:
-        staged = ["id", "int(value) AS amount"]
-    with pytest.raises(UnsupportedTableError, match="was changed since its first rows were staged"):
-        site.run(_pipeline(site, staged))
-    assert _state(site.tables / "kept") == before
-    assert len(site.checkpoints()) == 1
-
-
 @pytest.mark.parametrize(("optimized", "files"), [("false", 4), ("true", 1)])
 def test_optimized_writes_are_honoured_while_files_are_staged(site: Site, optimized: str, files: int) -> None:
     _deliver(site, *range(40))

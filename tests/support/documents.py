@@ -58,6 +58,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.protocol.workspace import WorkspaceDocument
 
 _NONCE = "0" * 32
@@ -74,6 +75,11 @@ _FAILURE = ErrorReport(
 )  # fmt: skip
 _PIN = DeltaPin(path="file:///data/flights", table="9c0a", version=4)
 _FILES = FilesPin(path="/data/in", files=(FilePin(path="/data/in/1.csv", timestamp_ms=1357128000250, size_bytes=90),))
+_SHAPE = TableShape(
+    table_schema='{"type":"struct","fields":[]}', partition_by=("origin",), configuration={"delta.constraints.positive": "flights > 0"},
+    features=("checkConstraints",),
+)  # fmt: skip
+_STAGED_FOR = StagedFor(table_id="9c0b", since=(StagedSince(first=BatchId(0), shape=_SHAPE),))
 _KAFKA = KafkaPin(topics={"clicks": {0: 7, 1: 0}})
 
 
@@ -83,13 +89,13 @@ def _manifest() -> Manifest:
         drained=True, drain_batches=1, watermark_before_drain_ms=1357128000250, rows=336776, late_rows=0,
         files=(StateFile(path="metadata", stored="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
         channel=ChannelCut(
-            metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, facts={"table_id": "9c0b"}, staged_in="file:///data/hourly",
+            metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, staged_for=_STAGED_FOR, staged_in="file:///data/hourly",
             path="checkpoints/2.hourly.0123456789abcdef.channel", sha256=_SHA256, first=BatchId(5), last=BatchId(6), in_flight_rows=9,
             in_flight_size_bytes=4096,
         ),
     )  # fmt: skip
     sink = SinkCut(
-        stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", schema_sha256=_SHA256, protocol_sha256=_SHA256,
+        stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", staged_for=(_SHAPE,),
         partition_by=("origin",), app=AppId(f"{_PIPELINE}/{_INCARNATION}/hourly"),
         actions=ActionsFile(path="checkpoints/2.hourly.0123456789abcdef.actions", sha256=_SHA256, files=3, rows=9, size_bytes=4096),
         publish=Publish.FINAL, known_published=CheckpointId(1),

@@ -79,7 +79,7 @@ def a_channel(batch: int, **changes: Any) -> ChannelCut:
     fields: dict[str, Any] = {
         "metadata": {},
         "protocol": {},
-        "facts": {},
+        "staged_for": None,
         "staged_in": "file:///t",
         "path": "p",
         "sha256": "",
@@ -195,8 +195,7 @@ class StagedPipeline:
                 "stage": StageName(sink),
                 "table": self.tables[sink],
                 "table_id": facts.table_id,
-                "schema_sha256": facts.schema_sha256,
-                "protocol_sha256": facts.protocol_sha256,
+                "staged_for": (facts.shape,),
                 "partition_by": facts.partition_by,
                 "app": app_id(PIPELINE, incarnation, sink),
                 "actions": self.store.write_actions(number, sink, self.stage(sink, added, number, uri=staged_in)),

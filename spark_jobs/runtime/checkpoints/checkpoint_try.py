@@ -19,7 +19,6 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     PipelineDocument,
     Publish,
-    Publisher,
     RoundDocument,
     SinkCut,
     SinkMode,
@@ -29,7 +28,9 @@ from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, 
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
@@ -39,6 +40,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
@@ -187,29 +189,36 @@ class CheckpointTry:
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
             lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
-        facts, publish = stage.log.facts(), self.round.publish or Publish(sink.publish)
+        staged_for, publish = stage.log.staged_for(), self.round.publish or Publish(sink.publish)
+        if staged_for is None:
+            raise ValueError(f"the log of stage {name} was begun without its table")
         actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
-        replace = (whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE)
+        rewinds = self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE
+        replace = (whole and bool(counting)) or rewinds
         known = published.get(sink.name)
         before: Sequence[CarriedActions] = ()
         if publish is Publish.FINAL and not replace:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
+        own: tuple[str, ...] = ()
+        if rewinds and not whole:
+            own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
+        shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
             stage=name,
             mode=sink.mode,
-            publisher=Publisher(facts["publisher"]),
+            publisher=public.publisher,
             table=public.uri,
-            table_id=facts["table_id"],
-            schema_sha256=facts["schema_sha256"],
-            protocol_sha256=facts["protocol_sha256"],
+            table_id=staged_for.table_id,
+            staged_for=distinct(shapes),
             partition_by=public.partition_by,
             app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
             actions=actions,
             publish=publish,
             known_published=known,
             replace=replace,
+            own_files=own,
             upsert=self._in_time(lambda: _upsert(stage.outlet.upsert)),
-            carried=tuple(before),
+            carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:

@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.fitting import misfits_of
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.session import as_active, session_for_run
 from spark_jobs.runtime.spark.spark_errors import refusing
-from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
@@ -39,6 +39,7 @@ def build_stage(
     outputs: Mapping[StageName, StageOutput],
     earlier: StageRun | None = None,
     ended: Set[str] = NONE_ENDED,
+    recorded: BatchId = NO_BATCH,
 ) -> StageRun:
     """A stage that is ready to run.
 
@@ -50,6 +51,7 @@ def build_stage(
         outputs: What the stages before it give.
         earlier: The same stage as it ran until now, where it is built again.
         ended: Those of its inputs that have ended: something that has no rows stands in for them. Others that have are found.
+        recorded: The stage's last batch that the checkpoint has which the attempt goes on from.
 
     Raises:
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
@@ -68,7 +70,7 @@ def build_stage(
     arguments = [argument for argument, _ in streams]
     before = replaced_inputs(spark_log, arguments)
     if before - ended:
-        return build_stage(stage, site, outputs, earlier, before | ended)
+        return build_stage(stage, site, outputs, earlier, before | ended, recorded)
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     prefix = file_prefix(site.incarnation, stage.name)
@@ -77,7 +79,8 @@ def build_stage(
         place = replace(place, staged_prefix=prefix)
     tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
     outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
-    output = earlier.output if earlier else _output(stage, frame, _begin_log(stage, site, outlet, session), watermarks)
+    log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
+    output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
@@ -111,17 +114,21 @@ def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     return session
 
 
-def _begin_log(stage: Stage, site: RoundSite, outlet: Outlet, session: SparkSession) -> PrivateLog:
-    """Begins or goes on with the stage's private log.
-
-    Where the table has only gained nullable columns since its first batch, so does the log; any other change is refused.
-    """
-    table, facts = outlet.staged_in, outlet.public.facts if outlet.public else {}
-    log = PrivateLog(site.work, log_directory(stage.name), table.uri)
-    widened = log.exists()
-    if widened and outlet.public:
-        widened = open_table(outlet.public.uri).accepts_schema(log.facts().get("schema_sha256", ""))
-    if log.begin(table.metadata, table.protocol, facts, widened=widened):
+def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:
+    """Begins or goes on with the stage's private log: where the table was changed, as that is seen by those who stream from the log."""
+    table, public = outlet.staged_in, outlet.public
+    if public is None:
+        replaced = log.begin(table.metadata, table.protocol, None)
+    else:
+        needed = outlet.upsert.compared if outlet.upsert else None
+        replaced = log.begin(
+            table.metadata,
+            table.protocol,
+            public.staged_for,
+            recorded=recorded,
+            misfits=lambda staged: misfits_of([staged], public.shape, needed),
+        )
+    if replaced:
         DeltaJvm(session).forget(log.path)
     return log
 

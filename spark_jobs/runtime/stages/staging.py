@@ -13,9 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.upsert import repeated_keys
 from spark_jobs.runtime.spark.plan import BatchFacts, batch_facts, limit_kafka_streams
 from spark_jobs.runtime.staged.log_folding import fold_consumed
@@ -164,3 +165,8 @@ def file_prefix(incarnation: str, stage: StageName) -> str:
     The batch follows, and ``-``.
     """
     return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
+
+
+def own_files(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
+    """Returns what the names of all files begin with that a stage has staged for a table, and the pipeline has published."""
+    return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))

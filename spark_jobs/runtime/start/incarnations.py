@@ -4,15 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from spark_jobs.api.sink import Sink
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, StageName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
+from spark_jobs.publication.ownership import refuse_rows_of_others
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.start.rewind import WITHOUT_THOSE_ROWS
+from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files
 
@@ -61,6 +65,35 @@ def close_abandoned(
             else:
                 expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
             _close(home, each, expected, publishers, fresh=decided is None)
+
+
+def check_replacement(
+    pipeline: PipelineUuid,
+    sinks: Mapping[SinkName, Sink],
+    places: Mapping[SinkName, TablePlace],
+    stages: Mapping[SinkName, StageName],
+    publishers: Publishers,
+) -> None:
+    """Refuses a start whose first publication would remove rows that others have written; writes nothing.
+
+    Args:
+        pipeline: Which one starts.
+        sinks: As this start declares them.
+        places: Where their tables are.
+        stages: Whose rows each sink gets.
+        publishers: Who lists the files of a table.
+
+    Raises:
+        UnsupportedTableError: Says how many there are, and in which table.
+    """
+    for sink, place in places.items():
+        uri, mode = place.path.as_uri(), sinks[sink].mode
+        if mode is SinkMode.COMPLETE:
+            continue
+        with suppress(NotFoundError):
+            table = open_table(uri)
+            files = publishers.rows_by_file(choose_publisher(table, mode), uri)
+            refuse_rows_of_others(table, pipeline, sink, files, own_files(table, pipeline, stages[sink]))
 
 
 def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:

@@ -226,7 +226,7 @@ class _Stage:
         unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
         rows = self.cut.channel.in_flight_rows
         rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
-        if rows and mapped and self.cut.channel.facts and self.name not in self.begins.kept:
+        if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
                 f"Stage '{self.name}' has {rows} rows staged in files whose columns are called as in another table.",
                 safe="Nothing was changed.",
@@ -287,9 +287,9 @@ class _Stage:
         own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
         self.opened.copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
-        known = self.cut.channel.facts if self.name in self.begins.kept else {}
+        known = self.cut.channel.staged_for if self.name in self.begins.kept else None
         return self.cut.channel.model_copy(
-            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
+            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "staged_for": known}
         )
 
     def bring_unpublished(self, sink: SinkName) -> CarriedActions:
@@ -304,7 +304,14 @@ class _Stage:
                 lines.append(line | {"add": own})
         self.opened.copy(open_files(self.begins.staged_in[self.name]), copies)
         actions = CheckpointStore(self.begins.home).write_actions(self.number, sink, lines)
-        return CarriedActions(first=self.number, last=self.number, batch=self.cut.batch, actions=actions, replace=replace)
+        return CarriedActions(
+            first=self.number,
+            last=self.number,
+            batch=self.cut.batch,
+            actions=actions,
+            replace=replace,
+            staged_for=self.opened.manifest.sinks[sink].staged_for,
+        )
 
     def _own_name(self, batch: int, path: str) -> str:
         """The path of a staged file as one of this incarnation's own."""

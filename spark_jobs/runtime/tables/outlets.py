@@ -11,6 +11,8 @@ from spark_jobs.api.sink import Sink, UpsertRule
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
@@ -34,8 +36,14 @@ class PublicTable:
     uri: str
     partition_by: tuple[str, ...]
     publisher: Publisher
-    facts: dict[str, str]
+    table_id: str
+    shape: TableShape
     """What publication compares the table with, when it is time."""
+
+    @property
+    def staged_for(self) -> StagedFor:
+        """What a private log begins with."""
+        return StagedFor(table_id=self.table_id, since=(StagedSince(first=BatchId(0), shape=self.shape),))
 
 
 @dataclass(frozen=True)
@@ -81,13 +89,7 @@ def prepare_outlet(
         check_publishable(place.path.as_uri(), sink.mode)
     table = prepare_table(session, place, frame, sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
-    compared = {
-        "table_id": facts.table_id,
-        "schema_sha256": facts.schema_sha256,
-        "protocol_sha256": facts.protocol_sha256,
-        "publisher": publisher.value,
-    }
-    public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, compared)
+    public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
     if sink.upsert is None:
         name_auto_compaction(table, sink)
         return Outlet(table, public, None, frame)

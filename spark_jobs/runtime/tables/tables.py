@@ -9,14 +9,25 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.sql_names import delta_at
-from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, fit, lacking, mapped_names, nullable, same_names, unknown_fields
+from spark_jobs.publication.sql_names import delta_at, quoted
+from spark_jobs.runtime.tables.schemas import (
+    COLUMN_MAPPING,
+    FieldPath,
+    Growth,
+    fit,
+    growth,
+    lacking,
+    mapped_names,
+    nullable,
+    same_names,
+    unknown_fields,
+)
 from spark_jobs.runtime.tables.table_places import TablePlace
 
 _GENERATED = "delta.generationExpression"
@@ -24,8 +35,8 @@ _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
-_NONE = StructType()
 _LOG = "_delta_log"
+_TYPE_WIDENING = "delta.enableTypeWidening"
 _SAFE = "Nothing was written."
 
 
@@ -63,27 +74,29 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
     Raises:
         UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed. Nothing was written.
     """
-    version, _, _ = DeltaJvm(session).snapshot(str(place.path))
-    if version < 0:
+    found = find_table(session, place.path)
+    if found is None:
         _create(session, place, frame, design, name)
-    table = read_table(session, place.path)
-    missing = lacking(frame.columns, table.schema.names) if design.evolution is SchemaEvolution.ADD_COLUMNS else []
-    added = StructType([field for field in nullable(frame.schema).fields if field.name in missing])
-    _check_fits(table, frame, name, added)
-    if version >= 0:
+    table = found or read_table(session, place.path)
+    grown = _growth(table, frame, design)
+    _check_fits(table, frame, name, grown)
+    if found is not None:
         _check_design(session, table, design, name)
-    if not missing:
+    if not grown:
         return table
-    _add_columns(session, table, added, name)
-    table = read_table(session, place.path)
-    _check_fits(table, frame, name)
-    return table
+    _grow(session, table, grown, name)
+    return read_table(session, place.path)
 
 
 def read_table(session: SparkSession, path: Path) -> StagingTable:
     """The table at ``path``, which exists."""
     _, metadata, protocol = DeltaJvm(session).snapshot(str(path))
     return StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+
+
+def find_table(session: SparkSession, path: Path) -> StagingTable | None:
+    """The table at ``path``; None if there is none."""
+    return read_table(session, path) if DeltaJvm(session).snapshot(str(path))[0] >= 0 else None
 
 
 def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
@@ -141,19 +154,47 @@ def _has_staged_alone(place: TablePlace) -> bool:
     return bool(files) and all(path.name.startswith(place.staged_prefix) for path in files)
 
 
-def _add_columns(session: SparkSession, table: StagingTable, columns: StructType, name: str) -> None:
-    try:
-        with step(Step.TABLE_ALTER):
-            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({columns.toDDL()})")
-    except AnalysisException as error:
-        raise UnsupportedTableError(
-            f"Table {table.path} cannot have the columns {', '.join(columns.names)} of sink '{name}': "
-            f"{str(error).splitlines()[0]}",
-            safe=_SAFE,
-            remedy="Rename the columns, or add them yourself (ALTER TABLE).",
-            sink=name,
-            table=table.uri,
-        ) from error
+def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:
+    """What is added to the table before anything is staged; nothing, unless the design says so."""
+    if design.evolution is not SchemaEvolution.ADD_COLUMNS:
+        return Growth(table.schema)
+    allowed = design.widens or table.configuration.get(_TYPE_WIDENING, "false").lower() == "true"
+    # Delta widens no column that decides where a file lies
+    partitions = {column.lower() for column in table.metadata["partitionColumns"]}
+    return growth(table.schema, frame.schema, widen=lambda path: allowed and path[0].lower() not in partitions)
+
+
+def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) -> None:
+    """Alters the table. A start that dies between two statements finds out what is still lacking, and goes on."""
+    statements = []
+    if grown.added:
+        statements.append(f"ADD COLUMNS ({', '.join(f'{_path(path)} {_ddl(kind)}' for path, kind in grown.added.items())})")
+    if grown.widened and table.configuration.get(_TYPE_WIDENING, "false").lower() != "true":
+        statements.append(f"SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
+    statements += [f"ALTER COLUMN {_path(path)} TYPE {_ddl(kind)}" for path, kind in grown.widened.items()]
+    for statement in statements:
+        try:
+            with step(Step.TABLE_ALTER):
+                session.sql(f"ALTER TABLE {delta_at(table.path)} {statement}")
+        except AnalysisException as error:
+            raise UnsupportedTableError(
+                f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
+                f"{str(error).splitlines()[0]}",
+                exists=f"The statement was ALTER TABLE … {statement}.",
+                safe="Nothing was staged.",
+                remedy="Rename a column that the table cannot have; cast one that it cannot widen to the table's type (CAST).",
+                sink=name,
+                table=table.uri,
+            ) from error
+
+
+def _path(path: FieldPath) -> str:
+    return ".".join(map(quoted, path))
+
+
+def _ddl(kind: DataType) -> str:
+    """A type as SQL writes it: names of fields are quoted where they must be."""
+    return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
 
 
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
@@ -193,8 +234,9 @@ def _not_as_designed(
     )
 
 
-def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructType = _NONE) -> None:
+def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth) -> None:
     facts = {"sink": name, "table": table.uri}
+    added = StructType([StructField(path[-1], kind) for path, kind in grown.added.items()])
     if table.configuration.get(COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
         raise UnsupportedTableError(
             f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
@@ -203,7 +245,7 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructT
             remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
             **facts,
         )
-    extra = lacking(unknown_fields(frame.schema, table.schema), added.names)
+    extra = unknown_fields(frame.schema, grown.schema)
     required = lacking(
         [f.name for f in table.schema.fields if not f.nullable and not {_GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
     )
@@ -211,17 +253,18 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructT
         problem = (
             f"returns {', '.join(extra)}, which the table does not have" if extra else f"lacks {', '.join(required)} (NOT NULL)"
         )
+        adding = 'add them with ALTER TABLE … ADD COLUMNS, or declare schema_evolution="add_columns", which adds them.'
         raise UnsupportedTableError(
             f"The stage of sink '{name}' {problem}.",
             exists=f"Table {table.path} has {', '.join(table.schema.names)}.",
             safe=_SAFE,
-            remedy='Change the stage\'s select, or ALTER TABLE; schema_evolution="add_columns" adds columns (not fields of structs).',
+            remedy=f"Leave them out of the stage's select, {adding}" if extra else "Return them from the stage.",
             extra=extra,
             missing=required,
             **facts,
         )
     try:
-        fit(frame, table.schema).schema  # noqa: B018 - Spark analyses the casts here
+        fit(frame, grown.schema).schema  # noqa: B018 - Spark analyses the casts here
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",

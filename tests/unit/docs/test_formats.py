@@ -20,6 +20,7 @@ from spark_jobs.protocol import (
     run_entry,
     savepoint,
     stage_cut,
+    table_shape,
     workspace,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
@@ -44,6 +45,7 @@ def models() -> list[type[Part]]:
         workspace,
         stage_cut,
         savepoint,
+        table_shape,
     )
     found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))
     found = [each for each in found if issubclass(each, Part)]

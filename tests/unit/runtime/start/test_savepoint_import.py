@@ -26,7 +26,7 @@ from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.start.savepoint_import import bring_in, open_savepoint
 from spark_jobs.storage.local import LocalFiles
 from tests.support.crashes import Watched
-from tests.support.private_logs import FACTS
+from tests.support.private_logs import STAGED_FOR
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
 from tests.support.staged_pipeline import HOURLY, Overtaking, a_manifest
@@ -121,7 +121,7 @@ def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
     site: SavepointSite, home: LocalFiles, kept: bool
 ) -> None:
     channel = brought(site, home, site.complete(), kept=kept).stages[STAGE].channel
-    assert channel.facts == (FACTS if kept else {})
+    assert channel.staged_for == (STAGED_FOR if kept else None)
     assert channel.staged_in == (home_root(home) / "tables/hourly").as_uri()
 
 
