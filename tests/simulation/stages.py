@@ -23,7 +23,8 @@ from spark_jobs.protocol.documents import PinnedInput, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, DeltaBound, delta_offset
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
 from spark_jobs.runtime.staged.channel_cut import log_directory

@@ -3,10 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pydantic import BaseModel
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameReader
@@ -15,19 +12,16 @@ from pyspark.sql.types import TimestampNTZType
 from spark_jobs.api.functions import PARAMS, SPARK, call
 from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import PinnedInput
-from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin, Pin
-from spark_jobs.publication.delta_jvm import DeltaJvm, java_causes, java_message
+from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.publication.sql_names import quoted
-from spark_jobs.runtime.inputs.kafka import kafka_pin
+from spark_jobs.runtime.inputs.delta_source import delta_pin
+from spark_jobs.runtime.inputs.source_kind import refused_input
+from spark_jobs.runtime.inputs.source_kinds import bounded_kind, kind_of
 from spark_jobs.runtime.inputs.source_session import SourceSession
-from spark_jobs.runtime.spark.plan import Leaf, newest_offset, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.spark.session import as_active, file_status, spark_failures, table_location
+from spark_jobs.runtime.spark.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
+from spark_jobs.runtime.spark.session import as_active, table_location
 from spark_jobs.runtime.spark.spark_errors import refusing
-
-KAFKA = "kafka"
-FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 
 
 def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
@@ -38,21 +32,23 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
     """
     frame = _call(source.name, source.function, {"spark": SourceSession.of(session), "params": params})
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
-        raise _refused(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
+        raise refused_input(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
     if watermark_nodes(frame):
-        raise _refused(
+        raise refused_input(
             source.name,
             "calls withWatermark itself, and the runtime could not move that watermark at the end of the input",
             "Remove it; declare event_time= and watermark_delay= on the source.",
         )
     if source.event_time is not None and source.event_time not in frame.columns:
-        raise _refused(
+        raise refused_input(
             source.name,
             f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
             "Correct event_time=.",
         )
-    for leaf in streaming_leaves(frame) if source.bounded else ():
-        _check_can_end(source.name, leaf)
+    for leaf in streaming_leaves(frame):
+        kind = bounded_kind(source.name, leaf) if source.bounded else kind_of(leaf)
+        if kind is not None:
+            kind.check(source.name, leaf, bounded=source.bounded)
     if source.event_time_zone is None:
         return frame
     return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
@@ -65,7 +61,7 @@ def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataF
     """
     kind = frame.schema[column].dataType
     if not isinstance(kind, TimestampNTZType):
-        raise _refused(
+        raise refused_input(
             name,
             f"declares event_time_zone={zone!r}, and {column!r} is a {kind.simpleString().upper()}, not a TIMESTAMP_NTZ",
             "Remove event_time_zone= if the column has a time zone; make a text a time with F.to_timestamp_ntz(column).",
@@ -81,7 +77,7 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
         InvalidPipelineError: It reads topics that are not there.
         StorageError: Kafka does not answer.
     """
-    return tuple(_pin(name, frame, leaf) for leaf in leaves)
+    return tuple(bounded_kind(name, leaf).pin(name, frame, leaf) for leaf in leaves)
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
@@ -95,14 +91,14 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
     is_pinned = static.refresh is not Refresh.UNPINNED
     frame = _call(static.name, static.function, {"spark": pinning if is_pinned else session, "params": params})
     if not isinstance(frame, DataFrame) or frame.isStreaming:
-        raise _refused(
+        raise refused_input(
             static.name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source."
         )
     if not is_pinned:
         return frame, PinnedInput(input=static.name, pins=())
     unpinned = [leaf for leaf in static_leaves(frame) if not leaf.fixed]
     if unpinned:
-        raise _refused(
+        raise refused_input(
             static.name,
             f"reads {unpinned[0].description}, whose version cannot be pinned",
             'Read a Delta table with spark.read.format("delta").load(path) or spark.read.table(name), or declare refresh="unpinned".',
@@ -164,25 +160,9 @@ class _PinningReader(DataFrameReader):
         if self._options & {"versionasof", "timestampasof"}:
             return
         if key not in self._pinning.pins:
-            version, metadata, _ = DeltaJvm(self._pinning).snapshot(path)
-            self._pinning.pins[key] = DeltaPin(path=key, table=metadata["id"], version=max(version, 0))
+            newest = delta_pin(self._pinning, path)
+            self._pinning.pins[key] = newest.model_copy(update={"path": key, "version": max(newest.version, 0)})
         super().option("versionAsOf", self._pinning.pins[key].version)
-
-
-def _check_can_end(name: InputName, leaf: Leaf) -> None:
-    kind = leaf.format.lower()
-    if kind not in (FILE_FORMATS | {"delta"} if leaf.node == "StreamingRelation" else {KAFKA}):
-        raise _refused(
-            name,
-            f"reads {leaf.format!r}, for which no end can be recorded",
-            f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
-        )
-    if kind == KAFKA and not any(option.lower().startswith("starting") for option in leaf.options):
-        raise _refused(
-            name,
-            "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
-            'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
-        )
 
 
 def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:
@@ -191,59 +171,3 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
     who, remedy = f"Input '{name}' cannot be read", "Check the path and the columns."
     with refusing(who, remedy, "Nothing was written.", parameters, input=name), as_active(available[SPARK]):
         return call(function, available)
-
-
-def _pin(name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
-    if leaf.format.lower() == KAFKA:
-        return _pin_kafka(name, frame, leaf)
-    return _pin_delta(frame.sparkSession, leaf) if leaf.format.lower() == "delta" else _pin_files(frame.sparkSession, leaf)
-
-
-def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:
-    path = leaf.options["path"]
-    version, metadata, _ = DeltaJvm(session).snapshot(path)
-    return DeltaPin(path=path, table=metadata["id"], version=version, rows=_rows(path, version))
-
-
-def _rows(path: str, version: int) -> int | None:
-    """The rows of a table, from the statistics in its log."""
-    try:
-        counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
-    except (DeltaError, KeyError, OSError):
-        return None
-    return None if None in counts else sum(counts)
-
-
-def _pin_kafka(name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
-    try:
-        line = newest_offset(frame, leaf)
-    except spark_failures() as error:
-        if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-            raise _refused(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.") from error
-        raise StorageError(
-            f"Input '{name}' reads Kafka, which does not tell where its topics end: {java_message(error)}.",
-            safe="Nothing was written.",
-            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
-            input=name,
-        ) from error
-    return kafka_pin(line or "{}")
-
-
-def _pin_files(session: SparkSession, leaf: Leaf) -> FilesPin:
-    """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
-    options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
-    try:
-        paths = session.read.format("binaryFile").options(**options).load(leaf.options["path"]).inputFiles()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        paths = []
-    files = []
-    for path in sorted(paths):
-        timestamp_ms, size_bytes = file_status(session, path)
-        files.append(FilePin(path=path, timestamp_ms=timestamp_ms, size_bytes=size_bytes))
-    return FilesPin(path=leaf.options["path"], files=tuple(files))
-
-
-def _refused(name: str, problem: str, remedy: str) -> InvalidPipelineError:
-    return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,12 +11,13 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
-from spark_jobs.protocol.pins import DeltaPin, Pin
-from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, FileSourceLog
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
-from spark_jobs.runtime.inputs.kafka import KafkaBound, kafka_beginning
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
+from spark_jobs.runtime.inputs.source_kinds import bounded_kind
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
@@ -47,8 +47,10 @@ class FoundPin:
 
     pin: Pin | StageOutput | None
     """None: nowhere."""
-    files_per_batch: int | None = None
-    rows: int | None = None
+    earlier: Pin | None = None
+    """Where it ended in the round before."""
+    source: tuple[SourceKind, plan.Leaf] | None = None
+    """The stream of a source, where its kind is known."""
     adopted: AdoptedOffsets | None = None
     """Where the stream begins, if not at its beginning."""
     begins: BatchId = NO_BATCH
@@ -94,7 +96,7 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
     adopted = site.round.adopted.get(node.name)
     found = {
-        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_added(old, pin), adopted)
+        leaf.identity: FoundPin(pin, pin if adopted else old, (bounded_kind(node.name, leaf), leaf), adopted)
         for leaf, pin, old in zip(leaves, pinned.pins, before, strict=True)
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
@@ -200,24 +202,10 @@ def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)
-    if pin.format == "delta":
-        return DeltaBound(pin, found.rows)
-    own_log = f"{spark_log.directory}/sources/{number}"
-    if pin.format == "kafka":
-        return KafkaBound(pin, partial(kafka_beginning, spark_log.files, own_log))
-    return FilesBound(pin, FileSourceLog(spark_log.files, own_log), found.files_per_batch)
-
-
-def _files_per_batch(leaf: plan.Leaf) -> int | None:
-    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
-    return int(text) if text.isdigit() else None
-
-
-def _rows_added(before: Pin | None, pin: Pin) -> int | None:
-    """How many rows a stream of a source has more than it had in the round before, as far as its pins tell."""
-    if not isinstance(pin, DeltaPin) or pin.rows is None:
-        return None
-    return pin.rows - (before.rows or 0 if isinstance(before, DeltaPin) else 0)
+    if found.source is None:
+        raise ValueError("a pin of no stream")
+    kind, leaf = found.source
+    return kind.bound(pin, found.earlier, leaf, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}"))
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:

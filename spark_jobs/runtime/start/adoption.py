@@ -4,8 +4,6 @@ The stage gets two batches that were never run, both with the old offsets. Two, 
 a query starts: after one batch that would be everything from the source's beginning, after two it is nothing.
 """
 
-import json
-import re
 from collections.abc import Mapping
 from uuid import NAMESPACE_URL, uuid5
 
@@ -19,19 +17,17 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import RoundDocument
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.runtime.inputs.bounds import FileSourceLog
-from spark_jobs.runtime.inputs.inputs import KAFKA
+from spark_jobs.runtime.inputs.old_query import batches_since, kind_of, last_offsets, refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog
+from spark_jobs.runtime.inputs.source_kinds import adopted_kind
 from spark_jobs.runtime.spark import plan
-from spark_jobs.runtime.spark.session import offset_log_header, qualified_path
+from spark_jobs.runtime.spark.session import offset_log_header
 from spark_jobs.runtime.spark.spark_log import OFFSETS_VERSION, OffsetEntry
 from spark_jobs.runtime.staged.private_log import StagedBatch
 from spark_jobs.runtime.stages.planned import PlannedStage
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.start.old_query import batches_since, files_read, kind_of, last_offsets, refused
 
 _ADOPTED_BATCHES = (BatchId(0), BatchId(1))
-_PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
 def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[InputName, AdoptedOffsets]:
@@ -109,14 +105,14 @@ def adopt_offsets(stage: StageRun, round_document: RoundDocument) -> None:
         return
     log.begin(str(uuid5(NAMESPACE_URL, stage.checkpoint_path)))
     names = {adopted.checkpoint: name for name, adopted in round_document.adopted.items()}
-    lines = tuple(
-        _begin_source(names[adopted.checkpoint], adopted, FileSourceLog(log.files, f"{log.directory}/sources/{number}"))
-        for number, adopted in enumerate(stage.adopted)
-    )
+    lines = []
+    for number, adopted in enumerate(stage.adopted):
+        name, own_log = names[adopted.checkpoint], OwnLog(log.files, f"{log.directory}/sources/{number}")
+        lines.append(adopted_kind(name, adopted).begin_adopted(name, adopted, own_log))
     header = offset_log_header(stage.frame.sparkSession, int(round_document.begun_at.timestamp() * 1_000))
     for batch in _ADOPTED_BATCHES[log.last_commit() + 1 :]:
         if log.last_offsets() < batch:
-            log.plan(batch, OffsetEntry(OFFSETS_VERSION, header, lines))
+            log.plan(batch, OffsetEntry(OFFSETS_VERSION, header, tuple(lines)))
         if stage.log.read(batch) is None:
             stage.log.append(StagedBatch(batch, offsets="", rows=0, late_rows=0, newest_event_ms={}, adds=()))
         log.commit(batch)
@@ -141,38 +137,16 @@ def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
 
 
 def _check_same_input(name: InputName, adopted: AdoptedOffsets, leaf: plan.Leaf, spark: SparkSession) -> None:
-    kind, path, reads = kind_of(name, adopted), leaf.options.get("path", ""), leaf.format.lower()
-    if reads == KAFKA or (kind == "delta") != (reads == "delta"):
+    kind = adopted_kind(name, adopted)
+    if not kind.reads(leaf):
+        read = {"delta": "a Delta table", "files": "files"}[kind_of(name, adopted)]
         raise refused(
             name,
-            f"it reads {leaf.format}, and the query in {adopted.checkpoint} read {'a Delta table' if kind == 'delta' else 'files'}",
+            f"it reads {leaf.format}, and the query in {adopted.checkpoint} read {read}",
             "Give the checkpoint directory of the query that read this source.",
             path=adopted.checkpoint,
         )
-    if kind == "delta":
-        table, expected = DeltaJvm(spark).snapshot(path)[1]["id"], json.loads(adopted.offset)["reservoirId"]
-        if table != expected:
-            raise refused(
-                name,
-                f"the table at {path} is not the one that the query in {adopted.checkpoint} read",
-                "Give the checkpoint directory of the query that read this table; a table that was made anew has no offsets to adopt.",
-                path=path,
-                expected=expected,
-                found=table,
-            )
-        return
-    root = qualified_path(spark, _PATTERN.sub("", path) or ".").rstrip("/")
-    foreign = [
-        file["path"] for file in files_read(name, adopted) if file["path"] != root and not file["path"].startswith(f"{root}/")
-    ]
-    if foreign:
-        raise refused(
-            name,
-            f"it reads {path}, and the query in {adopted.checkpoint} has read {foreign[0]}, which is not there",
-            "Give the checkpoint directory of the query that read these files, and the path as it was given there.",
-            path=path,
-            found=foreign[0],
-        )
+    kind.check_adopted(name, adopted, leaf, spark)
 
 
 def _check_stateless(stage: Stage, frame: DataFrame, source: InputName) -> None:
@@ -185,11 +159,3 @@ def _check_stateless(stage: Stage, frame: DataFrame, source: InputName) -> None:
             stage=stage.name,
             operators=operators,
         )
-
-
-def _begin_source(name: InputName, adopted: AdoptedOffsets, log: FileSourceLog) -> str:
-    """The line of a source in the adopted batches; for files also the log of those that were read, as its first entry."""
-    if kind_of(name, adopted) == "delta":
-        return adopted.offset
-    log.rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])
-    return json.dumps({"logOffset": 0})

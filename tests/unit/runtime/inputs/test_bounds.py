@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, DeltaBound, FilesBound, FileSourceLog, delta_offset
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
+from spark_jobs.runtime.inputs.file_source import FilesBound, FileSourceLog
 from spark_jobs.storage.local import LocalFiles
 
 BOUND = DeltaBound(DeltaPin(path="/t", table="id", version=5))

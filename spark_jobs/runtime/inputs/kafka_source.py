@@ -7,14 +7,68 @@ more. So an end that no record has (a transaction's marker, a record that was co
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from spark_jobs.protocol.errors import NotFoundError
-from spark_jobs.protocol.pins import KafkaPin
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import NotFoundError, StorageError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import KafkaPin, Pin
+from spark_jobs.publication.delta_jvm import java_causes, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.old_query import refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, refused_input
+from spark_jobs.runtime.spark.plan import Leaf, newest_offset
+from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files
 
+KAFKA = "kafka"
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
+
+
+class KafkaSource(SourceKind):
+    """Streams over Kafka topics."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return leaf.node == "StreamingRelationV2" and leaf.format.lower() == KAFKA
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        if bounded and not any(option.lower().startswith("starting") for option in leaf.options):
+            raise refused_input(
+                name,
+                "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
+                'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
+            )
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
+        try:
+            line = newest_offset(frame, leaf)
+        except spark_failures() as error:
+            if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
+                raise refused_input(
+                    name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
+                ) from error
+            raise StorageError(
+                f"Input '{name}' reads Kafka, which does not tell where its topics end: {java_message(error)}.",
+                safe="Nothing was written.",
+                remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+                input=name,
+            ) from error
+        return kafka_pin(line or "{}")
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "KafkaBound":
+        assert isinstance(pin, KafkaPin)
+        return KafkaBound(pin, partial(kafka_beginning, log.files, log.directory))
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        raise refused(
+            name, "it reads Kafka", "Only offsets of what read Delta tables or files can be adopted.", path=adopted.checkpoint
+        )
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        raise NotImplementedError("refused before")
 
 
 def partition_offsets(line: str) -> dict[Partition, int]:

@@ -1,0 +1,178 @@
+"""Folders of files as sources: pinned as a list of files, of which Spark keeps a log of its own."""
+
+import json
+import re
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.old_query import files_read, refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
+from spark_jobs.runtime.spark.plan import Leaf
+from spark_jobs.runtime.spark.session import file_status, qualified_path
+from spark_jobs.storage import checksums
+from spark_jobs.storage.files import Files
+
+FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+_COMPACT_INTERVAL = 10
+"""``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
+_PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
+
+
+class FileSource(SourceKind):
+    """Streams over folders of files, in any of Spark's formats."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return leaf.node == "StreamingRelation" and leaf.format.lower() in FILE_FORMATS
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
+        """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
+        session = frame.sparkSession
+        options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
+        try:
+            paths = session.read.format("binaryFile").options(**options).load(leaf.options["path"]).inputFiles()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            paths = []
+        files = []
+        for path in sorted(paths):
+            timestamp_ms, size_bytes = file_status(session, path)
+            files.append(FilePin(path=path, timestamp_ms=timestamp_ms, size_bytes=size_bytes))
+        return FilesPin(path=leaf.options["path"], files=tuple(files))
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
+        assert isinstance(pin, FilesPin)
+        return FilesBound(pin, FileSourceLog(log.files, log.directory), _files_per_batch(leaf))
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        path = leaf.options.get("path", "")
+        root = qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+        read = [file["path"] for file in files_read(name, adopted)]
+        foreign = [each for each in read if each != root and not each.startswith(f"{root}/")]
+        if foreign:
+            raise refused(
+                name,
+                f"it reads {path}, and the query in {adopted.checkpoint} has read {foreign[0]}, which is not there",
+                "Give the checkpoint directory of the query that read these files, and the path as it was given there.",
+                path=path,
+                found=foreign[0],
+            )
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        """Also writes the files that were read as the first entry of Spark's log."""
+        FileSourceLog(log.files, log.directory).rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])
+        return json.dumps({"logOffset": 0})
+
+
+class FilesBound(Bound):
+    """Exactly the pinned files, through the file source's own log of which files belong to which batch."""
+
+    def __init__(self, pin: FilesPin, log: "FileSourceLog", files_per_batch: int | None) -> None:
+        self._pinned = {file.path: file for file in pin.files}
+        self._log = log
+        self._files_per_batch = files_per_batch
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        return any(entry["path"] not in self._pinned for entry in self._log.between(_log_id(previous), _log_id(line)))
+
+    def reached(self, line: str | None) -> bool:
+        return self._pinned.keys() <= {entry["path"] for entry in self._log.between(-1, _log_id(line))}
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        start, end = _log_id(previous), _log_id(line)
+        taken = {entry["path"] for entry in self._log.between(-1, start)}
+        planned = [entry for entry in self._log.between(start, end) if entry["path"] in self._pinned]
+        missing = self._without(taken | {entry["path"] for entry in planned})
+        room = max(self._files_per_batch - len(planned), 0) if self._files_per_batch else len(missing)
+        for log_id in range(start + 1, end):
+            self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
+        last = [entry for entry in planned if entry["batchId"] == end]
+        self._log.rewrite(end, last + [_file_entry(file, end) for file in missing[:room]])
+        return line
+
+    def passed_over(self, line: str) -> str | None:
+        """Spark's file source forgets files that are a week older than its newest one, and then takes none that is as old."""
+        newest = max(self._log.latest(), _log_id(line))
+        missing = self._without({entry["path"] for entry in self._log.between(-1, newest)})
+        if not missing:
+            return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
+        self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
+        return json.dumps({"logOffset": newest + 1})
+
+    def _without(self, paths: set[str]) -> list[FilePin]:
+        """The pinned files that are not in ``paths``, the oldest first."""
+        missing = [file for path, file in self._pinned.items() if path not in paths]
+        return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
+
+
+class FileSourceLog:
+    """Spark's log of a file source: entry n lists the files that offset n added; each tenth entry repeats all before it."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def between(self, start: int, end: int) -> list[dict[str, Any]]:
+        """The files added by the entries after ``start`` up to ``end``."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for log_id in range(end, start, -1):
+            if log_id in found:
+                continue
+            for entry in self._read(log_id):
+                found.setdefault(entry["batchId"], []).append(entry)
+        return [entry for log_id in sorted(found) if start < log_id <= end for entry in found[log_id]]
+
+    def latest(self) -> int:
+        """The newest entry; -1 where there is none."""
+        names = (name.removesuffix(".compact") for name in self._files.names(self._directory))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
+        """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
+        repeated = [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
+        lines = [json.dumps(entry) for entry in repeated + entries]
+        checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
+
+    def _read(self, log_id: int) -> list[dict[str, Any]]:
+        """What entry ``log_id`` holds; where Spark has deleted it, what the next compact entry repeats of it and those before."""
+        try:
+            return self._entries(_file_name(log_id))
+        except NotFoundError:
+            compact = [
+                int(name.removesuffix(".compact")) for name in self._files.names(self._directory) if name.endswith(".compact")
+            ]
+            later = min((number for number in compact if number > log_id), default=None)
+            entries = [] if later is None else self._entries(_file_name(later))
+            return [entry for entry in entries if entry["batchId"] <= log_id]
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        data = self._files.read(f"{self._directory}/{name}")
+        return [json.loads(line) for line in data.decode().split("\n")[1:] if line]
+
+
+def _files_per_batch(leaf: Leaf) -> int | None:
+    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
+    return int(text) if text.isdigit() else None
+
+
+def _log_id(line: str | None) -> int:
+    return -1 if line is None or line == NO_OFFSET else int(json.loads(line)["logOffset"])
+
+
+def _compact(log_id: int) -> bool:
+    return (log_id + 1) % _COMPACT_INTERVAL == 0
+
+
+def _file_name(log_id: int) -> str:
+    return f"{log_id}.compact" if _compact(log_id) else str(log_id)
+
+
+def _file_entry(file: FilePin, log_id: int) -> dict[str, Any]:
+    return {"path": file.path, "timestamp": file.timestamp_ms, "batchId": log_id}

@@ -1,0 +1,74 @@
+"""The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.spark.plan import Leaf
+from spark_jobs.storage.files import Files
+
+
+@dataclass(frozen=True)
+class OwnLog:
+    """The directory in which Spark keeps what it remembers of one stream of a query, beside the offset log."""
+
+    files: Files
+    directory: str
+
+
+class SourceKind(ABC):
+    """One kind of source: how its streams are recognised, pinned, compared and counted."""
+
+    @abstractmethod
+    def reads(self, leaf: Leaf) -> bool:
+        """Returns whether a stream is of this kind."""
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:  # noqa: B027 - most kinds take every option
+        """Refuses options with which a stream could not keep its promises.
+
+        Raises:
+            InvalidPipelineError: It has one.
+        """
+
+    @abstractmethod
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
+        """Returns where a stream ends if it ends now.
+
+        Raises:
+            InvalidPipelineError: It reads something that is not there.
+            StorageError: What it reads does not answer.
+        """
+
+    @abstractmethod
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> Bound:
+        """Returns the end of a stream in one stage.
+
+        Args:
+            pin: Where the stream ends.
+            earlier: Where it ended in the round before.
+            leaf: The stream.
+            log: What Spark remembers of it.
+        """
+
+    @abstractmethod
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        """Refuses offsets of an old query that has read something else than a stream reads.
+
+        Raises:
+            InvalidParameterError: It has.
+        """
+
+    @abstractmethod
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        """Returns the line of Spark's offset log with which a stream goes on where an old query stopped. Idempotent."""
+
+
+def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
+    """The error to raise where an input cannot be read as it is declared."""
+    return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
