@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping
+from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping, names
 from airflow_provider.spark_conf import checked_conf
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -12,7 +12,7 @@ from spark_jobs.protocol.ids import RunId
 if TYPE_CHECKING:
     from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 
-RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions")
+RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_sources")
 """The arguments of a task that say what it begins with."""
 LATEST = "latest"
 """As ``restore``: no savepoint, but the newest checkpoint of the home, as where none is given."""
@@ -34,6 +34,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
         fresh=task.fresh,
         restore=_restore_from(task),
         state_partitions=count("state_partitions", task.state_partitions),
+        new_sources=names("new_sources", task.new_sources),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
@@ -300,6 +300,7 @@ class Pipeline:
         allow_dropped: bool = False,
         take_pending: bool = False,
         state_partitions: int | None = None,
+        new_sources: Sequence[str] = (),
         workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -323,6 +324,8 @@ class Pipeline:
             allow_dropped: Whether stages of it may be left behind that are not there any more.
             take_pending: Whether rows that it holds staged for tables which stay are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
+            new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
+                beginning, and the state of the stages stays. A source that is the same goes on.
             workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
 
         Raises:
@@ -339,6 +342,7 @@ class Pipeline:
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
             restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
             state_partitions=checked_partitions(state_partitions),
+            new_sources=tuple(new_sources),
             workspace=None if workspace is None else os.fspath(workspace),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)

@@ -87,6 +87,10 @@ AdoptOffsets = Annotated[
     Listed,
     typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
 ]
+NewSource = Annotated[
+    Listed,
+    typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
+]
 
 
 def run(
@@ -108,6 +112,7 @@ def run(
     allow_dropped: AllowDropped = False,
     take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
+    new_source: NewSource = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -152,7 +157,7 @@ def run(
 
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
-    *("allow_drained", "allow_dropped", "take_pending", "state_partitions"),
+    *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""
@@ -312,6 +317,7 @@ def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[
         checkpoint=checkpoint,
         restore=restore_from(*(given[name] for name in ("restore", "allow_drained", "allow_dropped", "take_pending"))),
         adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
+        new_sources=tuple(given["new_source"] or ()),
         **{name: given[name] for name in _AS_GIVEN},
     )
 

@@ -11,7 +11,7 @@ Invariants:
 5. Old requests are forgotten, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -121,6 +121,7 @@ class Channel:
         checkpoint: CheckpointOverrides | None = None,
         restore: RestoreFrom | None = None,
         state_partitions: int | None = None,
+        new_sources: Collection[InputName] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
@@ -136,6 +137,7 @@ class Channel:
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
             state_partitions: In how many partitions the state is from then on; None: as it is.
+            new_sources: Sources that may be other ones than before.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
@@ -158,6 +160,7 @@ class Channel:
                 checkpoint=checkpoint,
                 restore=restore,
                 state_partitions=state_partitions,
+                new_sources=tuple(sorted(new_sources)),
                 restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)

@@ -25,6 +25,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
@@ -120,6 +121,8 @@ class StartRequest(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
+    new_sources: tuple[InputName, ...] = ()
+    """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
     checkpoint: CheckpointOverrides | None = None
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
     restore: RestoreFrom | None = None
@@ -192,6 +195,8 @@ class RoundDocument(Document):
     """By source where an old query stopped; only in the first round of an incarnation."""
     begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
     """By stage that a savepoint was begun with and had no batch of, by producer: the last batch before those that it reads."""
+    sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """What each stream of each source was when the round began, and where reading it begins."""
     begun_at: datetime
 
 
@@ -308,6 +313,8 @@ class Manifest(Document):
     settings: dict[str, str]
     """Spark settings that a restart must repeat."""
     inputs: dict[InputName, tuple[Pin, ...]]
+    sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """What each stream of each source is that the stages have read, and where reading it has begun."""
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool

@@ -64,6 +64,8 @@ class StageCut(Part):
     """Rows that this stage has staged since its parent checkpoint."""
     late_rows: int
     """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
+    input_rows: dict[str, int] = Field(default_factory=dict)
+    """By input the rows that the stage has read since the parent checkpoint, as Spark counts them: after filters that a scan applies."""
     files: tuple[StateFile, ...] = ()
     """What the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)

@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,10 +53,30 @@ from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.decision import Answer, BeginIncarnation, Continue, Decision, HomeFacts, decide
+from spark_jobs.runtime.start.decision import (
+    Answer,
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    Decision,
+    HomeFacts,
+    begin_with_new_sources,
+    check_parameters,
+    decide,
+)
 from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
+from spark_jobs.runtime.start.source_identity import (
+    SettledSources,
+    Sources,
+    check_names,
+    find_sources,
+    refuse_drained,
+    settle,
+    sources_before,
+)
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -134,6 +154,7 @@ class Application:
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
+        check_names(self.graph, request.new_sources)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
@@ -148,6 +169,9 @@ class Application:
             places = self._places(spark)
             decided = start.check(places) if start else None
             planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
+            settled = self._settle(request, decision, facts, session_for_run(spark), adopted)
+            if settled.renewed:
+                decision = begin_with_new_sources(decision, facts)
             check_stages(self.graph, session_for_run(spark), planned, adopted)
             publishers = Publishers(lambda: spark, at_work=True)
             if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
@@ -158,7 +182,7 @@ class Application:
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts)
+            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts, in_place=not settled.renewed)
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
@@ -174,10 +198,12 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(request, decision, attempt, adopted, start.beginnings(self.graph) if start else {})
+            round_document = self._round(
+                request, decision, attempt, adopted, start.beginnings(self.graph) if start else {}, settled
+            )
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
-            site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
+            site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
             run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
@@ -235,6 +261,27 @@ class Application:
         check_distinct(found)
         return places
 
+    def _settle(
+        self, request: StartRequest, decision: Decision, facts: HomeFacts, session: SparkSession, adopted: Collection[InputName]
+    ) -> SettledSources:
+        """Compares the sources with those that were read before; writes nothing."""
+        found, before = find_sources(self.graph, session, self.parameters.values, adopted), self._sources_before(decision, facts)
+        settled = settle(found, before, request.new_sources)
+        if newest := facts.savepoint or facts.head:
+            refuse_drained(newest, settled.renewed)
+        if isinstance(decision, Continue) and not settled.renewed:
+            check_parameters(decision.round, self.parameters.public())
+        return settled
+
+    def _sources_before(self, decision: Decision, facts: HomeFacts) -> Sources:
+        if isinstance(decision, Continue):
+            return sources_before(decision.round, facts.head)
+        if isinstance(decision, BeginFromSavepoint):
+            return sources_before(None, facts.savepoint)
+        parent = decision.parent if isinstance(decision, Begin) else None
+        kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None]
+        return next((manifest.sources for manifest in kept if manifest.checkpoint == parent), {})
+
     def _round(
         self,
         request: StartRequest,
@@ -242,10 +289,20 @@ class Application:
         attempt: AttemptDocument,
         adopted: dict[InputName, AdoptedOffsets],
         begins: dict[StageName, dict[StageName, BatchId]],
+        settled: SettledSources,
     ) -> RoundDocument:
+        rounds = Rounds(self.home)
         if isinstance(decision, Continue):
             return decision.round
-        return Rounds(self.home).begin(
+        if isinstance(decision, Begin) and decision.interrupted is not None:
+            changed = {"round": attempt.round, "run": request.run, "begun_at": datetime.now(UTC)}
+            changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": {}}
+            following = rounds.begin(decision.interrupted.model_copy(update=changed))
+            for source in self.graph.sources.keys() - settled.renewed:
+                if pinned := rounds.pinned(decision.interrupted.round, source):
+                    rounds.pin(following.round, pinned)
+            return following
+        return rounds.begin(
             RoundDocument(
                 round=attempt.round,
                 run=request.run,
@@ -256,6 +313,7 @@ class Application:
                 graph=self.graph.describe(),
                 adopted=adopted,
                 begins=begins,
+                sources=dict(settled.sources),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -265,6 +323,7 @@ class Application:
         spark: SparkSession,
         attempt: AttemptDocument,
         round_document: RoundDocument,
+        settled: SettledSources,
         places: Mapping[SinkName, TablePlace],
         heartbeat: Heartbeat,
         cancellation: Cancellation,
@@ -287,6 +346,7 @@ class Application:
             heartbeat=heartbeat,
             cancellation=cancellation,
             open_directory=self.open_directory,
+            sources=settled.sources,
         )
 
 

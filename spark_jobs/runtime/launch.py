@@ -1,6 +1,6 @@
 """From an entry and a home to an answered run: what ``spark-jobs run``, ``Pipeline.run`` and the test harness share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class RunOptions:
         checkpoint: Instead of some of the pipeline's checkpoint settings.
         restore: The savepoint to begin with.
         state_partitions: In how many partitions the state is from then on.
+        new_sources: Sources that may be other ones than before.
         workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -52,6 +53,7 @@ class RunOptions:
     checkpoint: CheckpointOverrides | None = None
     restore: RestoreFrom | None = None
     state_partitions: int | None = None
+    new_sources: Sequence[str] = ()
     workspace: str | None = None
 
 
@@ -91,6 +93,7 @@ def launch(
         checkpoint=options.checkpoint,
         restore=options.restore,
         state_partitions=options.state_partitions,
+        new_sources=[InputName(name) for name in options.new_sources],
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

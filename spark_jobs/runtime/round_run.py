@@ -28,12 +28,14 @@ from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.build import build_stage
+from spark_jobs.runtime.stages.new_source import begin_anew
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
+from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.files import Files
 
@@ -67,7 +69,16 @@ class RoundRun:
             stages.append(run)
         for run in stages:
             adopt_offsets(run, self.round)
-        return [replay(run, self.build_again) for run in stages]
+        stages = [replay(run, self.build_again) for run in stages]
+        renewed = self._renewed()
+        return [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages] if renewed else stages
+
+    def _renewed(self) -> frozenset[InputName]:
+        """The sources that are others than those which the checkpoint has read that this attempt goes on from."""
+        parent = self.parent if self.round.sources else None
+        if parent is None or (parent.round == self.round.round and parent.origin is None):
+            return frozenset()
+        return others_than(parent.sources, self.round.sources)
 
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
@@ -114,7 +125,9 @@ class RoundRun:
             refuse_moved(self.round.adopted)
             return inputs
 
-        effort = CheckpointTry(self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
+        effort = CheckpointTry(
+            self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask, self.site.sources
+        )
         return self._told(effort.take(stages))
 
     def landed(self, parent: Manifest | None) -> Manifest | None:

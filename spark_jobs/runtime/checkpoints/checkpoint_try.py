@@ -1,8 +1,9 @@
 """One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -74,6 +76,8 @@ class CheckpointTry:
     """Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history."""
     mask: Mask = unmasked
     """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
+    sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
+    """What each source is."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.
@@ -143,6 +147,7 @@ class CheckpointTry:
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
             inputs=inputs,
+            sources=dict(self.sources),
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,
@@ -252,13 +257,15 @@ class CheckpointTry:
             )
         return found
 
-    def _staged(self, stage: StageRun, cut: Cut) -> dict[str, int]:
-        """How many rows the stage has staged since the parent, by their names in its cut."""
+    def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
+        """How many rows the stage has read and staged since the parent, by their names in its cut."""
         name = stage.stage.name
         rows = late_rows = 0
+        input_rows: Counter[str] = Counter()
         for staged in stage.log.between(self._after(name), cut.batches[name]):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
-        return {"rows": rows, "late_rows": late_rows}
+            input_rows.update(staged.input_rows)
+        return {"rows": rows, "late_rows": late_rows, "input_rows": dict(input_rows)}
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""

@@ -6,6 +6,9 @@ each batch is compared with the pin before it is staged; a batch past it is plan
 Each kind of source has a bound of its own, beside everything else that is known of the kind: see :mod:`.source_kind`.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 NO_OFFSET = "-"
 
 
@@ -14,6 +17,9 @@ class Bound:
 
     ``previous`` and ``line`` are lines of Spark's offset log; ``previous`` is None in a query's first batch.
     """
+
+    names_files: ClassVar[bool] = False
+    """Whether its batches read files by name, which Spark leaves out where they have gone."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         """Whether a batch that ends at ``line`` reads past the end."""
@@ -40,4 +46,15 @@ class Bound:
 
     def rows_expected(self, line: str | None) -> int | None:
         """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
+        return None
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
+        """The files that a batch reads, with their sizes in bytes where they were pinned; none where the stream names no files."""
+        return {}
+
+    def unread(self, line: str | None) -> str | None:
+        """What is before the end and not read after ``line``, in words; None where nothing is, or Spark itself watches over that.
+
+        To be asked once Spark has found nothing more to read.
+        """
         return None

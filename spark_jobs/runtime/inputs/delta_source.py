@@ -8,13 +8,20 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
 from spark_jobs.protocol.pins import DeltaPin, Pin
-from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
-from spark_jobs.runtime.spark.plan import Leaf
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version
+from spark_jobs.runtime.spark.session import spark_failures
+
+_STARTING = {"startingversion", "startingtimestamp"}
+_MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
+"""Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
 
 
 class DeltaSource(SourceKind):
@@ -23,15 +30,71 @@ class DeltaSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() == "delta"
 
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownDelta:
+        path = leaf.options["path"]
+        return KnownDelta(path=path, table=delta_pin(frame.sparkSession, path).table)
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownDelta) or not isinstance(now, KnownDelta):
+            return another_kind(before, now)
+        if before.table == now.table:
+            return None
+        return f"reads another Delta table: {now.path} has the id {now.table}, and {before.path} had {before.table}"
+
+    def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
+        if not _STARTING & {option.lower() for option in leaf.options}:
+            return known
+        try:
+            return known.model_copy(update={"begins": first_delta_version(leaf)})
+        except spark_failures() as error:
+            raise refused_input(
+                name, f"cannot begin where it says: {java_message(error)}", "Correct its startingVersion or startingTimestamp."
+            ) from error
+
+    def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
+        return now.model_copy(update={"begins": before.begins}) if isinstance(before, KnownDelta) else now
+
+    def begin_at(self, frame: DataFrame, leaf: Leaf, known: KnownSource) -> None:
+        if isinstance(known, KnownDelta) and known.begins is not None:
+            may_begin_later(frame.sparkSession)
+            change_options(leaf, {"startingVersion": str(known.begins)}, without=("startingTimestamp",))
+
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> DeltaPin:
         path = leaf.options["path"]
         pin = delta_pin(frame.sparkSession, path)
         return pin.model_copy(update={"rows": _rows(path, pin.version)})
 
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("failondataloss", "true").lower() == "false":
+            raise refused_input(
+                name,
+                "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
+                "Remove the option. A run whose versions are gone fails and says so.",
+            )
+
+    def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
+        if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
+            return
+        read = offset["reservoirVersion"] - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
+        newest = delta_pin(session, leaf.options["path"])
+        if newest.table == offset["reservoirId"] and newest.version < read:
+            raise RejectedError(
+                f"Source '{name}' reads a table that has gone back: {newest.path} is at version {newest.version}, and version {read} "
+                "was read before.",
+                exists="What was read of the later versions stays.",
+                safe="Nothing was staged.",
+                remedy=f"Restore the table's log up to version {read}, or begin anew with --fresh.",
+                source=name,
+                expected=read,
+                found=newest.version,
+            )
+
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "DeltaBound":
         assert isinstance(pin, DeltaPin)
         before = earlier.rows or 0 if isinstance(earlier, DeltaPin) else 0
-        return DeltaBound(pin, None if pin.rows is None else pin.rows - before)
+        whole = not _STARTING & {option.lower() for option in leaf.options}
+        return DeltaBound(pin, None if pin.rows is None else pin.rows - before, whole=whole)
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         path = leaf.options.get("path", "")
@@ -52,11 +115,16 @@ class DeltaSource(SourceKind):
 
 @dataclass(frozen=True)
 class DeltaBound(Bound):
-    """Every row up to a table version."""
+    """Every row up to a table version.
+
+    Spark reads version after version, and fails where one is missing: that data loss be a failure is not left to the source's options.
+    """
 
     pin: DeltaPin
     rows: int | None = None
     """Rows that the round adds to those before it."""
+    whole: bool = False
+    """Whether all rows are read, and not those from a version or a time on."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         if line == NO_OFFSET:
@@ -79,12 +147,22 @@ class DeltaBound(Bound):
     def rows_expected(self, line: str | None) -> int | None:
         return self.rows
 
+    def unread(self, line: str | None) -> str | None:
+        if (line is None or line == NO_OFFSET) and self.pin.rows and self.whole:
+            return f"all {self.pin.rows} rows up to version {self.pin.version} of {self.pin.path}"
+        return None
+
 
 def delta_offset(table: str, version: int) -> str:
     """The line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
     return json.dumps(
         {"sourceVersion": 1, "reservoirId": table, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
     )
+
+
+def may_begin_later(session: SparkSession) -> None:
+    """Lets streams of a session begin at a version of a table that nobody has written yet."""
+    session.conf.set(_MAY_BEGIN_LATER, "true")
 
 
 def delta_pin(session: SparkSession, path: str) -> DeltaPin:

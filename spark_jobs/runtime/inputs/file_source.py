@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -10,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import files_read, refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
-from spark_jobs.runtime.spark.session import file_status, qualified_path
+from spark_jobs.runtime.spark.session import file_statuses, qualified_path
 from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
@@ -31,6 +33,27 @@ class FileSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() in FILE_FORMATS
 
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("cleansource", "off").lower() != "off":
+            raise refused_input(
+                name,
+                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                "Remove the option, and tidy the folder yourself once the checkpoint that has read the files is public.",
+            )
+        if options.get("ignoremissingfiles", "false").lower() == "true":
+            raise refused_input(
+                name, "sets ignoreMissingFiles: rows of files that have gone would be missing silently", "Remove the option."
+            )
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
+        return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownFiles) or not isinstance(now, KnownFiles):
+            return another_kind(before, now)
+        return None if before.path == now.path else f"reads another folder: {now.path}, and before it read {before.path}"
+
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
         """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
         session = frame.sparkSession
@@ -41,11 +64,12 @@ class FileSource(SourceKind):
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
             paths = []
-        files = []
-        for path in sorted(paths):
-            timestamp_ms, size_bytes = file_status(session, path)
-            files.append(FilePin(path=path, timestamp_ms=timestamp_ms, size_bytes=size_bytes))
+        found = file_statuses(session, sorted(paths))
+        files = [FilePin(path=path, timestamp_ms=status[0], size_bytes=status[1]) for path, status in found.items() if status]
         return FilesPin(path=leaf.options["path"], files=tuple(files))
+
+    def endless(self, log: OwnLog) -> Bound:
+        return EndlessFiles(FileSourceLog(log.files, log.directory))
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
         assert isinstance(pin, FilesPin)
@@ -71,8 +95,22 @@ class FileSource(SourceKind):
         return json.dumps({"logOffset": 0})
 
 
+class EndlessFiles(Bound):
+    """Every file that comes. What was read is known by its name alone: nobody has pinned a size."""
+
+    names_files = True
+
+    def __init__(self, log: "FileSourceLog") -> None:
+        self._log = log
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
+        return {entry["path"]: None for entry in self._log.between(_log_id(previous), _log_id(line))}
+
+
 class FilesBound(Bound):
     """Exactly the pinned files, through the file source's own log of which files belong to which batch."""
+
+    names_files = True
 
     def __init__(self, pin: FilesPin, log: "FileSourceLog", files_per_batch: int | None) -> None:
         self._pinned = {file.path: file for file in pin.files}
@@ -105,6 +143,16 @@ class FilesBound(Bound):
             return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
         return json.dumps({"logOffset": newest + 1})
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
+        paths = [entry["path"] for entry in self._log.between(_log_id(previous), _log_id(line))]
+        return {path: self._pinned[path].size_bytes if path in self._pinned else None for path in paths}
+
+    def unread(self, line: str | None) -> str | None:
+        missing = self._without({entry["path"] for entry in self._log.between(-1, _log_id(line))})
+        if not missing:
+            return None
+        return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
 
     def _without(self, paths: set[str]) -> list[FilePin]:
         """The pinned files that are not in ``paths``, the oldest first."""

@@ -17,7 +17,7 @@ from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.inputs.delta_source import delta_pin
 from spark_jobs.runtime.inputs.source_kind import refused_input
-from spark_jobs.runtime.inputs.source_kinds import bounded_kind, kind_of
+from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.inputs.source_session import SourceSession
 from spark_jobs.runtime.spark.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
 from spark_jobs.runtime.spark.session import as_active, table_location
@@ -46,9 +46,7 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
             "Correct event_time=.",
         )
     for leaf in streaming_leaves(frame):
-        kind = bounded_kind(source.name, leaf) if source.bounded else kind_of(leaf)
-        if kind is not None:
-            kind.check(source.name, leaf, bounded=source.bounded)
+        kind_of(leaf).check(source.name, leaf, bounded=source.bounded)
     if source.event_time_zone is None:
         return frame
     return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
@@ -77,7 +75,7 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
         InvalidPipelineError: It reads topics that are not there.
         StorageError: Kafka does not answer.
     """
-    return tuple(bounded_kind(name, leaf).pin(name, frame, leaf) for leaf in leaves)
+    return tuple(kind_of(leaf).pin(name, frame, leaf) for leaf in leaves)
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:

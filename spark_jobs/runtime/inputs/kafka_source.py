@@ -6,26 +6,30 @@ more. So an end that no record has (a transaction's marker, a record that was co
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import NotFoundError, StorageError
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
 from spark_jobs.protocol.pins import KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import java_causes, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, refused_input
-from spark_jobs.runtime.spark.plan import Leaf, newest_offset
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.spark.plan import Leaf, first_kafka_offset, kafka_topics, newest_offset
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files
 
 KAFKA = "kafka"
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
+_FIRST = b"\0v1\n"
+"""What Spark writes before the offsets at which a stream begins."""
 
 
 class KafkaSource(SourceKind):
@@ -46,17 +50,43 @@ class KafkaSource(SourceKind):
         try:
             line = newest_offset(frame, leaf)
         except spark_failures() as error:
-            if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-                raise refused_input(
-                    name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
-                ) from error
-            raise StorageError(
-                f"Input '{name}' reads Kafka, which does not tell where its topics end: {java_message(error)}.",
-                safe="Nothing was written.",
-                remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
-                input=name,
-            ) from error
+            raise _unanswered(name, "where its topics end", error) from error
         return kafka_pin(line or "{}")
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownKafka:
+        try:
+            cluster, topics = kafka_topics(frame, leaf)
+        except spark_failures() as error:
+            raise _unanswered(name, "what its topics are", error) from error
+        return KnownKafka(cluster=cluster, topics=topics)
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownKafka) or not isinstance(now, KnownKafka):
+            return another_kind(before, now)
+        if before.cluster != now.cluster:
+            return f"reads another Kafka cluster: {now.cluster}, and before it read {before.cluster}"
+        renamed = sorted(before.topics.keys() - now.topics.keys()) if not before.topics.keys() & now.topics.keys() else []
+        if renamed:
+            return f"reads other topics: {', '.join(sorted(now.topics))}, and before it read {', '.join(renamed)}"
+        anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
+        return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
+
+    def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
+        try:
+            line = first_kafka_offset(frame, leaf)
+        except spark_failures() as error:
+            raise _unanswered(name, "where its topics begin", error) from error
+        return known.model_copy(update={"begins": kafka_pin(line).topics})
+
+    def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
+        if not isinstance(before, KnownKafka) or not isinstance(now, KnownKafka):
+            return now
+        return now.model_copy(update={"topics": before.topics | now.topics, "begins": before.begins})
+
+    def begin_log(self, known: KnownSource, log: OwnLog) -> None:
+        if isinstance(known, KnownKafka) and known.begins:
+            with suppress(AlreadyExistsError):  # Spark's own, or an earlier attempt's
+                log.files.create(f"{log.directory}/0", _FIRST + kafka_line(_offsets(known.begins)).encode())
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
@@ -69,6 +99,21 @@ class KafkaSource(SourceKind):
 
     def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
         raise NotImplementedError("refused before")
+
+
+def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineError:
+    if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
+        return refused_input(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.")
+    return StorageError(
+        f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
+        safe="Nothing was written.",
+        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+        input=name,
+    )
+
+
+def _offsets(topics: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+    return {(topic, number): offset for topic, numbers in topics.items() for number, offset in numbers.items()}
 
 
 def partition_offsets(line: str) -> dict[Partition, int]:
@@ -141,6 +186,14 @@ class KafkaBound(Bound):
         begin = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
         return sum(max(end - begin.get(partition, 0), 0) for partition, end in self._ends().items()) if begin else None
 
+    def unread(self, line: str | None) -> str | None:
+        read = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
+        left = {partition: end for partition, end in self._ends().items() if read.get(partition, 0) < end}
+        if not left:
+            return None
+        (topic, number), end = min(left.items())
+        return f"{len(left)} partitions: partition {number} of topic {topic} was read up to offset {read.get((topic, number), 0)} of {end}"
+
     def _cut(self, previous: str | None, line: str) -> dict[Partition, int]:
         before = self.beginning() if previous is None or previous == NO_OFFSET else partition_offsets(previous)
         ends, cut = self._ends(), {}
@@ -152,4 +205,4 @@ class KafkaBound(Bound):
         return cut
 
     def _ends(self) -> dict[Partition, int]:
-        return {(topic, number): end for topic, numbers in self.pin.topics.items() for number, end in numbers.items()}
+        return _offsets(self.pin.topics)

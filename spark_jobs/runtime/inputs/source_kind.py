@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import Leaf
@@ -37,6 +38,33 @@ class SourceKind(ABC):
         """
 
     @abstractmethod
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownSource:
+        """Returns what a stream is. Where reading begins is left open: see :meth:`resolve`.
+
+        Raises:
+            InvalidPipelineError: It reads something that is not there.
+            StorageError: What it reads does not answer.
+        """
+
+    @abstractmethod
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        """Returns in words how a stream is another one than before, after "source 'x' "; None if it is the same."""
+
+    def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
+        """Returns a stream with where reading begins: what its options say now, as a version or as offsets. Asked once."""
+        return known
+
+    def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
+        """Returns the same stream as it is now, with the beginning that it had."""
+        return now
+
+    def begin_at(self, frame: DataFrame, leaf: Leaf, known: KnownSource) -> None:  # noqa: B027 - most kinds have one beginning
+        """Lets a stream that has no offset yet begin where :meth:`resolve` has said, whatever its options say."""
+
+    def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
+        """The same, where Spark keeps the beginning in what it remembers of a stream. Idempotent."""
+
+    @abstractmethod
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         """Returns where a stream ends if it ends now.
 
@@ -44,6 +72,17 @@ class SourceKind(ABC):
             InvalidPipelineError: It reads something that is not there.
             StorageError: What it reads does not answer.
         """
+
+    def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:  # noqa: B027
+        """Refuses a stream of which there is less than a query has read up to a line of its offset log.
+
+        Raises:
+            RejectedError: There is.
+        """
+
+    def endless(self, log: OwnLog) -> Bound:
+        """Returns the bound of a stream without an end in one stage."""
+        return Bound()
 
     @abstractmethod
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> Bound:
@@ -72,3 +111,11 @@ class SourceKind(ABC):
 def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
     """The error to raise where an input cannot be read as it is declared."""
     return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
+
+
+def another_kind(before: KnownSource, now: KnownSource) -> str:
+    """The difference of two streams of different kinds."""
+    return f"reads {_WORDS[now.format]}, and before it read {_WORDS[before.format]}"
+
+
+_WORDS = {"delta": "a Delta table", "files": "files", "kafka": "Kafka", "other": "another kind of stream"}

@@ -1,37 +1,72 @@
 """The kinds of sources that there are. Only here is decided which one a stream is of."""
 
+from pyspark.sql import DataFrame, SparkSession
+
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownOther, KnownSource
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
 from spark_jobs.runtime.inputs.file_source import FILE_FORMATS, FileSource
 from spark_jobs.runtime.inputs.kafka_source import KafkaSource
 from spark_jobs.runtime.inputs.old_query import kind_of as kind_of_old
-from spark_jobs.runtime.inputs.source_kind import SourceKind, refused_input
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
 
-_DELTA, _FILES, _KAFKA = DeltaSource(), FileSource(), KafkaSource()
-_KINDS: tuple[SourceKind, ...] = (_DELTA, _FILES, _KAFKA)
+
+class OtherSource(SourceKind):
+    """Any other stream. Only a source without an end may read one: nothing tells where it would end, nor which one it is."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return True
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownOther:
+        return KnownOther(source=leaf.format)
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownOther) or not isinstance(now, KnownOther):
+            return another_kind(before, now)
+        return None if before.source == now.source else f"reads {now.source!r}, and before it read {before.source!r}"
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
+        raise _endless(name, leaf)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> Bound:
+        raise NotImplementedError("it has no pin")
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        raise NotImplementedError("no old query can have read it")
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        raise NotImplementedError("no old query can have read it")
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        if bounded:
+            raise _endless(name, leaf)
 
 
-def kind_of(leaf: Leaf) -> SourceKind | None:
-    """Returns the kind of a stream; None for one that only a source without an end may read."""
-    return next((kind for kind in _KINDS if kind.reads(leaf)), None)
+def _endless(name: InputName, leaf: Leaf) -> InvalidPipelineError:
+    return refused_input(
+        name,
+        f"reads {leaf.format!r}, for which no end can be recorded",
+        f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
+    )
 
 
-def bounded_kind(name: InputName, leaf: Leaf) -> SourceKind:
-    """Returns the kind of a stream of a bounded source.
+_DELTA, _FILES, _KAFKA, _OTHER = DeltaSource(), FileSource(), KafkaSource(), OtherSource()
+_KINDS: tuple[SourceKind, ...] = (_DELTA, _FILES, _KAFKA, _OTHER)
 
-    Raises:
-        InvalidPipelineError: It is of none for which an end can be recorded.
-    """
-    kind = kind_of(leaf)
-    if kind is None:
-        raise refused_input(
-            name,
-            f"reads {leaf.format!r}, for which no end can be recorded",
-            f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
-        )
-    return kind
+
+def kind_of(leaf: Leaf) -> SourceKind:
+    """Returns the kind of a stream."""
+    return next(kind for kind in _KINDS if kind.reads(leaf))
+
+
+def kind_of_known(known: KnownSource) -> SourceKind:
+    """Returns the kind of a stream that a document knows."""
+    return {"delta": _DELTA, "files": _FILES, "kafka": _KAFKA, "other": _OTHER}[known.format]
 
 
 def adopted_kind(name: InputName, adopted: AdoptedOffsets) -> SourceKind:

@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as spark_version
@@ -36,6 +37,8 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.sql.streaming.fileSource.log.compactInterval": "10",
     "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.databricks.delta.stats.collect": "true",
 }
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
@@ -403,11 +406,36 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
 
 
-def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
-    """The modification time in milliseconds and the size in bytes of a file, as Spark's file source sees them."""
+def file_statuses(spark: SparkSession, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    """The modification time in milliseconds and the size in bytes of files, as Spark's file source sees them; None of one that is gone.
+
+    Args:
+        spark: The session.
+        paths: URLs, as Spark's file source writes them into its log.
+    """
+    return {path: _local_status(path) if path.startswith("file:") else _file_status(spark, path) for path in paths}
+
+
+def _local_status(path: str) -> tuple[int, int] | None:
+    """Without the JVM: a folder may have a million files, and each call of it takes a millisecond."""
+    try:
+        found = os.stat(unquote(urlsplit(path).path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime_ns // 1_000_000, found.st_size
+
+
+def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
+    from py4j.protocol import Py4JJavaError
+
     java_context: Any = spark.sparkContext._jsc
     location = java_class(spark, _PATH)(java_class(spark, "java.net.URI")(path))
-    status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    try:
+        status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    except Py4JJavaError as error:
+        if "FileNotFoundException" not in str(error.java_exception):
+            raise
+        return None
     return int(status.getModificationTime()), int(status.getLen())
 
 

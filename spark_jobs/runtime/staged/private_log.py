@@ -13,7 +13,7 @@ Invariants:
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
@@ -51,6 +51,10 @@ class StagedBatch:
     """By input with an event time: the newest one that this batch or any before it saw."""
     adds: tuple[dict[str, Any], ...]
     """Delta ``add`` actions with paths relative to the table."""
+    input_rows: dict[str, int] = field(default_factory=dict)
+    """By input how many rows it read, where Spark has told."""
+    state_rows: dict[str, int] = field(default_factory=dict)
+    """By operator how many rows that an event time would let go it has left in the state; of a drain alone."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,9 @@ class PrivateLog:
             AlreadyExistsError: The batch has a version already.
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
-            self._create(missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0)), []))
+            self._create(
+                missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0, input_rows={}, state_rows={})), [])
+            )
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
 
@@ -402,4 +408,6 @@ def _facts(staged: StagedBatch) -> dict[str, Any]:
         "rows": staged.rows,
         "late_rows": staged.late_rows,
         "newest_event_ms": staged.newest_event_ms,
+        "input_rows": staged.input_rows,
+        "state_rows": staged.state_rows,
     }

@@ -22,7 +22,7 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
-from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED, bound_of, read_input, replaced_inputs, streams_of
+from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED, bound_of, check_positions, read_input, replaced_inputs, streams_of
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
@@ -71,6 +71,8 @@ def build_stage(
     before = replaced_inputs(spark_log, arguments)
     if before - ended:
         return build_stage(stage, site, outputs, earlier, before | ended, recorded)
+    if earlier is None:
+        check_positions(streams, stage, session, spark_log)
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     prefix = file_prefix(site.incarnation, stage.name)
@@ -97,6 +99,8 @@ def build_stage(
         ended=frozenset(ended),
         watermarks=watermarks,
         has_timers=plan.has_timers(frame),
+        stateful=plan.is_stateful(frame),
+        holds_back=plan.holds_rows_back(frame),
         undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
         cancellation=site.cancellation,

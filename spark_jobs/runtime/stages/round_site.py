@@ -1,7 +1,7 @@
 """Everything that the stages of one round share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import RoundDocument
-from spark_jobs.protocol.ids import IncarnationId, PipelineName, SinkName
+from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, SinkName
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -40,3 +41,5 @@ class RoundSite:
     heartbeat: Heartbeat
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
+    sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
+    """What each stream of each source is, and where reading it begins."""

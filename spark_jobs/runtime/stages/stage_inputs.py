@@ -10,14 +10,16 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, RoundNumber, StageName
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.inputs.delta_source import may_begin_later
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
-from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
+from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
-from spark_jobs.runtime.inputs.source_kinds import bounded_kind
+from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
@@ -51,6 +53,8 @@ class FoundPin:
     """Where it ended in the round before."""
     source: tuple[SourceKind, plan.Leaf] | None = None
     """The stream of a source, where its kind is known."""
+    known: KnownSource | None = None
+    """What the stream of a source is."""
     adopted: AdoptedOffsets | None = None
     """Where the stream begins, if not at its beginning."""
     begins: BatchId = NO_BATCH
@@ -88,19 +92,34 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         return _ended(node.name, frame, node.event_time, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
+    known = _begin_at(node, frame, leaves, site)
     if not node.bounded:
-        endless = {leaf.identity: FoundPin(None) for leaf in leaves}
+        endless = {
+            leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each)
+            for leaf, each in zip(leaves, known, strict=True)
+        }
         return with_watermark(node.name, frame, endless, node.event_time, node.delay_ms, node.held, position)
     pinned = _pinned(node, frame, leaves, site)
     earlier = site.rounds.pinned(RoundNumber(site.round.round - 1), node.name)
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
     adopted = site.round.adopted.get(node.name)
     found = {
-        leaf.identity: FoundPin(pin, pin if adopted else old, (bounded_kind(node.name, leaf), leaf), adopted)
-        for leaf, pin, old in zip(leaves, pinned.pins, before, strict=True)
+        leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted)
+        for leaf, pin, old, each in zip(leaves, pinned.pins, before, known, strict=True)
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
     return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
+
+
+def _begin_at(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> Sequence[KnownSource | None]:
+    """Lets the streams of a source begin where the round says."""
+    known: Sequence[KnownSource | None] = site.sources.get(node.name, ())
+    if len(known) != len(leaves):
+        return (None,) * len(leaves)
+    for leaf, each in zip(leaves, known, strict=True):
+        if each is not None and node.follows is None:
+            kind_of(leaf).begin_at(frame, leaf, each)
+    return known
 
 
 def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
@@ -178,6 +197,19 @@ def with_watermark(
     return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
 
 
+def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, session: SparkSession, spark_log: SparkLog) -> None:
+    """Refuses to go on with a source of which there is less than the stage has read.
+
+    Raises:
+        RejectedError: There is.
+    """
+    last = spark_log.last_offsets()
+    for (argument, found), line in zip(streams, spark_log.offsets(last).sources, strict=True) if last != NO_BATCH else ():
+        if found.source is not None:
+            kind, leaf = found.source
+            kind.check_position(InputName(stage.inputs[argument].name), session, leaf, line)
+
+
 def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[tuple[str, FoundPin]]:
     """Returns which input each stream of ``frame`` is of, and where it ends, in the order of Spark's offset log."""
     found = {identity: (argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
@@ -196,16 +228,18 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
 
 def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
     """The end of the stream with this number. A stage that is read is told its consumer."""
-    pin = found.pin
+    pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
+    if found.source is not None and found.known is not None and found.adopted is None:
+        found.source[0].begin_log(found.known, own_log)
     if pin is None:
-        return Bound()
+        return found.source[0].endless(own_log) if found.source else Bound()
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)
     if found.source is None:
         raise ValueError("a pin of no stream")
     kind, leaf = found.source
-    return kind.bound(pin, found.earlier, leaf, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}"))
+    return kind.bound(pin, found.earlier, leaf, own_log)
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:

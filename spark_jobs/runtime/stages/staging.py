@@ -10,21 +10,34 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.upsert import repeated_keys
-from spark_jobs.runtime.spark.plan import BatchFacts, batch_facts, limit_kafka_streams
+from spark_jobs.runtime.spark.plan import (
+    BatchFacts,
+    ListedFiles,
+    batch_facts,
+    limit_kafka_streams,
+    listed_files,
+    rows_read,
+    rows_read_by_stream,
+)
+from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
+from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, LATEST_EVENT_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
+
+_FILES_NAMED = 5
 
 
 class PastPinError(Exception):
@@ -76,7 +89,9 @@ class StageWriter:
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
+        self._check_files(frame.sparkSession, batch)
         facts = self._facts(batch)
+        self._check_event_times(batch, facts)
         adds = make_durable(run.directory, adds)
         run.log.append(
             StagedBatch(
@@ -86,6 +101,8 @@ class StageWriter:
                 late_rows=facts.late_rows,
                 newest_event_ms=self._newest_by_input(batch, facts),
                 adds=tuple(adds),
+                input_rows=self._input_rows(frame.sparkSession),
+                state_rows=self._left_by_drain(batch, facts),
             )
         )
         for output in (run.output, *run.upstream):
@@ -111,6 +128,70 @@ class StageWriter:
                 batch=batch,
                 keys=list(rule.keys),
             )
+
+    def _check_files(self, session: SparkSession, batch: BatchId) -> None:
+        """Compares the files of a batch with the pins. Spark leaves out a file that has gone, and reads one that was replaced as it is.
+
+        What Spark has found when it planned the batch is compared in sum; then each file is looked at once more.
+        """
+        if not any(bound.names_files for bound in self.run.bounds):
+            return
+        entry = self.run.spark_log.offsets(batch)
+        before = self.run.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
+        streams = zip(self.run.arguments, self.run.bounds, before, entry.sources, strict=True) if self.run.arguments else ()
+        found: list[ListedFiles] | None = None
+        for argument, bound, previous, line in streams:
+            expected = bound.files_between(previous, line)
+            if not expected:
+                continue
+            found = listed_files(self.query.result()) if found is None else found
+            listed = next((files for files in found if files.first in expected), None)
+            if changed := _changed_files(session, expected, listed):
+                raise InterruptedRunError(
+                    f"Source '{argument}' of stage '{self._name}' has files that are not as they were when they were to be read: "
+                    f"{'; '.join(changed[:_FILES_NAMED])}{' …' if len(changed) > _FILES_NAMED else ''}.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    remedy="Put the files back as they were, then run again: it goes on with them. Or begin anew with --fresh.",
+                    stage=self._name,
+                    batch=batch,
+                    files=len(changed),
+                )
+
+    def _check_event_times(self, batch: BatchId, facts: BatchFacts) -> None:
+        """Refuses event times that no watermark would ever pass: what is made of them would stay in the state for ever."""
+        limited, inputs = self.run.limited_times(), {mark.node: name for name, mark in self.run.watermarks.items()}
+        for node, event_ms in facts.newest_event_ms.items():
+            name = inputs[node]
+            if name in limited and event_ms >= LATEST_EVENT_MS:
+                raise RejectedError(
+                    f"Batch {batch} of stage '{self._name}' has rows of input '{name}' with an event time of 9999-12-31 or later, which "
+                    "Spark's watermark cannot pass: they would stay in the state for ever.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on.",
+                    stage=self._name,
+                    input=name,
+                    batch=batch,
+                    found_ms=event_ms,
+                )
+
+    def _left_by_drain(self, batch: BatchId, facts: BatchFacts) -> dict[str, int]:
+        is_drain = bool(facts.state_rows) and self.run.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS
+        return facts.state_rows if is_drain else {}
+
+    def _input_rows(self, session: SparkSession) -> dict[str, int]:
+        """How many rows the batch has read, by input."""
+        names = set(self.run.arguments)
+        only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
+        if len(names) == 1 and only_streams:
+            return {names.pop(): rows_read(self.query.result())}
+        by_stream = rows_read_by_stream(session, self.query.result()) if names else None
+        found: dict[str, int] = {}
+        for number, rows in (by_stream or {}).items():
+            if number < len(self.run.arguments):
+                found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
+        return found
 
     def _check_bounds(self, batch: BatchId) -> None:
         if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
@@ -157,6 +238,31 @@ class StageWriter:
             expected=earlier.rows,
             found=rows,
         )
+
+
+def _changed_files(session: SparkSession, expected: Mapping[str, int | None], listed: ListedFiles | None) -> list[str]:
+    """Which files are not as they were, in words.
+
+    A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
+    """
+    sizes = list(expected.values())
+    whole = listed is not None and listed.count == len(expected)
+    whole = whole and listed is not None and (None in sizes or listed.size_bytes == sum(size or 0 for size in sizes))
+    unlisted = set() if whole or listed is None else set(expected) - listed.paths()
+    changed = [f"{path} was not there" for path in sorted(unlisted)]
+    for path, status in file_statuses(session, expected).items():
+        size = expected[path]
+        if path in unlisted:
+            continue
+        if status is None:
+            changed += [] if whole else [f"{path} is gone"]
+        elif size is not None and status[1] != size:
+            changed.append(f"{path} has {status[1]} bytes, and had {size}")
+    if not whole and listed is not None and not changed:
+        changed.append(
+            f"{listed.size_bytes} bytes were found in {listed.count} files, and {sum(s or 0 for s in sizes)} were expected"
+        )
+    return changed
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:

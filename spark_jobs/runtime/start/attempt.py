@@ -63,8 +63,19 @@ def begin_attempt(
     request: StartRequest,
     decision: Continue | Begin | BeginIncarnation,
     facts: HomeFacts,
+    *,
+    in_place: bool = True,
 ) -> AttemptDocument:
     """Claims the attempt that a request is for; durable on return.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        graph: The pipeline.
+        request: What is asked for.
+        decision: What it comes to.
+        facts: The home's past.
+        in_place: Whether the work directory of the attempt before may be continued; else one is built from the checkpoint.
 
     Raises:
         FencedError: Another process has claimed it, or a later one.
@@ -83,7 +94,7 @@ def begin_attempt(
         previous = facts.newest
         incarnation, restored = previous.incarnation, decision.parent
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, graph, request, facts, host, boot)
+        work = _work_directory(home, graph, request, facts, host, boot) if in_place else new_work_directory(host)
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,

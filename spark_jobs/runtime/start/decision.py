@@ -45,6 +45,8 @@ class Begin:
     parent: CheckpointId | None
     """The checkpoint it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
+    interrupted: RoundDocument | None = None
+    """The round that it takes the place of, with the same ends, because a source of it is another one now."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,26 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if not facts.staging and not restoring and not _is_as_begun(latest, request, parameters, graph):
         return _begin_again(facts, request, graph)
     _check_graph(latest, graph)
-    _check_parameters(latest, parameters)
+    if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
+        check_parameters(latest, parameters)
     _check_ending(latest, request)
     _check_adoption(latest, request, _adopted_from(latest))
     return Continue(latest, facts.head.checkpoint if facts.head else None)
+
+
+def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
+    """A start in which a source is read from its beginning goes on from the newest checkpoint: what came after it has read the old one.
+
+    A round that was interrupted is left where that checkpoint has it, and gives way to one with the same ends.
+    """
+    if isinstance(decision, BeginIncarnation):
+        return decision
+    number = _next_round(facts)
+    if isinstance(decision, Begin) and decision.parent is not None:
+        return decision
+    if facts.head is None:
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind)
+    return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
 def _drained(stop: Manifest) -> RejectedError:
@@ -331,7 +349,12 @@ def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[
         )
 
 
-def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+    """Refuses to go on with an interrupted round with other parameters.
+
+    Raises:
+        RejectedError: They are others.
+    """
     if latest.parameters != dict(parameters):
         changed = sorted(
             name for name in latest.parameters.keys() | parameters.keys() if latest.parameters.get(name) != parameters.get(name)

@@ -45,6 +45,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages.staging import file_prefix
+from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.open import open_files, open_place
@@ -163,6 +164,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         parameters=begins.round.parameters,
         settings=source.settings,
         inputs=pins,
+        sources=source.sources,
         stages=cuts,
         sinks={},
         drained=False,
@@ -178,7 +180,12 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
     """Pins the inputs as the savepoint has pinned them; returns those pins. Beside an unbounded source static inputs are read anew."""
     sources, statics = (begins.round.graph.get(kind, {}) for kind in ("sources", "statics"))
     all_end = all(declared.get("bounded", True) for declared in sources.values())
-    pins = {name: found for name, found in source.inputs.items() if name in sources or (all_end and name in statics)}
+    others = others_than(source.sources, begins.round.sources)
+    pins = {
+        name: found
+        for name, found in source.inputs.items()
+        if (name in sources and name not in others) or (all_end and name in statics)
+    }
     for name, found in pins.items():
         pinned = PinnedInput(input=name, pins=found)
         if name in sources:
@@ -248,6 +255,7 @@ class _Stage:
             | {
                 "rows": 0,
                 "late_rows": 0,
+                "input_rows": {},
                 "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
                 "channel": channel,
             }
