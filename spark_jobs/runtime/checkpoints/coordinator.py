@@ -102,7 +102,7 @@ class Coordinator:
         time.sleep(_LOOK_S)
 
     def deadline_s(self) -> float:
-        """When a try that is triggered now has failed, on the monotonic clock."""
+        """Returns when a try that is triggered now has failed, on the monotonic clock."""
         return time.monotonic() + self._timeout_s
 
     def _try(self, asked: Sequence[CheckpointRequest]) -> None:

@@ -23,23 +23,23 @@ class Cuttable(Protocol):
 
     @property
     def ends(self) -> bool:
-        """Whether all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
+        """True if all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
         ...
 
     def committed(self) -> BatchId:
-        """The last batch that Spark has committed; -1 where there is none."""
+        """Returns the last batch that Spark has committed; -1 where there is none."""
         ...
 
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
-        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        """Returns by producer the last of its batches of which ``batch``, or one before it, has read anything."""
         ...
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
-        """Whether no row that these of its producers have staged is left for it."""
+        """Returns whether no row that these of its producers have staged is left for it."""
         ...
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
-        """How much these of its producers have staged that it has not consumed."""
+        """Returns how many bytes these of its producers have staged that it has not consumed."""
         ...
 
     def hold(self) -> None:
@@ -51,11 +51,11 @@ class Cuttable(Protocol):
         ...
 
     def is_at_rest(self) -> bool:
-        """Whether it is held, and every batch that it has begun is committed."""
+        """Returns whether it is held, and every batch that it has begun is committed."""
         ...
 
     def failing_with(self) -> Exception | None:
-        """What it failed with, if it has done no batch since although one is needed before it can be cut."""
+        """Returns what it failed with, if it has done no batch since although one is needed before it can be cut."""
         ...
 
 
@@ -75,7 +75,7 @@ class Alignment:
 
     @staticmethod
     def declared(given: Checkpointing) -> "Alignment":
-        """That of a pipeline's periodic checkpoints."""
+        """Returns the alignment of a pipeline's periodic checkpoints."""
         timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
         return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes)
 
@@ -168,7 +168,7 @@ def quiesce(
     held: Callable[[StageName], object] = lambda name: None,
     let_go: Callable[[], object] = lambda: None,
 ) -> None:
-    """Holds every stage with nothing left for it, and keeps it held; :func:`release` lets them go.
+    """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
 
     Args:
         stages: In topological order.
@@ -201,7 +201,7 @@ def _align(
     held: Callable[[StageName], object] = lambda name: None,
     let_go: Callable[[], object] = lambda: None,
 ) -> bool:
-    """Holds each stage once it has consumed all of those before it, which are held by then; whether all are held.
+    """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
 
     The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
 
@@ -258,7 +258,7 @@ def _declined(stage: StageName, failure: Exception) -> CheckpointDeclinedError:
 
 
 def expired(why: str, **evidence: str) -> DeadlineExceededError:
-    """The failure of a try that took longer than it may."""
+    """Returns the error of a try that took longer than it may."""
     return DeadlineExceededError(
         f"Checkpoint expired before completing: {why}.",
         exists="All stages run on, and the checkpoints before this one stand.",

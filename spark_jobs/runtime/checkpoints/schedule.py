@@ -34,24 +34,24 @@ class CheckpointSchedule:
 
     @staticmethod
     def declared(given: Checkpointing, began_s: float) -> "CheckpointSchedule":
-        """That of a pipeline which began to run then."""
+        """Returns the schedule of a pipeline that began to run then."""
         return CheckpointSchedule(given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, began_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a periodic checkpoint is to be triggered."""
+        """Returns whether a periodic checkpoint is to be triggered."""
         return now_s >= self._due_s
 
     def completed(self, triggered_s: float, now_s: float) -> None:
-        """A checkpoint that was triggered then is complete."""
+        """Counts a complete checkpoint, and plans the next one."""
         self.failures = 0
         self._plan(triggered_s, now_s)
 
     def skipped(self, now_s: float) -> None:
-        """None was needed: the next one is due after the interval."""
+        """Plans the next checkpoint after the interval, because none was needed."""
         self._plan(now_s, now_s)
 
     def failed(self, triggered_s: float, now_s: float, *, counts: bool = True) -> bool:
-        """A try that was triggered then has failed; whether the pipeline may go on."""
+        """Counts a failed try, and plans the next one. Returns whether the pipeline may go on."""
         self.failures += counts
         self._plan(triggered_s, now_s)
         return self.failures <= self.tolerable_failures

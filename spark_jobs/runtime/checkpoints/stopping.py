@@ -138,12 +138,12 @@ class Stop:
 
 
 def _ends_attempt(error: StreamPipelineError) -> bool:
-    """Whether a stage has given up, or nobody knows what became of the checkpoint; a job beside the stages may fail while they run on."""
+    """Returns whether a stage has given up, or the checkpoint's outcome is unknown. A failed job beside the stages ends no attempt."""
     return isinstance(error, InterruptedRunError) and not isinstance(error, SparkJobFailedError)
 
 
 def lost_to(winner: CheckpointRequest) -> ConflictError:
-    """Why a request is turned down that another one has come before."""
+    """Returns the error for a request that another one has come before."""
     return ConflictError(
         f"{winner.request} stops the pipeline already.",
         exists=f"See what becomes of it: its answer is {answer_path(winner.request)} in the home.",

@@ -35,11 +35,11 @@ class _Needs:
     """By sink the newest one that is public."""
 
     def in_flight(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files a channel of a kept checkpoint names."""
+        """Returns the first batch of a stage whose files a channel of a kept checkpoint names."""
         return in_flight_from(self.kept, stage)
 
     def from_batch(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files may be needed, in flight or because not every sink has them; None where none are."""
+        """Returns the first batch of a stage whose files may be needed, in flight or because not every sink has them; None if none are."""
         found = (self.in_flight(stage), unpublished_from(self.manifests, self.published, stage))
         return min((batch for batch in found if batch is not None), default=None)
 
@@ -172,12 +172,12 @@ def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
 
 
 def _closed(manifests: Sequence[Manifest], manifest: Manifest) -> set[IncarnationId]:
-    """The incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
+    """Returns the incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
     return {each.incarnation for each in manifests if each.attempt < manifest.attempt} - {manifest.incarnation}
 
 
 def _needless(stage: StageName, parent: Manifest | None, needs: _Needs) -> BatchId:
-    """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
+    """Returns the last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
     before = parent.stages.get(stage) if parent else None
     if before is None:
         return NO_BATCH

@@ -40,7 +40,7 @@ def build_stage(
     earlier: StageRun | None = None,
     ended: Set[str] = NONE_ENDED,
 ) -> StageRun:
-    """A stage that is ready to run.
+    """Builds a stage that is ready to run.
 
     Pins the stage's inputs, makes its table if it is missing and begins its private log: once, and before any batch.
 
@@ -127,7 +127,7 @@ def _begin_log(stage: Stage, site: RoundSite, outlet: Outlet, session: SparkSess
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
-    """What a stage's function returns.
+    """Calls a stage's function, and returns its frame.
 
     Raises:
         InvalidPipelineError: It is not a streaming frame.
@@ -170,7 +170,10 @@ def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
 
 
 def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
-    """The event time of a stage's result: declared, or that of the one column that still carries the watermark."""
+    """Returns what a stage's consumers read.
+
+    The event time of its result is the declared one, or that of the one column that still carries the watermark.
+    """
     columns = plan.event_time_columns(frame)
     candidates = [column for column in columns if column.timestamp] or columns
     if stage.event_time is not None:

@@ -37,7 +37,7 @@ _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
 def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[InputName, AdoptedOffsets]:
-    """Where the old queries stopped, by source, after every check that needs no Spark.
+    """Returns where the old queries stopped, by source, after every check that needs no Spark.
 
     Args:
         graph: The pipeline.
@@ -212,7 +212,7 @@ def _check_stateless(stage: Stage, frame: DataFrame, source: InputName) -> None:
 
 
 def _begin_source(name: InputName, adopted: AdoptedOffsets, log: FileSourceLog) -> str:
-    """The line of a source in the adopted batches; for files also the log of those that were read, as its first entry."""
+    """Returns the line of a source in the adopted batches. For files, also writes the log of those that were read, as its first entry."""
     if kind_of(name, adopted) == "delta":
         return adopted.offset
     log.rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])

@@ -100,7 +100,7 @@ class HomeFacts:
 
     @property
     def incarnation(self) -> IncarnationId | None:
-        """The newest one that an attempt named: it is continued even if the head is another's."""
+        """The incarnation of the newest attempt: it is continued even if the head is another's."""
         return self.newest_attempt.incarnation if self.newest_attempt else None
 
     @property
@@ -111,7 +111,7 @@ class HomeFacts:
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
-    """What to do about ``request``.
+    """Decides what a start request comes to.
 
     Raises:
         RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
@@ -175,7 +175,7 @@ def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mappi
 
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
-    """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
+    """Returns the new round that replaces one which was begun in other words and has planned no batch: a mistyped path costs nothing."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
@@ -186,12 +186,12 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
 
 
 def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
-    """The savepoint that a request wants to begin with; None where there is none, or it has been begun with."""
+    """Returns the savepoint that a request wants to begin with; None if it names none, or has begun with it before."""
     return None if _is_repeated(request, facts.begun_by) else request.restore
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Whether a new incarnation was asked for before, by the same run in the same words: then it goes on with what it has begun."""
+    """Returns whether the same run has asked for the new incarnation before, in the same words: then it goes on with what it has begun."""
     if begun_by is None or begun_by.run != request.run:
         return False
     return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
@@ -280,7 +280,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
 
 def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
-    """How a round ends is fixed when it begins: some of its stages may have been drained already."""
+    """Refuses another ending than that of the round: some of its stages may have been drained already."""
     for name, begun, asked in (("on_end", latest.on_end, request.on_end), ("publish", latest.publish, request.publish)):
         if asked is not None and asked != begun:
             raise RejectedError(
@@ -300,7 +300,7 @@ def _adopted_from(latest: RoundDocument) -> dict[InputName, str]:
 
 
 def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:
-    """Where a source begins is fixed when its first round begins; the request that says so again may be repeated."""
+    """Refuses other offsets than those that the first round began with. The request that says so again may be repeated."""
     if request.adopt_offsets and request.adopt_offsets != dict(allowed):
         raise RejectedError(
             f"Offsets of an old query can be adopted only where nothing has been read yet; the home is at round {latest.round}, "
@@ -315,7 +315,7 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
 
 
 def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
-    """Who asks for something else is not told that it is done. A parameter that only the newer code has is nothing else."""
+    """Refuses other parameters than those of the round that was drained. A parameter that only the newer code has does not count."""
     before = latest.parameters
     changed = sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
     if changed:

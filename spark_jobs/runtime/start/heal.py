@@ -167,7 +167,7 @@ class _StageFiles:
 
 
 def _fits(files: Files, path: str) -> bool:
-    """Whether nothing speaks against a file; one that is not there, and one without a checksum, fits."""
+    """Returns whether nothing speaks against a file: it fits its checksum, has none, or is not there."""
     try:
         return fits_checksum(files, path) is not False
     except NotFoundError:
@@ -201,7 +201,7 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
 
 
 def _is_rescaled(log: SparkLog, batch: BatchId) -> bool:
-    """Whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
+    """Returns whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
     if batch == 0:
         return False
     before, after = (log.offsets(BatchId(number)).header.get("conf", {}) for number in (batch - 1, batch))

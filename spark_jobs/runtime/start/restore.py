@@ -59,7 +59,7 @@ class Restored:
 
 
 def is_whole(work: Files, manifest: Manifest) -> bool:
-    """Whether a work directory was built from a checkpoint to its end. What has been done in it since does not matter.
+    """Returns whether a work directory was built from a checkpoint to its end, whatever has been done in it since.
 
     Raises:
         RejectedError: It was built from another checkpoint.
@@ -79,7 +79,7 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
 
 
 def is_half_built(work: Files) -> bool:
-    """Whether a restore of a work directory has begun and not come to its end: nothing may be continued there."""
+    """Returns whether a restore of a work directory has begun and not ended: nothing may be continued there."""
     return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
 
 
@@ -192,12 +192,12 @@ class _Line:
         return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
-        """The lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
+        """Returns the lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
         channels = reversed(self._channels(name, depth))
         return {line["batch"]: line for cut in channels for line in self._store.read_channel(cut)}
 
     def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
-        """The files of an older checkpoint; and what sources have found since then: the offsets only refer to that."""
+        """Returns the files of an older checkpoint, and what sources have found since then: the offsets only refer to that."""
         files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
         return list((files | {file.path: file for file in older.stages[name].files}).values())
 
@@ -312,7 +312,7 @@ def place(home: Files, work: Files, directory: str, file: StateFile, local: Sequ
 
 
 def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
-    """Whether another work directory has had the file; whatever is wrong there is no more than that it has not."""
+    """Takes a file from another work directory. Returns whether it was right there; an error there only means that it was not."""
     source = local_path(other, path)
     try:
         if source.is_symlink() or source.stat().st_size != file.size_bytes:
