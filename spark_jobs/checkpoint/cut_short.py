@@ -1,4 +1,4 @@
-"""A request whose checkpoint is complete, and whose driver was gone before it was answered: what there is of it."""
+"""Finds what there is of a request whose checkpoint is complete, and whose driver was gone before it was answered."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from spark_jobs.storage.files import Files, read_document
 
 
 class CutShort(NamedTuple):
-    """What there is of a request that was not answered."""
+    """The checkpoint and the savepoint of a request that was not answered."""
 
     checkpoint: CheckpointId
     savepoint: str | None

@@ -1,4 +1,4 @@
-"""Which files of a home, and of its tables, a savepoint has, and where it has them.
+"""Finds the files of a home, and of its tables, that a savepoint has, and their places in it.
 
 What is below the home keeps its path, except that each stage's staged files are in ``staged/<stage>/`` and each sink's deleted keys in
 ``tombstones/<sink>/``, whichever incarnation and table they were for.

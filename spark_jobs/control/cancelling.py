@@ -2,12 +2,12 @@
 
 Invariants:
 
-1. Who cancels takes charge of the attempt first, with a token that is the same in every try. So a next try finds what the one before has
-   cancelled, and cancels no attempt that somebody has begun since.
+1. Whoever cancels first takes charge of the attempt, with a token that is the same in every try. So the next try finds what the one before
+   has cancelled, and cancels no attempt that somebody has begun since.
 2. A cancelled attempt whose driver is gone without an answer is answered as cancelled: nobody takes its driver for lost.
 3. A restart that the pipeline's strategy has decided on before it could know of the cancel is cancelled, too.
-4. While a driver is at work, its attempt is the one that is cancelled. A start that was asked for besides, whose own driver has found the
-   home taken, hides it from nobody; it is cancelled with it.
+4. While a driver is at work, its attempt is cancelled, also if a later start is open because its own driver has found the home taken. That
+   start is cancelled with it.
 """
 
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Is a driver at work in this home? Answered by the locks its processes hold, and from other hosts by its heartbeat; never by a pid."""
+"""Finds whether a driver is at work in a home: by the locks that its processes hold, from other hosts by its heartbeat, never by a pid."""
 
 import errno
 import fcntl

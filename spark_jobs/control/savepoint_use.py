@@ -1,4 +1,4 @@
-"""Who in a home needs a savepoint, so that it must not be disposed of."""
+"""Finds who in a home needs a savepoint, so that it must not be disposed of."""
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests

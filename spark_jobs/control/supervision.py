@@ -1,10 +1,10 @@
-"""What follows when the driver of a pipeline with a restart strategy is gone: the next attempt, when the strategy says, or an error.
+"""Decides what follows when the driver of a pipeline with a restart strategy is gone: the next attempt when the strategy says, or an error.
 
 Invariants:
 
 1. It is decided by documents that never change: the attempt's says which strategy, its request what the strategy remembers, its answer
    when it failed and how. So every worker and every triggerer comes to the same decision, jitter included, whenever it looks.
-2. A lost driver leaves no answer. Whoever notices answers for it, once, and asks it to end should it live after all.
+2. A lost driver leaves no answer. Whoever notices answers for it, once, and asks it to end in case it still lives.
 3. A start on which the strategy has decided says so in its request. Any other one is somebody's wish: failures are counted anew.
 """
 
@@ -30,7 +30,7 @@ class Restart:
     after: AttemptNumber
     """The attempt that failed."""
     history: RestartHistory
-    """What the strategy remembers from now on."""
+    """The memory of the strategy from now on."""
     due_at: float
     """Not before, in seconds since 1970."""
 
@@ -43,7 +43,7 @@ class End:
     """No attempt follows by itself: no restart can heal, the strategy allows no more, or somebody has cancelled the pipeline."""
 
     error: StreamPipelineError
-    """What the task ends with."""
+    """The error that the task ends with."""
 
 
 def decided(request: StartRequest, answer: StartResponse, strategy: RestartSettings) -> Restart | End:

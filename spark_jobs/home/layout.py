@@ -1,4 +1,4 @@
-"""Where everything in a home is, and what its names say.
+"""The paths of everything in a home, and the meaning of its names.
 
 Names are flat: a document is a file of the directory of its kind, and its name says all by which it is looked for. So one listing finds the
 newest attempt, the newest round, or the newest checkpoint, and no directory has a subdirectory for each of them.

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Logged:
-    """What Spark's logs say of a stage at its cut."""
+    """A stage at its cut, as Spark's logs have it."""
 
     facts: dict[str, Any]
     """Fields of the stage's cut."""
@@ -216,7 +216,7 @@ class CheckpointTry:
         """Finds a cut. Returns it with what Spark's logs say at it.
 
         While one stage is waited for, another that is cut already goes on, perhaps so far that Spark purges its cut: then all are cut
-        again. What is not there at the same cut once more was not purged.
+        again. If the same cut is not there a second time, it was not purged, and that is an error.
         """
         purged = None
         while True:

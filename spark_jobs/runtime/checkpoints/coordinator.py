@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05
 TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError)
-"""What a try at a checkpoint may fail with while the pipeline runs on."""
+"""The errors of a try at a checkpoint with which the pipeline runs on."""
 
 
 class Coordinator:

@@ -16,7 +16,7 @@ from spark_jobs.protocol.ids import BatchId, RequestId, StageName
 
 
 class Cuttable(Protocol):
-    """What the rule needs to know of a stage."""
+    """A stage, as far as the rule needs to know it."""
 
     @property
     def name(self) -> StageName: ...
@@ -61,7 +61,7 @@ class Cuttable(Protocol):
 
 @dataclass(frozen=True)
 class Alignment:
-    """How long a checkpoint waits for channels to become empty.
+    """The limits of a checkpoint's wait for channels to become empty.
 
     Args:
         wanted: Whether it waits at all.
@@ -98,18 +98,18 @@ class Due:
     find_cut: Callable[[], Cut]
     """Says where each stage is cut."""
     request: RequestId | None = None
-    """Who has asked for it, if anybody has."""
+    """The request that asks for it, if there is one."""
     deadline_s: float = math.inf
     """On the monotonic clock: a try that is not complete by then has failed. What follows its manifest has no deadline."""
     pause: Callable[[], object] = lambda: None
     """Called again and again while its files are kept and made durable. What it raises ends the try."""
     drained: bool = False
-    """Whether everything that stages held back is flushed."""
+    """True if everything that stages held back is flushed."""
 
 
 @dataclass
 class Waiting:
-    """How long one look for a cut waits for stages, and which of them it has seen fail.
+    """The wait of one look for a cut: how long it may take, and which stages have failed meanwhile.
 
     Args:
         deadline_s: Until when, by ``now_s``.
@@ -173,8 +173,8 @@ def quiesce(
     Args:
         stages: In topological order.
         waiting: How long, by which clock.
-        held: Told each stage once it is: the first one that is not told is the one that is waited for.
-        let_go: Told, perhaps more than once, when those that were held go on because another one is failing.
+        held: Called with each stage once it is held, in order: the next one in order is waited for.
+        let_go: Called, perhaps more than once, when stages that were held go on because another one is failing.
 
     Raises:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
@@ -205,7 +205,7 @@ def _align(
 
     The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
 
-    Nobody is held for a stage that is failing, because that may take for ever: all go on until it is up, and alignment begins anew.
+    While a stage is failing no other is held, because that may take for ever: all go on until it is up, and alignment begins again.
     """
     began_s, at_rest = waiting.now_s(), 0
     names = {stage.name for stage in stages}
@@ -233,7 +233,10 @@ def _is_held(stage: Cuttable) -> bool:
 
 
 def _consistent(stages: Sequence[Cuttable], waiting: Waiting) -> dict[StageName, BatchId]:
-    """Consumers before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits."""
+    """Returns the last batch of each stage in a consistent cut.
+
+    Consumers come before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits.
+    """
     batches: dict[StageName, BatchId] = {}
     needed: dict[StageName, BatchId] = {}
     for stage in reversed(stages):

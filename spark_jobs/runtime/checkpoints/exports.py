@@ -1,4 +1,4 @@
-"""Makes savepoints of checkpoints that are complete, beside whoever watches over them: none holds up a cancel, or the pipeline for ever."""
+"""Makes savepoints of complete checkpoints while their caller watches: none holds up a cancel, or holds up the pipeline for ever."""
 
 import logging
 import math
@@ -20,12 +20,12 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _PATIENCE_S = 10.0
-"""So long one that was given up is waited for: it ends with the files that it has begun."""
+"""How long an export that was given up is waited for: it ends with the files that it has begun."""
 
 
 @dataclass(frozen=True)
 class _Export:
-    """One that is made, or was given up."""
+    """An export that is being made, or was given up."""
 
     request: CheckpointRequest
     manifest: Manifest

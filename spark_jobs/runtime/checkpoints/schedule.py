@@ -1,8 +1,8 @@
-"""When a periodic checkpoint is due, and how many failed ones are too many. Pure: the time is an argument.
+"""Decides when a periodic checkpoint is due, and how many failed ones are too many. Pure: the time is an argument.
 
-A checkpoint that somebody has asked for waits for neither interval nor pause, and leaves the next periodic one where it was planned, but
-for the pause after its own end. A failed one counts like any other, as a manually triggered checkpoint does in Flink; a failed savepoint
-does not: the pipeline's own checkpoints need not align, and go on.
+A requested checkpoint waits for neither interval nor pause. It leaves the next periodic one where it was planned, or moves it to
+``min_pause_s`` after its own end if that is later. A failed one counts like any other, as a manually triggered checkpoint does in Flink. A
+failed savepoint does not count: it is always aligned, which the pipeline's own checkpoints need not be.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class CheckpointSchedule:
     tolerable_failures: int
     began_s: float
     failures: int = 0
-    """Tries that have failed since the last checkpoint that completed, but for savepoints."""
+    """Tries that have failed since the last checkpoint that completed, without savepoints."""
     _due_s: float = field(init=False)
 
     def __post_init__(self) -> None:

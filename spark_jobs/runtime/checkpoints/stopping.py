@@ -1,4 +1,4 @@
-"""Executes a stop: does what the table of states says, and tells it what that came to (design, section 9)."""
+"""Executes a stop: does what the table of states says, and reports the outcome to the table (design, section 9)."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ class Stop:
     Args:
         asked: What was asked for when it began, the stop that counts first.
         pipeline: What is stopped.
-        answers: For those who have asked.
-        tell: Told how far it is.
+        answers: Where requests are answered.
+        tell: Called with how far it is.
     """
 
     def __init__(

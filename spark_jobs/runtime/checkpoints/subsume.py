@@ -1,4 +1,4 @@
-"""What a completed checkpoint makes needless: orphans, versions of private logs, what abandoned incarnations have left."""
+"""Deletes what is not needed after a completed checkpoint: orphans, versions of private logs, the rest of abandoned incarnations."""
 
 import logging
 from collections.abc import Mapping, Sequence, Set
@@ -26,13 +26,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Needs:
-    """What checkpoints are needed for from now on."""
+    """The checkpoints that are needed from now on, and the batches that they need."""
 
     manifests: Sequence[Manifest]
-    """All valid ones, ascending."""
+    """All valid manifests, ascending."""
     kept: Sequence[Manifest]
     published: Mapping[SinkName, CheckpointId | None]
-    """By sink the newest one that is public."""
+    """By sink the newest checkpoint that is public."""
 
     def in_flight(self, stage: StageName) -> BatchId | None:
         """Returns the first batch of a stage whose files a channel of a kept checkpoint names."""

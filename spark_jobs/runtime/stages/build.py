@@ -1,4 +1,4 @@
-"""From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
+"""Makes of a declared stage one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
 from collections.abc import Mapping, Set
 from dataclasses import replace

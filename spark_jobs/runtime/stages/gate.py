@@ -1,4 +1,4 @@
-"""Where a stage is held between two batches, or turned away from the next one."""
+"""Holds a stage between two batches, or turns it away from the next one."""
 
 import threading
 from collections.abc import Callable, Iterator

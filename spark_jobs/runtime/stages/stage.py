@@ -60,10 +60,10 @@ class StageRun:
     spark_log: SparkLog
     output: StageOutput
     upstream: Sequence[StageOutput]
-    """What the stage consumes of other stages."""
+    """The outputs of other stages that the stage consumes."""
     bounds: Sequence[Bound]
     arguments: Sequence[str]
-    """Which input each of the bounds is of."""
+    """The input that each of the bounds is of."""
     ended: frozenset[str]
     """The inputs that something without rows stands in for."""
     watermarks: Mapping[InputName, InputWatermark]

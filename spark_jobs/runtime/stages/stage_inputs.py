@@ -1,4 +1,4 @@
-"""What a stage reads: its inputs as frames, and where each stream of them ends."""
+"""Reads the inputs of a stage as frames, and finds where each of their streams ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

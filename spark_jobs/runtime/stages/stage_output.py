@@ -1,4 +1,4 @@
-"""What a stage leaves for the stages behind it: the rows of its private log, and how far they have read."""
+"""The output of a stage for the stages behind it: the rows of its private log, and how far they have read."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 
 @dataclass(frozen=True)
 class StageOutput:
-    """What a stage's consumers read."""
+    """The output of a stage, which its consumers read."""
 
     producer: StageName
     log: PrivateLog

@@ -1,4 +1,4 @@
-"""A source goes on where an old, plain Spark query stopped: what is refused, and how a stage's first batches become that query's last.
+"""Lets a source go on where an old, plain Spark query stopped: refuses what cannot, and makes that query's last batch a stage's first.
 
 The stage gets two batches that were never run, both with the old offsets. Two, because Spark asks a source for the last batch again when
 a query starts: after one batch that would be everything from the source's beginning, after two it is nothing.
@@ -139,7 +139,7 @@ def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
 
 
 class _Frames:
-    """What a pipeline's functions return when stages are given each other's frames themselves; as good as channels for looking at plans."""
+    """The frames of a pipeline whose stages read each other directly, without channels: their plans are looked at."""
 
     def __init__(self, graph: Graph, spark: SparkSession, params: Any) -> None:
         self._spark, self._params = spark, params

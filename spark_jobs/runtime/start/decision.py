@@ -1,4 +1,4 @@
-"""What a start request comes to, decided from the home's documents alone, before Spark starts (design, sections 8 and 10).
+"""Decides what a start request comes to, from the home's documents alone, before Spark starts (design, sections 8 and 10).
 
 Pure: everything it looks at is an argument.
 """
@@ -23,7 +23,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, 
 
 @dataclass(frozen=True)
 class Answer:
-    """The run has its checkpoint already: what is open of its publication is done, and that is all."""
+    """The run has its checkpoint already: only what is open of its publication is done."""
 
     manifest: Manifest
 
@@ -43,7 +43,7 @@ class Begin:
 
     round: RoundNumber
     parent: CheckpointId | None
-    """The checkpoint it continues; None at the beginning of an incarnation."""
+    """The checkpoint that it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
 
 
@@ -60,7 +60,7 @@ class BeginIncarnation:
 
 @dataclass(frozen=True)
 class BeginFromSavepoint(BeginIncarnation):
-    """The same, and what it begins with is a savepoint."""
+    """A new round and a new incarnation begin, with a savepoint."""
 
 
 _WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
@@ -70,7 +70,7 @@ Decision = Answer | Continue | Begin | BeginIncarnation
 
 @dataclass(frozen=True)
 class HomeFacts:
-    """What a home says about its past."""
+    """The past of a pipeline, as its home has it."""
 
     newest_attempt: AttemptDocument | None
     """The newest attempt that has begun."""
@@ -80,17 +80,17 @@ class HomeFacts:
     published: Callable[[], Mapping[SinkName, CheckpointId]]
     """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
     staging: bool = False
-    """Whether the latest round has planned a batch."""
+    """True if the latest round has planned a batch."""
     head: Manifest | None = None
     """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
-    """What the newest incarnation was begun for."""
+    """The request that the newest incarnation was begun for."""
     restored: Manifest | None = None
     """The checkpoint that the newest attempt went on from."""
     begun: frozenset[AttemptNumber] = frozenset()
     """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
-    """That of the savepoint that the request names, if it was not taken up before."""
+    """The manifest of the savepoint that the request names, if it was not taken up before."""
 
     @property
     def newest(self) -> AttemptDocument:

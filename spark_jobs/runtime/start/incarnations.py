@@ -1,4 +1,4 @@
-"""Closing abandoned incarnations: nothing of them can be published any more (design, section 10)."""
+"""Closes abandoned incarnations: nothing of them can be published any more (design, section 10)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class _OpenLine:
-    """What an abandoned incarnation could still publish into one sink."""
+    """The line of an abandoned incarnation that could still publish into one sink."""
 
     incarnation: IncarnationId
     line: SinkLine

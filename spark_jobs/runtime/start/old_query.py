@@ -1,4 +1,4 @@
-"""What a plain Spark query has left in its checkpoint directory: where it stopped, and which files it had read. Reads only."""
+"""Reads from the checkpoint directory of a plain Spark query where it stopped, and which files it had read. Writes nothing."""
 
 import json
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A new work directory from a checkpoint: the way back where the old one cannot be continued.
+"""Builds a new work directory from a checkpoint, for an attempt that cannot go on in the old one.
 
-The home is the truth. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
-missing, partial, torn or foreign local copy changes the time that this takes, never what comes of it.
+The home decides. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
+missing, partial, torn or foreign local copy changes the time that this takes, never its result.
 
 Where a file of a stage's state is damaged in the home, and no local copy is right, the stage gets the state of an older checkpoint. Its
 private log is that of the newest all the same, with every batch since: they are replayed for the state alone
@@ -50,7 +50,7 @@ _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the files of one stage have come from."""
+    """The number and size of one stage's files, by where they have come from."""
 
     local_files: int
     local_bytes: int
@@ -98,7 +98,7 @@ def restore(
         home: The home, with what the manifest names.
         manifest: The checkpoint.
         work: The new work directory, which nobody else writes.
-        local: Other work directories of this host that may have the same files, the best first.
+        local: Other work directories of the home that may have the same files, the best first.
         rescale: Brings the state of a stage, once it is restored, into another number of partitions.
         second_copy: Whether the directory is to share no file with the home.
 
@@ -134,7 +134,7 @@ def restore(
 
 
 class _Line:
-    """A checkpoint, and those before it that are kept, without a gap: what the state can be computed again from.
+    """A checkpoint, and those before it that are kept, without a gap. The state can be computed again from each of them.
 
     Args:
         second_copy: As of :func:`restore`.

@@ -1,4 +1,7 @@
-"""Whether a pipeline may go on from a savepoint into a table that has rows of it, and the end of the line that has published them."""
+"""Decides whether a pipeline may go on from a savepoint into a table that has rows of it, and closes the line that has published them.
+
+A *line* is an incarnation as the table of one sink sees it: the checkpoints that are published there under one app id.
+"""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
@@ -182,7 +185,7 @@ def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
 
 @dataclass(frozen=True)
 class _Since:
-    """What has been published into the table of a sink since a savepoint was taken.
+    """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
     manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.

@@ -1,4 +1,4 @@
-"""A new incarnation that begins with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
+"""Begins a new incarnation with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
 
 Invariants:
 
@@ -77,7 +77,7 @@ class OpenedSavepoint:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a savepoint becomes the first checkpoint of.
+    """The beginning of an incarnation, whose first checkpoint a savepoint becomes.
 
     Args:
         attempt: The live attempt, whose incarnation has no checkpoint yet.

@@ -1,4 +1,4 @@
-"""A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
+"""Begins with a savepoint, step by step: opens it, decides about its tables, and brings it into the home."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which version of a static input an attempt reads.
+"""Decides which version of a static input an attempt reads.
 
 Each attempt pins the versions that it reads. It takes over the pin of the attempt before it in two cases:
 

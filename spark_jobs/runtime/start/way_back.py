@@ -1,4 +1,4 @@
-"""Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
+"""Decides which work directory an attempt goes on in: the last one, or one built from the newest checkpoint (design, section 10)."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def new_work_directory(host: str) -> WorkDirectory:
 
 
 def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which stages are ended before their inputs are: only that drain goes on there. Durable; idempotent."""
+    """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent."""
     with step(Step.DRAIN_BEGIN):
         work.create(_DRAINING, canonical({"request": request}) + b"\n")
 
@@ -48,7 +48,7 @@ def drain_begun(work: Files) -> RequestId | None:
 
 
 def take_over(work: Files) -> None:
-    """Marks a work directory: whoever goes on in it has every batch that an open drain may have been asked for. Durable; idempotent."""
+    """Marks a work directory that has every batch for which an open drain may have been asked. Durable; idempotent."""
     work.create(_TAKEN_OVER, b"{}\n")
 
 
