@@ -103,7 +103,7 @@ def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
     """Returns a checkpoint and those before it that were not known to be public in every sink when it was taken, newest first.
 
-    One that is gone was public: nothing else is discarded.
+    One that is gone was public, or its files are carried: nothing else is discarded.
 
     Raises:
         CorruptDocumentError: One of them cannot be used.
