@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Logged:
-    """What Spark's logs say of a stage at its cut."""
+    """A stage at its cut, as Spark's logs have it."""
 
     facts: dict[str, Any]
     """Fields of the stage's cut."""
@@ -174,7 +174,7 @@ class CheckpointTry:
         in_time(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
-        """The last batch that the parent holds already."""
+        """Returns the last batch that the parent holds already."""
         return self.parent.stages[stage].batch if self.parent and stage in self.parent.stages else NO_BATCH
 
     def _sink_cut(
@@ -227,10 +227,10 @@ class CheckpointTry:
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
-        """A cut, and what Spark's logs say at it.
+        """Finds a cut. Returns it with what Spark's logs say at it.
 
         While one stage is waited for, another that is cut already goes on, perhaps so far that Spark purges its cut: then all are cut
-        again. What is not there at the same cut once more was not purged.
+        again. If the same cut is not there a second time, it was not purged, and that is an error.
         """
         purged = None
         while True:
@@ -258,7 +258,7 @@ class CheckpointTry:
         return found
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
-        """How many rows the stage has read and staged since the parent, by their names in its cut."""
+        """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""
         name = stage.stage.name
         rows = late_rows = 0
         input_rows: Counter[str] = Counter()
@@ -284,7 +284,7 @@ class CheckpointTry:
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]
     ) -> dict[StageName, ChannelCut]:
-        """What a restore needs of the private logs: from where their slowest consumers are in the cut."""
+        """Returns what a restore needs of the private logs: from where their slowest consumers are in the cut."""
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
@@ -293,7 +293,7 @@ class CheckpointTry:
         return channels
 
     def _in_time(self, work: Callable[[], T]) -> T:
-        """Reads, keeps files, or makes them durable, for as long as the try may take.
+        """Runs work that reads, keeps files or makes them durable, for as long as the try may take.
 
         Work that is left behind, because the storage hangs, may come to its end while a later try is at work. It harms none: it reads,
         gives new names in the directory of this try, or names that are those of their content in the directory of its number, and makes

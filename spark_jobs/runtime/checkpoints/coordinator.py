@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05
 TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError)
-"""What a try at a checkpoint may fail with while the pipeline runs on."""
+"""The errors of a try at a checkpoint with which the pipeline runs on."""
 
 
 class Coordinator:
@@ -102,7 +102,7 @@ class Coordinator:
         time.sleep(_LOOK_S)
 
     def deadline_s(self) -> float:
-        """When a try that is triggered now has failed, on the monotonic clock."""
+        """Returns when a try that is triggered now has failed, on the monotonic clock."""
         return time.monotonic() + self._timeout_s
 
     def _try(self, asked: Sequence[CheckpointRequest]) -> None:

@@ -33,7 +33,7 @@ def pack(
     last: BatchId,
     meanwhile: Callable[[], object],
 ) -> list[Line]:
-    """Lines for the same rows in fewer files of about a size; durable on return.
+    """Packs staged files. Returns lines for the same rows in fewer files of about a size; durable on return.
 
     Files that are large enough, or alone in their partition, are left as they are.
 
@@ -105,7 +105,7 @@ def _written(stage: StageRun, small: Sequence[Line], bins: int, last: BatchId) -
 
 
 def bins_of(lines: Iterable[Line], target_size_bytes: int) -> list[list[Line]]:
-    """Which small files become one: files of one partition, in the order of their batches, up to the target size together."""
+    """Returns the small files that become one each: files of one partition, in the order of batches, together up to the target size."""
     partitions: dict[bytes, list[Line]] = defaultdict(list)
     for line in lines:
         if line["add"]["size"] < target_size_bytes:

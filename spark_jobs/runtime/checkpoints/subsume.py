@@ -1,4 +1,4 @@
-"""What a completed checkpoint makes needless: orphans, versions of private logs, what abandoned incarnations have left."""
+"""Deletes what is not needed after a completed checkpoint: orphans, versions of private logs, the rest of abandoned incarnations."""
 
 import logging
 from collections.abc import Mapping, Sequence, Set
@@ -26,20 +26,20 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Needs:
-    """What checkpoints are needed for from now on."""
+    """The checkpoints that are needed from now on, and the batches that they need."""
 
     manifests: Sequence[Manifest]
-    """All valid ones, ascending."""
+    """All valid manifests, ascending."""
     kept: Sequence[Manifest]
     published: Mapping[SinkName, CheckpointId | None]
-    """By sink the newest one that is public."""
+    """By sink the newest checkpoint that is public."""
 
     def in_flight(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files a channel of a kept checkpoint names."""
+        """Returns the first batch of a stage whose files a channel of a kept checkpoint names."""
         return in_flight_from(self.kept, stage)
 
     def from_batch(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files may be needed, in flight or because not every sink has them; None where none are."""
+        """Returns the first batch of a stage whose files may be needed, in flight or because not every sink has them; None if none are."""
         found = (self.in_flight(stage), unpublished_from(self.manifests, self.published, stage))
         return min((batch for batch in found if batch is not None), default=None)
 
@@ -172,12 +172,12 @@ def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
 
 
 def _closed(manifests: Sequence[Manifest], manifest: Manifest) -> set[IncarnationId]:
-    """The incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
+    """Returns the incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
     return {each.incarnation for each in manifests if each.attempt < manifest.attempt} - {manifest.incarnation}
 
 
 def _needless(stage: StageName, parent: Manifest | None, needs: _Needs) -> BatchId:
-    """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
+    """Returns the last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
     before = parent.stages.get(stage) if parent else None
     if before is None:
         return NO_BATCH

@@ -1,6 +1,6 @@
-"""Batches that a stage has staged, and that its state does not hold: they are computed again, for the state alone.
+"""Computes batches again that a stage has staged and that its state does not hold, for the state alone.
 
-A work directory comes to that where a file of the newest checkpoint's state is damaged: the stage's state is then that of an older
+That is so after a restore that has found a file of the newest checkpoint's state damaged: the stage's state is then that of an older
 checkpoint, its private log that of the newest one. Each version of the log has the entry of Spark's offset log that its batch was planned
 with. Planned again with it, the batch reads the same rows, and finds its version: what is staged stands.
 """

@@ -118,7 +118,10 @@ class StageAtWork:
         return error
 
     def _is_committing(self) -> bool:
-        """Whether a batch is staged, where consumers see it, and is not committed: every start of the query does it again until it is."""
+        """Returns whether a batch is staged, where consumers see it, and not committed.
+
+        Every start of the query does it again until it is.
+        """
         planned = self.run.spark_log.last_offsets()
         return self.run.spark_log.last_commit() < planned < self.run.log.latest()
 
@@ -214,7 +217,10 @@ class RunningStage(StageAtWork):
             raise
 
     def _go_on_without_ended(self) -> None:
-        """Before each start: a query that reads past an end fails before anybody looks at it."""
+        """Builds the stage anew if inputs have ended.
+
+        Before each start: a query that reads past an end fails before anybody looks at it.
+        """
         ended = self.run.ended_inputs()
         if ended > self.run.ended:
             _LOG.info("stage %s goes on without %s, which has ended", self.name, ", ".join(sorted(ended - self.run.ended)))

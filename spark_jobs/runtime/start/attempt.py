@@ -1,4 +1,4 @@
-"""How an attempt begins: in which incarnation and in which work directory, with the state in how many partitions (design, section 10)."""
+"""Begins an attempt: in an incarnation, in a work directory, with its state in a number of partitions (design, section 10)."""
 
 import logging
 import os

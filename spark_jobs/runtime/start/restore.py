@@ -1,7 +1,7 @@
-"""A new work directory from a checkpoint: the way back where the old one cannot be continued.
+"""Builds a new work directory from a checkpoint, for an attempt that cannot go on in the old one.
 
-The home is the truth. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
-missing, partial, torn or foreign local copy changes the time that this takes, never what comes of it.
+The home decides. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
+missing, partial, torn or foreign local copy changes the time that this takes, never its result.
 
 Where a file of a stage's state is damaged in the home, and no local copy is right, the stage gets the state of an older checkpoint. Its
 private log is that of the newest all the same, with every batch since: they are replayed for the state alone
@@ -50,7 +50,7 @@ _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the files of one stage have come from."""
+    """The number and size of one stage's files, by where they have come from."""
 
     local_files: int
     local_bytes: int
@@ -59,7 +59,7 @@ class Restored:
 
 
 def is_whole(work: Files, manifest: Manifest) -> bool:
-    """Whether a work directory was built from a checkpoint to its end. What has been done in it since does not matter.
+    """Returns whether a work directory was built from a checkpoint to its end, whatever has been done in it since.
 
     Raises:
         RejectedError: It was built from another checkpoint.
@@ -79,7 +79,7 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
 
 
 def is_half_built(work: Files) -> bool:
-    """Whether a restore of a work directory has begun and not come to its end: nothing may be continued there."""
+    """Returns whether a restore of a work directory has begun and not ended: nothing may be continued there."""
     return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
 
 
@@ -98,7 +98,7 @@ def restore(
         home: The home, with what the manifest names.
         manifest: The checkpoint.
         work: The new work directory, which nobody else writes.
-        local: Other work directories of this host that may have the same files, the best first.
+        local: Other work directories of the home that may have the same files, the best first.
         rescale: Brings the state of a stage, once it is restored, into another number of partitions.
         second_copy: Whether the directory is to share no file with the home.
 
@@ -134,7 +134,7 @@ def restore(
 
 
 class _Line:
-    """A checkpoint, and those before it that are kept, without a gap: what the state can be computed again from.
+    """A checkpoint, and those before it that are kept, without a gap. The state can be computed again from each of them.
 
     Args:
         second_copy: As of :func:`restore`.
@@ -192,12 +192,12 @@ class _Line:
         return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
-        """The lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
+        """Returns the lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
         channels = reversed(self._channels(name, depth))
         return {line["batch"]: line for cut in channels for line in self._store.read_channel(cut)}
 
     def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
-        """The files of an older checkpoint; and what sources have found since then: the offsets only refer to that."""
+        """Returns the files of an older checkpoint, and what sources have found since then: the offsets only refer to that."""
         files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
         return list((files | {file.path: file for file in older.stages[name].files}).values())
 
@@ -312,7 +312,7 @@ def place(home: Files, work: Files, directory: str, file: StateFile, local: Sequ
 
 
 def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
-    """Whether another work directory has had the file; whatever is wrong there is no more than that it has not."""
+    """Takes a file from another work directory. Returns whether it was right there; an error there only means that it was not."""
     source = local_path(other, path)
     try:
         if source.is_symlink() or source.stat().st_size != file.size_bytes:

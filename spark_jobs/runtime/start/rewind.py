@@ -1,4 +1,7 @@
-"""Whether a pipeline may go on from a savepoint into a table that has rows of it, and the end of the line that has published them."""
+"""Decides whether a pipeline may go on from a savepoint into a table that has rows of it, and closes the line that has published them.
+
+A *line* is an incarnation as the table of one sink sees it: the checkpoints that are published there under one app id.
+"""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
@@ -29,7 +32,7 @@ WITHOUT_THOSE_ROWS = (
 
 
 def kept_sinks(opened: OpenedSavepoint, places: Mapping[SinkName, TablePlace]) -> dict[SinkName, SinkCut]:
-    """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
+    """Returns the sinks whose table is the very one that the savepoint was taken with; the others are forked."""
     found = {}
     for sink, cut in opened.manifest.sinks.items():
         if sink in places and places[sink].path.as_uri() == cut.table:
@@ -49,7 +52,7 @@ def decide_on(
     again: bool,
     take: bool = False,
 ) -> dict[AppId, CheckpointId | None]:
-    """Where the savepoint's own line is in each table that is kept, after every check; writes nothing.
+    """Returns where the savepoint's own line is in each table that is kept, after every check; writes nothing.
 
     Args:
         home: The home that goes on from it.
@@ -86,7 +89,9 @@ def decide_on(
 
 
 def unpublished(opened: OpenedSavepoint, places: Container[SinkName], kept: Container[SinkName]) -> frozenset[SinkName]:
-    """The sinks of a start whose unfinished rows go along; not where the savepoint's own line has made them public since.
+    """Returns the sinks of a start whose unfinished rows go along.
+
+    Sinks where the savepoint's own line has made these rows public since are left out.
 
     Args:
         opened: The savepoint.
@@ -104,7 +109,7 @@ def unpublished(opened: OpenedSavepoint, places: Container[SinkName], kept: Cont
 
 
 def takes(opened: OpenedSavepoint, pipeline: PipelineUuid, cut: SinkCut) -> bool:
-    """Whether a home can publish what another one has staged for a sink; its own it publishes anyway, with all that it needs for it."""
+    """Returns whether a home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
     return opened.manifest.pipeline != pipeline and cut.upsert is None
 
 
@@ -139,7 +144,7 @@ def refuse_lost_by_dropping(opened: OpenedSavepoint, sinks: Iterable[SinkName]) 
 
 
 def left_behind(opened: OpenedSavepoint, kept: Container[SinkName]) -> dict[SinkName, int]:
-    """How many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+    """Returns by sink that is not kept how many rows of the savepoint are not public, as far as the sink's own table tells.
 
     They stay behind: they are in no table, and what goes on goes on after them.
     """
@@ -171,7 +176,7 @@ def refuse_left_behind(behind: Mapping[SinkName, int]) -> None:
 
 
 def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
-    """As :func:`before_closing`; None where nobody knows any more."""
+    """Calls :func:`before_closing`; returns None if the table's log does not tell any more."""
     try:
         return before_closing(table, app)
     except NotFoundError:
@@ -180,7 +185,7 @@ def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
 
 @dataclass(frozen=True)
 class _Since:
-    """What has been published into the table of a sink since a savepoint was taken.
+    """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
     manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
@@ -199,7 +204,7 @@ class _Since:
     before: OpenTable | None
 
     def has_rows(self, *, again: bool) -> str | None:
-        """What the table has of later checkpoints, in words; None where it has nothing.
+        """Returns what the table has of later checkpoints, in words; None if it has nothing of them.
 
         Args:
             again: Whether an attempt before may have closed the savepoint's own line already.
@@ -220,7 +225,7 @@ class _Since:
         return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
-        """The home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
+        """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
         names: defaultdict[IncarnationId, set[SinkName]] = defaultdict(set)
         for each in Rounds(self.home).all():
             names[each.incarnation] |= {
@@ -235,11 +240,11 @@ class _Since:
         return [app for app in found if app != own and self.table.transaction_version(app) != before.transaction_version(app)]
 
     def _closed_here(self) -> bool:
-        """Whether the home has begun an incarnation after the savepoint's, which has closed it."""
+        """Returns whether the home has begun an incarnation after the savepoint's, which has closed it."""
         return self.savepoint.incarnation in Attempts(self.home).incarnations()[:-1]
 
     def _newest_adding(self, app: AppId, reached: CheckpointId | None, after: CheckpointId | None) -> str | None:
-        """What the table has of a line: of its checkpoints after one, by default from its beginning, up to ``reached``.
+        """Returns in words what the table has of a line's checkpoints after ``after``, or of all if that is None, up to ``reached``.
 
         A checkpoint is published into every sink, also into those that it has no rows for.
         """
@@ -288,6 +293,6 @@ def _refuse_lost(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: 
 
 
 def _pending_rows(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-    """How many rows of a savepoint are not public in its sink's table; ``before`` as for :func:`_refuse_lost`."""
+    """Returns how many rows of a savepoint are not public in its sink's table; ``before`` as for :func:`_refuse_lost`."""
     after = (before.transaction_version(cut.app) if before else None) or 0
     return 0 if after >= opened.manifest.checkpoint else pending_rows(opened.files, opened.manifest, sink, after)

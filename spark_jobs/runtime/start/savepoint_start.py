@@ -1,4 +1,4 @@
-"""A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
+"""Begins with a savepoint, step by step: opens it, decides about its tables, and brings it into the home."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -59,11 +59,11 @@ class SavepointStart:
         self._decided: dict[AppId, CheckpointId | None] = {}
 
     def told_to(self, facts: HomeFacts) -> HomeFacts:
-        """What the decision has to know."""
+        """Returns the facts with what the decision has to know of the savepoint."""
         return replace(facts, savepoint=self._opened.manifest) if self._named else facts
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
-        """Where the savepoint's own line is in the tables that it shares with this start, after every check; writes nothing.
+        """Checks the tables. Returns where the savepoint's own line is in those that it shares with this start; writes nothing.
 
         Raises:
             RejectedError: What is public does not allow to go on from the savepoint.
@@ -90,7 +90,7 @@ class SavepointStart:
             close_origin(self._home, self._kept, self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
-        """Where the lines are that the rows of the savepoint were published in now."""
+        """Publishes staged rows of the savepoint where the request says so. Returns where the lines are that they were published in."""
         number = self._opened.manifest.checkpoint
         lacking = {
             sink: cut.app
@@ -118,11 +118,11 @@ class SavepointStart:
         replace(planned, turns=self._home).carry_out(publishers)
 
     def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-        """As the function of this name."""
+        """Calls :func:`~spark_jobs.runtime.start.savepoint_import.beginnings` for this savepoint."""
         return beginnings(self._opened.manifest, graph)
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
-        """The attempt as it goes on: from the checkpoint that the savepoint has become."""
+        """Brings the savepoint into the home. Returns the attempt as it goes on: from the checkpoint that the savepoint has become."""
         along = self._unpublished()
         for sink, rows in left_behind(self._opened, {*self._kept, *along}).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
@@ -141,13 +141,16 @@ class SavepointStart:
         return unpublished(self._opened, self._places, self._kept)
 
     def _remembering(self) -> frozenset[SinkName]:
-        """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
+        """Returns the sinks whose deleted keys come from the savepoint.
+
+        The others inherit those of an incarnation before, which has more.
+        """
         inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
         return frozenset((self._opened.manifest.sinks.keys() & self._places.keys()) - inherited.keys())
 
 
 def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:
-    """The savepoint that a start begins with, verified; None where it goes on with what is in the home.
+    """Opens and verifies the savepoint that a start begins with; returns None if the start goes on with what is in the home.
 
     Raises:
         RejectedError: There is none, or it cannot be gone on from. Nothing was written.
