@@ -28,7 +28,7 @@ from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, qui
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork, StageRestarts
+from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
@@ -50,13 +50,12 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        again = StageRestarts(restarts, self._stopping)
         self.stages: list[StageAtWork] = []
         for built in run.build():
             if built.stage.unbounded:
-                self.stages.append(RunningStage(built, run.build_again, again, self._stopping))
+                self.stages.append(RunningStage(built, run.build_again, restarts, self._stopping))
             else:
-                self.stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
+                self.stages.append(EndingStage(built, run.to_its_end, restarts, self._stopping))
         tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]
         self._requests = RequestedCheckpoints(
             run.home,

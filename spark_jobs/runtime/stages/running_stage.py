@@ -22,41 +22,6 @@ _LOOK_S = 1
 _COMMIT_LOOK_S = 0.02
 
 
-class StageRestarts:
-    """Restarts of stages in one process.
-
-    Args:
-        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
-        stopping: Set once no stage is to go on.
-    """
-
-    def __init__(self, restarts: Restarts | None, stopping: threading.Event) -> None:
-        self._restarts = restarts
-        self._stopping = stopping
-
-    def wait(self, stage: StageRun, error: Exception) -> None:
-        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
-
-        Raises:
-            RestartsExhaustedError: The strategy allows no more.
-            Exception: ``error``, if no restart can heal it, or there is no strategy.
-        """
-        if self._stopping.is_set():
-            return
-        name = stage.stage.name
-        if self._restarts is None or not may_heal(error):
-            raise error
-        if application_has_ended(stage.frame.sparkSession):  # a new one needs a new attempt
-            raise error
-        decision = self._restarts.failed()
-        if isinstance(decision, Exhausted):
-            _LOG.error("stage %s failed for the last time: %s", name, decision.reason, extra={"stage": name})
-            raise exhausted(decision, error) from error
-        _LOG.warning("stage %s failed and starts again in %.1f s: %s", name, decision.delay_s, error, extra={"stage": name})
-        stage.heartbeat.restarting(name, error)
-        self._stopping.wait(decision.delay_s)
-
-
 class StageAtWork:
     """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on.
 
@@ -64,11 +29,11 @@ class StageAtWork:
 
     Args:
         run: The stage as it begins.
-        restarts: What happens when it fails.
+        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
         stopping: Set once no stage is to go on.
     """
 
-    def __init__(self, run: StageRun, restarts: StageRestarts, stopping: threading.Event) -> None:
+    def __init__(self, run: StageRun, restarts: Restarts | None, stopping: threading.Event) -> None:
         self.run = run
         self._restarts = restarts
         self._stop = stopping
@@ -146,9 +111,27 @@ class StageAtWork:
             self.failure = error
 
     def _wait_for_restart(self, error: Exception) -> None:
+        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
+
+        Raises:
+            RestartsExhaustedError: The strategy allows no more.
+            Exception: ``error``, if no restart can heal it, or there is no strategy.
+        """
         with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
             self._failed = error, self.committed()
-        self._restarts.wait(self.run, error)
+        if self._stop.is_set():
+            return
+        if self._restarts is None or not may_heal(error):
+            raise error
+        if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
+            raise error
+        decision, extra = self._restarts.failed(), {"stage": self.name}
+        if isinstance(decision, Exhausted):
+            _LOG.error("stage %s failed for the last time: %s", self.name, decision.reason, extra=extra)
+            raise exhausted(decision, error) from error
+        _LOG.warning("stage %s failed and starts again in %.1f s: %s", self.name, decision.delay_s, error, extra=extra)
+        self.run.heartbeat.restarting(self.name, error)
+        self._stop.wait(decision.delay_s)
 
     def _go_on(self) -> None:
         raise NotImplementedError
@@ -161,7 +144,7 @@ class EndingStage(StageAtWork):
     """
 
     def __init__(
-        self, run: StageRun, to_its_end: Callable[[StageRun], object], restarts: StageRestarts, stopping: threading.Event
+        self, run: StageRun, to_its_end: Callable[[StageRun], object], restarts: Restarts | None, stopping: threading.Event
     ) -> None:
         super().__init__(run, restarts, stopping)
         self._to_its_end = to_its_end
@@ -186,7 +169,11 @@ class RunningStage(StageAtWork):
     """
 
     def __init__(
-        self, run: StageRun, rebuild: Callable[[StageRun, Set[str]], StageRun], restarts: StageRestarts, stopping: threading.Event
+        self,
+        run: StageRun,
+        rebuild: Callable[[StageRun, Set[str]], StageRun],
+        restarts: Restarts | None,
+        stopping: threading.Event,
     ) -> None:
         super().__init__(run, restarts, stopping)
         self._rebuild = rebuild
