@@ -15,7 +15,6 @@ from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 1
@@ -180,25 +179,20 @@ class RunningStage(StageAtWork):
 
     def _go_on(self) -> None:
         self.run.heartbeat.stage(self.name, StageState.RUNNING)
-        try:
-            self._go_on_without_ended()
-            self._run_query()
-        except (PastPinError, BeforeEpochError) as replanned:
-            self.run.replan(replanned)
-
-    def _run_query(self) -> None:
+        self._go_on_without_ended()
         self.run.gate.admit()
         interval_ms = self.run.stage.limits.trigger_interval_ms or 0
-        query = self.run.start({"processingTime": f"{interval_ms} milliseconds"})
-        try:
-            while not query.has_ended(_LOOK_S):
-                self._tell_lag()
-                if self._stop.is_set() or self.run.ended_inputs() > self.run.ended:
-                    self._stop_at_boundary(query)
-                    break
-        except BaseException:
-            query.stop()
-            raise
+        failure = self.run.run_query({"processingTime": f"{interval_ms} milliseconds"}, self._look)
+        if failure is not None:
+            self.run.replan(failure)
+
+    def _look(self, query: StageQuery) -> bool:
+        """Looks at the running query; returns whether it was stopped, because no stage is to go on or an input has ended."""
+        self._tell_lag()
+        is_to_stop = self._stop.is_set() or self.run.ended_inputs() > self.run.ended
+        if is_to_stop:
+            self._stop_at_boundary(query)
+        return is_to_stop
 
     def _go_on_without_ended(self) -> None:
         """Before each start: a query that reads past an end fails before anybody looks at it."""
