@@ -28,7 +28,7 @@ _INTERVAL_S = 1.0
 
 
 class RequestedCheckpoints:
-    """What the coordinator of a running pipeline needs to know of requests. But for a stop, no failure here ends an attempt: it is logged.
+    """What a running pipeline needs to know of requests. But for a stop, no failure here ends an attempt: it is logged.
 
     A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 

@@ -106,7 +106,7 @@ class StageAtWork:
                     pass
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
                     self._wait_for_restart(error)
-        except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
+        except BaseException as error:  # noqa: BLE001 - kept for the pipeline, which raises it
             self.failure = error
 
     def _wait_for_restart(self, error: Exception) -> None:
