@@ -60,9 +60,9 @@ class RunningPipeline:
         self.stages: list[StageAtWork] = []
         for built in run.build():
             if built.stage.unbounded:
-                self.stages.append(RunningStage(built, run.build_again, restarts, self._stopping))
+                self.stages.append(RunningStage(built, restarts, self._stopping, run.build_again))
             else:
-                self.stages.append(EndingStage(built, run.to_its_end, restarts, self._stopping))
+                self.stages.append(EndingStage(built, restarts, self._stopping, run.to_its_end))
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
         tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]

@@ -141,7 +141,7 @@ class Ending:
             frame=SimpleNamespace(sparkSession=None),
             heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        self.stages.append(EndingStage(cast(StageRun, run), self._to_its_end, self._restarts, self.stopping))
+        self.stages.append(EndingStage(cast(StageRun, run), self._restarts, self.stopping, self._to_its_end))
         return self.stages[-1]
 
     def _to_its_end(self, run: StageRun) -> None:
