@@ -204,8 +204,7 @@ class RunningPipeline:
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
         self._told = {}
-        waiting = Waiting(self._deadline_s(), time.monotonic, self._pause)
-        quiesce(self.stages, waiting, self._tell_held, self._tell_let_go)
+        quiesce(self.stages, Waiting(self._deadline_s(), time.monotonic, self._pause, self._tell_held, self._tell_let_go))
 
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
