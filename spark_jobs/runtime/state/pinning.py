@@ -46,7 +46,9 @@ _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
 @dataclass(frozen=True)
 class StateCopies:
-    """Gives files of a stage's state from the one to the other. What was given is not durable before :meth:`Files.sync`.
+    """The state of a stage in two places: in the work directory, as Spark's checkpoint, and in the home.
+
+    A file that the one place is given from the other is not durable before :meth:`Files.sync`.
 
     Args:
         home: The home.
