@@ -54,6 +54,7 @@ from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory
 from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, decide
 from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import close_abandoned
+from spark_jobs.runtime.start.savepoint_import import beginnings
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tombstones import Tombstones
@@ -169,7 +170,8 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(request, decision, attempt, adopted, start.beginnings(self.graph) if start else {})
+            begins = beginnings(start.opened.manifest, self.graph) if start else {}
+            round_document = self._round(request, decision, attempt, adopted, begins)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)

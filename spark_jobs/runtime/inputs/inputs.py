@@ -58,7 +58,13 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
         InvalidPipelineError: It reads topics that are not there.
         StorageError: Kafka does not answer.
     """
-    return tuple(_pin(name, frame, leaf) for leaf in leaves)
+    session, pins = frame.sparkSession, list[Pin]()
+    for leaf in leaves:
+        if leaf.format.lower() == KAFKA:
+            pins.append(_pin_kafka(name, frame, leaf))
+        else:
+            pins.append(_pin_delta(session, leaf) if leaf.format.lower() == "delta" else _pin_files(session, leaf))
+    return tuple(pins)
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
@@ -170,12 +176,6 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
         parameters = f" The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
         reason = f"cannot be read: {str(error).splitlines()[0]}"
         raise _refused(name, reason, f"Check the path and the columns.{parameters}") from error
-
-
-def _pin(name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
-    if leaf.format.lower() == KAFKA:
-        return _pin_kafka(name, frame, leaf)
-    return _pin_delta(frame.sparkSession, leaf) if leaf.format.lower() == "delta" else _pin_files(frame.sparkSession, leaf)
 
 
 def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:

@@ -64,7 +64,8 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        self._check_bounds(batch)
+        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+            raise PastPinError
         self._tell_ends(batch)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
@@ -110,10 +111,6 @@ class StageWriter:
                 batch=batch,
                 keys=list(rule.keys),
             )
-
-    def _check_bounds(self, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
-            raise PastPinError
 
     def _tell_ends(self, batch: BatchId) -> None:
         """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
