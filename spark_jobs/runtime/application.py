@@ -67,6 +67,7 @@ from spark_jobs.runtime.start.decision import (
 )
 from spark_jobs.runtime.start.facts import read_facts
 from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
+from spark_jobs.runtime.start.savepoint_import import beginnings
 from spark_jobs.runtime.start.savepoint_start import savepoint_start
 from spark_jobs.runtime.start.source_identity import (
     SettledSources,
@@ -198,9 +199,8 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(
-                request, decision, attempt, adopted, start.beginnings(self.graph) if start else {}, settled
-            )
+            begins = beginnings(start.opened.manifest, self.graph) if start else {}
+            round_document = self._round(request, decision, attempt, adopted, begins, settled)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)

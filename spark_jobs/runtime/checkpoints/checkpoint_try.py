@@ -29,7 +29,7 @@ from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, 
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_rs import open_table
@@ -43,7 +43,7 @@ from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.staging import own_files
-from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -112,7 +112,7 @@ class CheckpointTry:
             history.see_cut(stages, cut, finished)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
-            files = self._in_time(lambda: self._persist(pinned))
+            files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
             history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found))
             cuts = {}
@@ -269,17 +269,13 @@ class CheckpointTry:
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""
-        held, second_copy = self.parent.stages if self.parent else {}, self.attempt.second_copy
+        held = self.parent.stages if self.parent else {}
         logs = {stage.stage.name: stage.spark_log for stage in stages}
         places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
         return {
-            name: pin(self.home, log, cut.batches[name], places[name], held.get(name), second_copy=second_copy)
+            name: pin(StateCopies(self.home, log, self.attempt.second_copy), cut.batches[name], places[name], held.get(name))
             for name, log in logs.items()
         }
-
-    def _persist(self, pinned: Mapping[StageName, PinnedState]) -> dict[StageName, tuple[StateFile, ...]]:
-        """Makes the state durable, as far as the parent has not."""
-        return {name: persist(self.home, state, second_copy=self.attempt.second_copy) for name, state in pinned.items()}
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]

@@ -115,11 +115,15 @@ class Waiting:
         deadline_s: Until when, by ``now_s``.
         now_s: The clock.
         pause: Lets some time pass. It may raise: a cancel, or a stage that has given up, ends a cut.
+        held: Called with each stage once it is held. The first one that it is not called with is the one that is waited for.
+        let_go: Called, perhaps more than once, when those that were held go on because another one is failing.
     """
 
     deadline_s: float
     now_s: Callable[[], float]
     pause: Callable[[], None]
+    held: Callable[[StageName], object] = lambda name: None
+    let_go: Callable[[], object] = lambda: None
     _declined: CheckpointDeclinedError | None = None
 
     def wait_for(self, stage: Cuttable) -> None:
@@ -162,26 +166,19 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
         release(stages)
 
 
-def quiesce(
-    stages: Sequence[Cuttable],
-    waiting: Waiting,
-    held: Callable[[StageName], object] = lambda name: None,
-    let_go: Callable[[], object] = lambda: None,
-) -> None:
+def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
     """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
 
     Args:
         stages: In topological order.
-        waiting: How long, by which clock.
-        held: Called with each stage once it is held, in order: the next one in order is waited for.
-        let_go: Called, perhaps more than once, when stages that were held go on because another one is failing.
+        waiting: How long, by which clock, and who is told.
 
     Raises:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
     try:
-        _align(stages, Alignment(), waiting, held, let_go)
+        _align(stages, Alignment(), waiting)
         _consistent(stages, waiting)
     except BaseException:
         release(stages)
@@ -194,13 +191,7 @@ def release(stages: Sequence[Cuttable]) -> None:
         stage.release()
 
 
-def _align(
-    stages: Sequence[Cuttable],
-    alignment: Alignment,
-    waiting: Waiting,
-    held: Callable[[StageName], object] = lambda name: None,
-    let_go: Callable[[], object] = lambda: None,
-) -> bool:
+def _align(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting) -> bool:
     """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
 
     The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
@@ -213,10 +204,10 @@ def _align(
         stage = next((each for each in stages if each.failing_with() is not None), None)
         if stage is not None:
             release(stages)
-            let_go()
+            waiting.let_go()
             at_rest = 0
         elif (stage := stages[at_rest]).has_consumed(names) and _is_held(stage):
-            held(stage.name)
+            waiting.held(stage.name)
             at_rest += 1
             continue
         if alignment.timeout_s is not None and waiting.now_s() - began_s >= alignment.timeout_s:

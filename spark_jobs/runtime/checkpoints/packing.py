@@ -53,7 +53,7 @@ def pack(
     if not small:
         return list(lines)
     try:
-        adds = _written_beside(stage, small, len(bins), last, meanwhile)
+        adds = _written(stage, small, len(bins), last, meanwhile)
     except spark_failures() as error:
         raise SparkJobFailedError(
             f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
@@ -78,30 +78,25 @@ def pack(
     return kept + [{"add": add, "batch": last} for add in adds]
 
 
-def _written_beside(
+def _written(
     stage: StageRun, small: Sequence[Line], bins: int, last: BatchId, meanwhile: Callable[[], object]
 ) -> list[dict[str, Any]]:
-    context = stage.frame.sparkSession.sparkContext
-    group = f"packing-{uuid4()}"
+    """Writes the rows of small files, each bin's into one file."""
+    table, session = stage.table, stage.frame.sparkSession
+    context, group = session.sparkContext, f"packing-{uuid4()}"
+    number = F.col(column_of(_BIN, table.metadata))
 
     def write() -> list[dict[str, Any]]:
         context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
-        return _written(stage, small, bins, last)
+        with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
+            rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
+            return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
 
     try:
         return beside(write, meanwhile)
     except BaseException:
         cancel_for_good(context, group)
         raise
-
-
-def _written(stage: StageRun, small: Sequence[Line], bins: int, last: BatchId) -> list[dict[str, Any]]:
-    """Writes the rows of small files, each bin's into one file."""
-    table, session = stage.table, stage.frame.sparkSession
-    number = F.col(column_of(_BIN, table.metadata))
-    with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
-        rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
-        return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
 
 
 def bins_of(lines: Iterable[Line], target_size_bytes: int) -> list[list[Line]]:

@@ -3,7 +3,7 @@
 Every method can be repeated after a crash: what has happened is read from Spark's logs and the private log, never remembered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -365,28 +365,38 @@ class StageRun:
             raise failure
 
     def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | None:
-        """Runs the query until it ends by itself. What only needs another plan is returned, everything else raised."""
+        """Runs the query until it ends by itself; see :meth:`run_query`."""
         self.cancellation.check()
-        query = self.start(trigger)
-        try:
-            while not query.has_ended(_POLL_S):
-                self.cancellation.check()
-        except (PastPinError, BeforeEpochError) as replanned:
-            return replanned
-        except BaseException:
-            query.stop()
-            raise
-        return None
+        return self.run_query(trigger, lambda query: self.cancellation.check())
 
-    def start(self, trigger: Mapping[str, Any]) -> StageQuery:
-        """Starts the stage's query, which goes on after its last batch.
+    def run_query(
+        self, trigger: Mapping[str, Any], look: Callable[[StageQuery], object]
+    ) -> PastPinError | BeforeEpochError | None:
+        """Runs the stage's query, which goes on after its last batch.
+
+        Args:
+            trigger: As Spark's ``DataStreamWriter.trigger`` takes it.
+            look: Called again and again while the query runs. It returns whether it has stopped the query.
+
+        Returns:
+            Why the planned batch has to be planned in another way: see :meth:`replan`. Every other failure is raised.
 
         Raises:
             InvalidPipelineError: Spark cannot run the stage as a stream.
         """
         if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
-        return StageQuery(self, trigger)
+        query = StageQuery(self, trigger)
+        try:
+            while not query.has_ended(_POLL_S):
+                if look(query):
+                    break
+        except (PastPinError, BeforeEpochError) as replanned:
+            return replanned
+        except BaseException:
+            query.stop()
+            raise
+        return None
 
     def limited_times(self) -> frozenset[str]:
         """The inputs whose event times matter to what the stage holds back, or whose newest one makes other rows late."""

@@ -78,7 +78,8 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        self._check_bounds(batch)
+        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+            raise PastPinError
         self._tell_ends(batch)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
@@ -192,10 +193,6 @@ class StageWriter:
             if number < len(self.run.arguments):
                 found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
         return found
-
-    def _check_bounds(self, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
-            raise PastPinError
 
     def _tell_ends(self, batch: BatchId) -> None:
         """Tells the query's streams our ends, once: each start of Spark finds an end of its own.

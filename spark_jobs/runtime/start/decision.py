@@ -149,14 +149,16 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         _check_graph(final, graph)
         return Begin(RoundNumber(latest.round + 1), final.checkpoint)
-    restoring = facts.begun_by is not None and facts.begun_by.restore is not None
-    if not facts.staging and not restoring and not _is_as_begun(latest, request, parameters, graph):
+    try:
+        _check_graph(latest, graph)
+        if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
+            check_parameters(latest, parameters)
+        _check_ending(latest, request)
+        _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
+    except RejectedError:
+        if facts.staging or (facts.begun_by is not None and facts.begun_by.restore is not None):
+            raise
         return _begin_again(facts, request, graph)
-    _check_graph(latest, graph)
-    if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
-        check_parameters(latest, parameters)
-    _check_ending(latest, request)
-    _check_adoption(latest, request, _adopted_from(latest))
     return Continue(latest, facts.head.checkpoint if facts.head else None)
 
 
@@ -184,12 +186,6 @@ def _drained(stop: Manifest) -> RejectedError:
         checkpoint=stop.checkpoint,
         request=stop.request,
     )
-
-
-def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
-    ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
-    adopting = request.adopt_offsets in ({}, _adopted_from(latest))
-    return ending and adopting and latest.parameters == dict(parameters) and latest.graph == dict(graph)
 
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
@@ -311,10 +307,6 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
                 expected=begun,
                 found=asked,
             )
-
-
-def _adopted_from(latest: RoundDocument) -> dict[InputName, str]:
-    return {source: adopted.checkpoint for source, adopted in latest.adopted.items()}
 
 
 def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:

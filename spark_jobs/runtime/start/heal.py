@@ -25,7 +25,7 @@ from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.start.restore import give, names_its_place, place, repointed
+from spark_jobs.runtime.state.pinning import StateCopies, names_its_place
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
@@ -67,7 +67,7 @@ def heal_in_place(
         for name in stages:
             cut = head.stages.get(name) if head else None
             log = SparkLog(work, checkpoint_directory(name))
-            _StageFiles(home, log, cut, second_copy=second_copy).heal()
+            _StageFiles(StateCopies(home, log, second_copy), cut).heal()
             _check_batches(work, name, log, cut)
     except _HopelessError as error:
         return str(error)
@@ -77,9 +77,9 @@ def heal_in_place(
 class _StageFiles:
     """The files of one stage: those of Spark's checkpoint in the work directory, and the home's copies."""
 
-    def __init__(self, home: Files, log: SparkLog, cut: StageCut | None, *, second_copy: bool) -> None:
-        self._second_copy = second_copy
-        self._home, self._log, self._work = home, log, log.files
+    def __init__(self, copies: StateCopies, cut: StageCut | None) -> None:
+        self._copies, self._log, self._at = copies, copies.log, copies.at
+        self._home, self._work = copies.home, copies.work
         self._named = {file.path: file for file in cut.files} if cut else {}
         self._batch = cut.batch if cut else NO_BATCH
 
@@ -131,8 +131,7 @@ class _StageFiles:
                 return True
             if not names_its_place(file.path) or state_file(self._home, file).look():
                 return False
-            here = repointed(self._home.read(file.stored), self._work, self._log.directory)
-            return self._work.read(self._at(file.path)) == here
+            return self._work.read(self._at(file.path)) == self._copies.repointed(self._home.read(file.stored))
         except NotFoundError:
             return False
 
@@ -143,7 +142,7 @@ class _StageFiles:
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)
         self._work.delete(target)
-        place(self._home, self._work, self._log.directory, file, second_copy=self._second_copy)
+        self._copies.place(file)
         self._work.sync(target)
 
     def _heal_home(self, file: StateFile) -> None:
@@ -155,16 +154,13 @@ class _StageFiles:
             return
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
         self._home.delete(file.stored)
-        give(self._work, self._at(file.path), self._home, file.stored, second_copy=self._second_copy)
+        self._copies.give_back(file)
         self._home.sync(file.stored)
 
     def _forget_checksums(self, path: str) -> None:
         for each in (self._at(path), self._at(f"{path}.crc")):
             forget_checksum(self._work, each)
         self._work.delete(self._at(f"{path}.crc"))
-
-    def _at(self, path: str) -> str:
-        return f"{self._log.directory}/{path}"
 
 
 def _fits(files: Files, path: str) -> bool:

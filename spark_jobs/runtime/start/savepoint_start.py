@@ -15,24 +15,14 @@ from spark_jobs.protocol.documents import (
     PipelineDocument,
     Publish,
     RoundDocument,
-    SinkCut,
     StartRequest,
 )
-from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint
-from spark_jobs.runtime.start.rewind import (
-    close_origin,
-    decide_on,
-    kept_sinks,
-    left_behind,
-    refuse_left_behind,
-    refuse_lost_by_dropping,
-    takes,
-    unpublished,
-)
-from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
+from spark_jobs.runtime.start.rewind import SavepointTables
+from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -51,16 +41,15 @@ class SavepointStart:
     def __init__(
         self, home: Files, pipeline: PipelineDocument, opened: OpenedSavepoint, by: StartRequest, *, named: bool
     ) -> None:
-        self._home, self._pipeline, self._opened = home, pipeline, opened
+        self._home, self._pipeline, self.opened = home, pipeline, opened
         self._named, self._keep = named, by.on_rewind is OnRewind.KEEP
         self._take = by.restore is not None and by.restore.take_pending
-        self._places: Mapping[SinkName, TablePlace] = {}
-        self._kept: Mapping[SinkName, SinkCut] = {}
+        self._tables = SavepointTables(home, pipeline.uuid, opened, {})
         self._decided: dict[AppId, CheckpointId | None] = {}
 
     def told_to(self, facts: HomeFacts) -> HomeFacts:
-        """Returns the facts with what the decision has to know of the savepoint."""
-        return replace(facts, savepoint=self._opened.manifest) if self._named else facts
+        """What the decision has to know."""
+        return replace(facts, savepoint=self.opened.manifest) if self._named else facts
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
         """Checks the tables. Returns where the savepoint's own line is in those that it shares with this start; writes nothing.
@@ -68,14 +57,12 @@ class SavepointStart:
         Raises:
             RejectedError: What is public does not allow to go on from the savepoint.
         """
-        self._places, self._kept = places, kept_sinks(self._opened, places)
-        if self._opened.manifest.pipeline == self._pipeline.uuid:
-            refuse_lost_by_dropping(self._opened, self._opened.manifest.sinks.keys() - places.keys())
-        self._decided = decide_on(
-            self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=not self._named, take=self._take
-        )
+        self._tables = SavepointTables(self._home, self._pipeline.uuid, self.opened, places)
+        if not self._tables.is_of_another_home:
+            self._tables.refuse_lost_by_dropping()
+        self._decided = self._tables.decide(keep=self._keep, again=not self._named, take=self._take)
         if self._take:
-            refuse_left_behind(left_behind(self._opened, {*self._kept, *self._unpublished()}))
+            self._tables.refuse_left_behind()
         return self._decided
 
     def close_origin(self, publishers: Publishers) -> None:
@@ -86,16 +73,16 @@ class SavepointStart:
         Raises:
             ConflictError: It has published meanwhile: start again.
         """
-        if self._opened.manifest.pipeline != self._pipeline.uuid:
-            close_origin(self._home, self._kept, self._decided | self._taken(publishers), publishers)
+        if self._tables.is_of_another_home:
+            self._tables.close_origin(self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
-        """Publishes staged rows of the savepoint where the request says so. Returns where the lines are that they were published in."""
-        number = self._opened.manifest.checkpoint
+        """Where the lines are that the rows of the savepoint were published in now."""
+        number = self.opened.manifest.checkpoint
         lacking = {
             sink: cut.app
-            for sink, cut in self._kept.items()
-            if self._take and takes(self._opened, self._pipeline.uuid, cut) and (self._decided[cut.app] or 0) < number
+            for sink, cut in self._tables.kept.items()
+            if self._take and self._tables.takes(cut) and (self._decided[cut.app] or 0) < number
         }
         if lacking:
             self._publish(sorted(lacking), publishers)
@@ -106,47 +93,39 @@ class SavepointStart:
 
         It is published as the line that has staged it, under its app ids: each row once, also where the home of that line does the same.
         """
-        store, manifest = CheckpointStore(self._opened.files), self._opened.manifest
+        store, manifest = CheckpointStore(self.opened.files), self.opened.manifest
         for sink in sinks:
             copies: dict[str, str] = {}
             for each in pending_actions(store, manifest, sink):
                 adds = [line["add"] for line in store.read_actions(each)]
                 copies |= {staged_path(manifest.sinks[sink].stage, add): unquote(add["path"]) for add in adds}
-            self._opened.copy(open_files(manifest.sinks[sink].table), copies)
-        planned = plan_publication(self._opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
+            self.opened.copy(open_files(manifest.sinks[sink].table), copies)
+        planned = plan_publication(self.opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
         planned.require(publishers)
         replace(planned, turns=self._home).carry_out(publishers)
 
-    def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-        """Calls :func:`~spark_jobs.runtime.start.savepoint_import.beginnings` for this savepoint."""
-        return beginnings(self._opened.manifest, graph)
-
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
-        """Brings the savepoint into the home. Returns the attempt as it goes on: from the checkpoint that the savepoint has become."""
-        along = self._unpublished()
-        for sink, rows in left_behind(self._opened, {*self._kept, *along}).items():
+        """The attempt as it goes on: from the checkpoint that the savepoint has become."""
+        along = self._tables.unpublished()
+        for sink, rows in self._tables.left_behind(along).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
         channels = local_path(self._home, channels_path(attempt.incarnation))
         own = {
-            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
+            stage.name: self._tables.places[stage.sink.name].path
+            if stage.sink and not stage.sink.upsert
+            else channels / stage.name
             for stage in graph.stages.values()
         }
-        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
+        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._tables.kept)
         staged_in = {name: path.as_uri() for name, path in own.items()}
         begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering(), along)
-        manifest = bring_in(self._opened, begins)
+        manifest = bring_in(self.opened, begins)
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})
 
-    def _unpublished(self) -> frozenset[SinkName]:
-        return unpublished(self._opened, self._places, self._kept)
-
     def _remembering(self) -> frozenset[SinkName]:
-        """Returns the sinks whose deleted keys come from the savepoint.
-
-        The others inherit those of an incarnation before, which has more.
-        """
-        inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
-        return frozenset((self._opened.manifest.sinks.keys() & self._places.keys()) - inherited.keys())
+        """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
+        inherited = {} if self._tables.is_of_another_home else self._tables.kept
+        return frozenset((self.opened.manifest.sinks.keys() & self._tables.places.keys()) - inherited.keys())
 
 
 def savepoint_start(home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts) -> SavepointStart | None:
