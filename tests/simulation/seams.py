@@ -146,6 +146,8 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
+        (application, "plan_stages", lambda *_: {}),
+        (application, "check_stages", lambda *_: None),
         (application, "find_sources", lambda *_: {}),
         (running_stage, "application_has_ended", lambda spark: False),
         (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
