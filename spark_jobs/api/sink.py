@@ -94,7 +94,7 @@ class TableDesign:
 
 
 @dataclass(frozen=True)
-class UpsertRule:
+class MergeRule:
     """Which row of a key wins."""
 
     keys: tuple[str, ...]
@@ -110,7 +110,7 @@ class Sink:
     name: SinkName
     address: AddressTemplate
     mode: SinkMode
-    upsert: UpsertRule | None
+    merge: MergeRule | None
     """For :attr:`SinkMode.UPSERT` alone."""
     design: TableDesign
     publish: Publish
@@ -158,11 +158,11 @@ class Sink:
             "mode": self.mode.value,
             "partition_by": list(self.design.partition_by),
         }
-        if self.upsert:
+        if self.merge:
             described |= {
-                "keys": list(self.upsert.keys),
-                "sequence_by": self.upsert.sequence_by,
-                "apply_as_deletes": self.upsert.apply_as_deletes,
+                "keys": list(self.merge.keys),
+                "sequence_by": self.merge.sequence_by,
+                "apply_as_deletes": self.merge.apply_as_deletes,
             }
         return described
 
@@ -185,7 +185,7 @@ def declare_sink(place: Place, sink: object) -> Sink:
         name=SinkName(name),
         address=address_template(here, sink.path, sink.table),
         mode=mode,
-        upsert=_upsert_rule(here, sink, mode),
+        merge=_merge_rule(here, sink, mode),
         design=_design(here, sink, mode),
         publish=choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
         publish_chosen=sink.publish is not None,
@@ -209,7 +209,7 @@ def check_distinct(tables: Mapping[Sink, TableAddress]) -> None:
         seen[location] = sink
 
 
-def _upsert_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> UpsertRule | None:
+def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | None:
     keys = _columns(place, "keys", sink.keys)
     texts = {"sequence_by": sink.sequence_by, "apply_as_deletes": sink.apply_as_deletes}
     for option, text in (texts | {"comment": sink.comment}).items():
@@ -221,7 +221,7 @@ def _upsert_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> UpsertRule | 
             raise place.refused(
                 f"sequence_by={sink.sequence_by!r} is one of the keys.", "Name the column that orders a key's rows."
             )
-        return UpsertRule(keys, sink.sequence_by, sink.apply_as_deletes)
+        return MergeRule(keys, sink.sequence_by, sink.apply_as_deletes)
     given = [option for option, value in {"keys": keys or None, **texts}.items() if value is not None]
     if given:
         raise place.refused(f'{given[0]}= is for mode="upsert".', f'Write mode="upsert", or remove {given[0]}=.')

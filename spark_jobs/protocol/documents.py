@@ -26,13 +26,13 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.table_shape import TableShape
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.protocol.workspace import NamedWorkspace
 
 
@@ -270,7 +270,7 @@ class SinkCut(Part):
     begun with ``--on-rewind replace``."""
     own_files: tuple[str, ...] = ()
     """With ``--on-rewind replace``: what the names of files begin with that this pipeline has staged for the table."""
-    upsert: UpsertCut | None = None
+    merge: MergeCut | None = None
     """For :attr:`SinkMode.UPSERT` alone."""
     carried: tuple[CarriedActions, ...] = ()
     """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""

@@ -19,14 +19,14 @@ from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
 from spark_jobs.publication.fitting import renaming
+from spark_jobs.publication.merges import Upsert, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
-from spark_jobs.publication.upsert import Upsert, read_events
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -147,11 +147,11 @@ class SparkTransaction:
     ) -> None:
         """As the protocol says. A MERGE reads the rows anew: what somebody else has written is merged with, or a conflict."""
         with _spark_errors(cut.table):
-            if cut.upsert is None:
+            if cut.merge is None:
                 self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
             else:
                 self._make_repeatable(version, commit_info)
-                self._merge(cut, cut.upsert, lines, replace=replace)
+                self._merge(cut, cut.merge, lines, replace=replace)
 
     def _make_repeatable(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Makes Delta skip every statement of this session whose table has ``version`` already."""
@@ -162,7 +162,7 @@ class SparkTransaction:
         }.items():
             self._session.conf.set(key, value)
 
-    def _merge(self, cut: SinkCut, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+    def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
         table, names = cut.table, renaming(cut.staged_for, self.table.facts.shape, rule.compared).columns
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)

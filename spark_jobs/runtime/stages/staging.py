@@ -18,7 +18,7 @@ from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
-from spark_jobs.publication.upsert import repeated_keys
+from spark_jobs.publication.merges import repeated_keys
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
@@ -113,7 +113,7 @@ class StageWriter:
 
         Looks at the files, because a batch's frame can be computed only once.
         """
-        rule, table = self.run.outlet.upsert, self.run.table
+        rule, table = self.run.outlet.merge, self.run.table
         if rule is None or rule.sequence_by is not None or not adds:
             return
         paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]

@@ -105,7 +105,7 @@ def unpublished(opened: OpenedSavepoint, places: Container[SinkName], kept: Cont
 
 def takes(opened: OpenedSavepoint, pipeline: PipelineUuid, cut: SinkCut) -> bool:
     """Whether a home can publish what another one has staged for a sink; its own it publishes anyway, with all that it needs for it."""
-    return opened.manifest.pipeline != pipeline and cut.upsert is None
+    return opened.manifest.pipeline != pipeline and cut.merge is None
 
 
 def close_origin(

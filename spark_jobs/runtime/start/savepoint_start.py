@@ -128,7 +128,7 @@ class SavepointStart:
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
         channels = local_path(self._home, channels_path(attempt.incarnation))
         own = {
-            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
+            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.merge else channels / stage.name
             for stage in graph.stages.values()
         }
         kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)

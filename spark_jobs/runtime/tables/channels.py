@@ -39,7 +39,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
     Raises:
         UnsupportedTableError: A constraint of the table cannot be checked on the stage's rows.
     """
-    deletes = sink.upsert.apply_as_deletes if sink.upsert else None
+    deletes = sink.merge.apply_as_deletes if sink.merge else None
     unless = f"coalesce(({deletes}), false) OR " if deletes else ""
     asked = _constraints(public, fitted)
     wanted = {name: f"{unless}({condition})" for name, condition in asked.items()}

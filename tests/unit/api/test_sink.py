@@ -8,7 +8,7 @@ from pydantic import BaseModel, SecretStr
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.graph import Graph
-from spark_jobs.api.sink import UpsertRule
+from spark_jobs.api.sink import MergeRule
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import SinkName, StageName
@@ -180,7 +180,7 @@ def test_an_upsert_sink_says_which_row_of_a_key_wins() -> None:
     (sink,) = graph_with(
         DeltaSink("/t", mode="upsert", keys=["id"], sequence_by="at", apply_as_deletes="op = 'D'")
     ).sinks.values()
-    assert sink.upsert == UpsertRule(("id",), "at", "op = 'D'")
+    assert sink.merge == MergeRule(("id",), "at", "op = 'D'")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.scratch_table import unused
 from spark_jobs.publication.sql_names import quoted
 
@@ -38,7 +38,7 @@ class Upsert:
         names: By staged column (in lower case) the table's that it is for. Others are not in the table any more.
     """
 
-    rule: UpsertCut
+    rule: MergeCut
     events: DataFrame
     batch: str
     replace: bool

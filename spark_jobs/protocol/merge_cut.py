@@ -5,7 +5,7 @@ from pydantic import Field
 from spark_jobs.protocol.codec import Part
 
 
-class UpsertCut(Part):
+class MergeCut(Part):
     """How the staged rows of a sink with :attr:`SinkMode.UPSERT` go into its table."""
 
     keys: tuple[str, ...]

@@ -4,16 +4,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType
 
-from spark_jobs.api.sink import Sink, UpsertRule
+from spark_jobs.api.sink import MergeRule, Sink
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.publication.upsert import has_order
+from spark_jobs.publication.merges import has_order
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.tables.schemas import lacking
 
 _SAFE = "Nothing was written."
 
 
-def check_rule(sink: Sink, rule: UpsertRule, frame: DataFrame) -> None:
+def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
     """Refuses a rule that no publication of the frame's rows could follow.
 
     Raises:
