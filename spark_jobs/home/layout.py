@@ -166,7 +166,7 @@ def work_path(directory: WorkDirectoryId) -> str:
 
 
 def channels_path(incarnation: IncarnationId) -> str:
-    """The directory of the tables that stages of an incarnation hand on, and upserts stage in."""
+    """The directory of the tables that stages of an incarnation hand on, and sinks with keys stage in."""
     return f"{CHANNELS}/{incarnation}"
 
 

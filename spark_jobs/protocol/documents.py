@@ -65,6 +65,15 @@ class SinkMode(StrEnum):
     """Its rows replace those of the table."""
     UPSERT = "upsert"
     """Its rows replace those with the same keys."""
+    INSERT = "insert"
+    """Its rows are added where the table has no row with the same keys."""
+    HISTORY = "history"
+    """Its rows are changes; the table has every version of a key, and from when to when it was valid."""
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether a publication may remove rows that the table has."""
+        return self not in (SinkMode.APPEND, SinkMode.INSERT)
 
 
 class Publisher(StrEnum):
@@ -271,7 +280,7 @@ class SinkCut(Part):
     own_files: tuple[str, ...] = ()
     """With ``--on-rewind replace``: what the names of files begin with that this pipeline has staged for the table."""
     merge: MergeCut | None = None
-    """For :attr:`SinkMode.UPSERT` alone."""
+    """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
     """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
 

@@ -295,7 +295,9 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     facts, cuts = table.facts, [m.sinks[sink] for m in pending]
     for publisher, mode in {(cut.publisher, cut.mode) for cut in cuts}:
         publisher_now(table, publisher, mode)
-    replaces = any(cut.replace or cut.merge or any(each.replace for each in cut.carried) for cut in cuts)
+    replaces = any(
+        cut.replace or (cut.merge and cut.mode.removes_rows) or any(each.replace for each in cut.carried) for cut in cuts
+    )
     if replaces and not table.allows_replacement():
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",

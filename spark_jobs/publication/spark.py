@@ -24,7 +24,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
 from spark_jobs.publication.fitting import renaming
-from spark_jobs.publication.merges import Upsert, read_events
+from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
 
@@ -170,12 +170,12 @@ class SparkTransaction:
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
             schema = StructType.fromJson(json.loads(self.table.facts.shape.table_schema))
             label = column_of("batch", metadata)
-            upsert = Upsert(rule, read_events(self._session, str(directory)), label, replace, schema, names)
+            merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
             tombstones = None
             if rule.tombstones is not None:
                 path = _path(rule.tombstones)
                 with step(Step.BURY_KEYS):
-                    upsert.bury(DeltaTable.forPath(self._session, path))
+                    merge.bury(DeltaTable.forPath(self._session, path))
                 tombstones = self._session.read.format("delta").load(path)
             if not open_table(table).differs_only_in_rows(self.table):
                 raise ConflictError(
@@ -184,7 +184,7 @@ class SparkTransaction:
                     remedy="Repeat: the table is looked at anew.",
                     table=table,
                 )
-            upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+            merge.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

@@ -17,7 +17,7 @@ from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
-from spark_jobs.runtime.tables.merge_rules import check_rule
+from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
 from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
@@ -74,29 +74,30 @@ def prepare_outlet(
         frame: Its result.
         place: Where the sink's table is; None without a sink.
         channel: Where rows are staged that do not go into the public table's directory.
-        tombstones: Where an upsert sink's deleted keys are remembered.
+        tombstones: Where the deleted keys of a sink with keys are remembered.
 
     Raises:
         UnsupportedTableError: The rows do not fit the sink's table, or nobody could publish into it.
-        InvalidPipelineError: The upsert rule does not fit what the stage returns.
+        InvalidPipelineError: The merge rule does not fit what the stage returns.
     """
     sink = stage.sink
     if sink is None or place is None:
         return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
-    if sink.merge:
-        check_rule(sink, sink.merge, frame)
+    rule = sink.merge
+    if rule:
+        check_rule(sink, rule, frame)
     with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
         check_publishable(place.path.as_uri(), sink.mode)
-    table = prepare_table(session, place, frame, sink.design, sink.name)
+    table = prepare_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
-    if sink.merge is None:
+    if rule is None:
         name_auto_compaction(table, sink)
         return Outlet(table, public, None, frame)
+    check_versions(sink, rule, table)
     frame = as_held(frame, table.schema, table.metadata["partitionColumns"])
     staged_in = event_channel(session, table, fit(frame, table.schema), channel, sink)
-    grave = _tombstones(session, sink.merge, staged_in, frame, tombstones)
-    rule = sink.merge
+    grave = _tombstones(session, rule, staged_in, frame, tombstones)
     settings = {key: str(session.conf.get(key)) for key in _MEANING}
     cut = MergeCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
     return Outlet(staged_in, public, cut, frame)
