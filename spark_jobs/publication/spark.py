@@ -163,12 +163,13 @@ class SparkTransaction:
             self._session.conf.set(key, value)
 
     def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
-        table, names = cut.table, renaming(cut.staged_for, self.table.facts.shape, rule.compared).columns
+        table, shape = cut.table, self.table.facts.shape
+        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows names no shape
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
-            schema = StructType.fromJson(json.loads(self.table.facts.shape.table_schema))
+            schema = StructType.fromJson(json.loads(shape.table_schema))
             label = column_of("batch", metadata)
             merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
             tombstones = None

@@ -94,6 +94,17 @@ def test_a_key_that_the_table_has_stays_as_it_is(site: Site) -> None:
     assert public(site.tables / "firsts", ["id", "seq", "op"]) == {(1, 7, "somebody"): 1, (2, 5, "first"): 1}
 
 
+def test_rounds_without_rows_change_nothing(site: Site) -> None:
+    pipeline = _pipeline(site, "*", versions=HISTORY, firsts=INSERT, merged=HISTORY | {"mode": "upsert"})
+    _deliver(site, [], SMALL)
+    site.run(pipeline)
+    _deliver_small(site, (1, 1, "a"))
+    site.run(pipeline)
+    site.run(pipeline)
+    assert _history(site) == {(1, "a", 1, None, True): 1}
+    assert public(site.tables / "firsts", ["id", "op"]) == public(site.tables / "merged", ["id", "op"]) == {(1, "a"): 1}
+
+
 def test_a_history_goes_on_with_columns_that_its_stage_gains(site: Site) -> None:
     declared = HISTORY | {"schema_evolution": "add_columns", "partition_by": ["is_current"]}
     _deliver_small(site, (1, 1, "a"), (1, 9, "c"))
