@@ -30,6 +30,8 @@ _OUTPUT_MODES = {
     None: (OutputMode.APPEND,),
     SinkMode.APPEND: (OutputMode.APPEND,),
     SinkMode.UPSERT: (OutputMode.APPEND, OutputMode.UPDATE),
+    SinkMode.INSERT: (OutputMode.APPEND,),
+    SinkMode.HISTORY: (OutputMode.APPEND,),
     SinkMode.COMPLETE: (OutputMode.COMPLETE,),
 }
 """Per mode of the sink what its stage may give it; the first one is the default."""

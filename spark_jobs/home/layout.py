@@ -166,7 +166,7 @@ def work_path(directory: WorkDirectoryId) -> str:
 
 
 def channels_path(incarnation: IncarnationId) -> str:
-    """Returns the directory of the tables that stages of an incarnation hand on, and upserts stage in."""
+    """Returns the directory of the tables that stages of an incarnation hand on, and sinks with keys stage in."""
     return f"{CHANNELS}/{incarnation}"
 
 

@@ -26,13 +26,13 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.table_shape import TableShape
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.protocol.workspace import NamedWorkspace
 
 
@@ -65,6 +65,15 @@ class SinkMode(StrEnum):
     """Its rows replace those of the table."""
     UPSERT = "upsert"
     """Its rows replace those with the same keys."""
+    INSERT = "insert"
+    """Its rows are added where the table has no row with the same keys."""
+    HISTORY = "history"
+    """Its rows are changes; the table has every version of a key, and from when to when it was valid."""
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether a publication may remove rows that the table has."""
+        return self not in (SinkMode.APPEND, SinkMode.INSERT)
 
 
 class Publisher(StrEnum):
@@ -270,8 +279,8 @@ class SinkCut(Part):
     begun with ``--on-rewind replace``."""
     own_files: tuple[str, ...] = ()
     """With ``--on-rewind replace``: what the names of files begin with that this pipeline has staged for the table."""
-    upsert: UpsertCut | None = None
-    """For :attr:`SinkMode.UPSERT` alone."""
+    merge: MergeCut | None = None
+    """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
     """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
 

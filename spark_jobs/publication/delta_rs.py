@@ -281,7 +281,7 @@ class DeltaRsTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. Rows of an upsert sink never come here: see :func:`choose_publisher`."""
+        """As the protocol says. Rows of a sink with keys never come here: see :func:`choose_publisher`."""
         self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
@@ -343,11 +343,11 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
         StorageError: The storage fails.
     """
     table = open_table(uri)
-    if mode is not SinkMode.APPEND and not table.allows_replacement():
+    if mode.removes_rows and not table.allows_replacement():
         raise UnsupportedTableError(
             f'Table {uri} has delta.appendOnly, and a sink with mode="{mode.value}" removes rows.',
             safe="Nothing was written.",
-            remedy='Take the property away, or declare mode="append".',
+            remedy='Take the property away, or declare mode="append" or "insert".',
             table=uri,
             mode=mode.value,
         )

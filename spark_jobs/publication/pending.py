@@ -56,7 +56,7 @@ def conditions_now(cut: SinkCut, table: OpenTable) -> dict[str, str]:
 
     A MERGE checks that itself.
     """
-    return {} if cut.upsert else conditions_of(cut.staged_for, table.facts.shape)
+    return {} if cut.merge else conditions_of(cut.staged_for, table.facts.shape)
 
 
 def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> Manifest:
@@ -268,7 +268,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
 
 def staged_in(cut: SinkCut) -> str:
     """The URI of the directory that the paths of a sink's actions are relative to."""
-    return cut.upsert.staged_in if cut.upsert else cut.table
+    return cut.merge.staged_in if cut.merge else cut.table
 
 
 def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
@@ -295,7 +295,9 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     facts, cuts = table.facts, [m.sinks[sink] for m in pending]
     for publisher, mode in {(cut.publisher, cut.mode) for cut in cuts}:
         publisher_now(table, publisher, mode)
-    replaces = any(cut.replace or cut.upsert or any(each.replace for each in cut.carried) for cut in cuts)
+    replaces = any(
+        cut.replace or (cut.merge and cut.mode.removes_rows) or any(each.replace for each in cut.carried) for cut in cuts
+    )
     if replaces and not table.allows_replacement():
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
@@ -319,7 +321,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
         if cut.table_id != facts.table_id:
             problems = ["is another table (it was made anew, and has another id)"]
         else:
-            problems = misfits_of(cut.staged_for, facts.shape, cut.upsert.compared if cut.upsert else None)
+            problems = misfits_of(cut.staged_for, facts.shape, cut.merge.compared if cut.merge else None)
         if problems:
             raise UnsupportedTableError(
                 f"Sink {sink}: table {facts.uri} was changed, and rows of checkpoint {manifest.checkpoint} do not fit it any more: "

@@ -19,14 +19,14 @@ from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
 from spark_jobs.publication.fitting import renaming
+from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
-from spark_jobs.publication.upsert import Upsert, read_events
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -147,11 +147,11 @@ class SparkTransaction:
     ) -> None:
         """As the protocol says. A MERGE reads the rows anew: what somebody else has written is merged with, or a conflict."""
         with _spark_errors(cut.table):
-            if cut.upsert is None:
+            if cut.merge is None:
                 self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
             else:
                 self._make_repeatable(version, commit_info)
-                self._merge(cut, cut.upsert, lines, replace=replace)
+                self._merge(cut, cut.merge, lines, replace=replace)
 
     def _make_repeatable(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Makes Delta skip every statement of this session whose table has ``version`` already."""
@@ -162,20 +162,21 @@ class SparkTransaction:
         }.items():
             self._session.conf.set(key, value)
 
-    def _merge(self, cut: SinkCut, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
-        table, names = cut.table, renaming(cut.staged_for, self.table.facts.shape, rule.compared).columns
+    def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+        table, shape = cut.table, self.table.facts.shape
+        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows names no shape
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
-            schema = StructType.fromJson(json.loads(self.table.facts.shape.table_schema))
+            schema = StructType.fromJson(json.loads(shape.table_schema))
             label = column_of("batch", metadata)
-            upsert = Upsert(rule, read_events(self._session, str(directory)), label, replace, schema, names)
+            merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
             tombstones = None
             if rule.tombstones is not None:
                 path = _path(rule.tombstones)
                 with step(Step.BURY_KEYS):
-                    upsert.bury(DeltaTable.forPath(self._session, path))
+                    merge.bury(DeltaTable.forPath(self._session, path))
                 tombstones = self._session.read.format("delta").load(path)
             if not open_table(table).differs_only_in_rows(self.table):
                 raise ConflictError(
@@ -184,7 +185,7 @@ class SparkTransaction:
                     remedy="Repeat: the table is looked at anew.",
                     table=table,
                 )
-            upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+            merge.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

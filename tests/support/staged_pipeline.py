@@ -190,7 +190,7 @@ class StagedPipeline:
         cuts = {}
         for sink, added in rows.items():
             facts = table_facts(self.tables[sink])
-            staged_in = cut["upsert"].staged_in if cut.get("upsert") else None
+            staged_in = cut["merge"].staged_in if cut.get("merge") else None
             recorded = {
                 "stage": StageName(sink),
                 "table": self.tables[sink],

@@ -28,10 +28,10 @@ from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, Strea
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
@@ -222,7 +222,7 @@ class CheckpointTry:
             known_published=known,
             replace=replace,
             own_files=own,
-            upsert=self._in_time(lambda: _upsert(stage.outlet.upsert)),
+            merge=self._in_time(lambda: _merge(stage.outlet.merge)),
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
         )
 
@@ -306,7 +306,7 @@ class CheckpointTry:
             raise expired("what it holds was not made durable in time")
 
 
-def _upsert(rule: UpsertCut | None) -> UpsertCut | None:
+def _merge(rule: MergeCut | None) -> MergeCut | None:
     if rule is None or rule.tombstones is None:
         return rule
     versions = OwnTable(open_files(rule.tombstones), "").versions()

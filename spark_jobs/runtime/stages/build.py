@@ -124,7 +124,7 @@ def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded:
     if public is None:
         replaced = log.begin(table.metadata, table.protocol, None)
     else:
-        needed = outlet.upsert.compared if outlet.upsert else None
+        needed = outlet.merge.compared if outlet.merge else None
         replaced = log.begin(
             table.metadata,
             table.protocol,

@@ -36,7 +36,7 @@ class RoundSite:
     channels: Path
     """Where rows are staged that do not go into a public table's directory."""
     tombstones: Path
-    """Where the deleted keys of upsert sinks are remembered."""
+    """Where the deleted keys of sinks with keys are remembered."""
     params: Any
     heartbeat: Heartbeat
     cancellation: Cancellation

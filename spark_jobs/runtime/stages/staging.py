@@ -13,12 +13,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
-from spark_jobs.publication.upsert import repeated_keys
+from spark_jobs.publication.merges import repeated_keys
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
@@ -110,12 +111,12 @@ class StageWriter:
             fold_consumed(output.log, output.consumers)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
-        """Refuses a key that comes twice: without ``sequence_by`` nothing says which of two rows is the newer one.
+        """Refuses a key that comes twice in an upsert: without ``sequence_by`` nothing says which of two rows is the newer one.
 
         Looks at the files, because a batch's frame can be computed only once.
         """
-        rule, table = self.run.outlet.upsert, self.run.table
-        if rule is None or rule.sequence_by is not None or not adds:
+        sink, rule, table = self.run.stage.sink, self.run.outlet.merge, self.run.table
+        if sink is None or sink.mode is not SinkMode.UPSERT or rule is None or rule.sequence_by is not None or not adds:
             return
         paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]
         staged = session.read.schema(as_stored(table.schema)).parquet(*paths).toDF(*table.schema.names)

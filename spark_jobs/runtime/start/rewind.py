@@ -99,7 +99,7 @@ class SavepointTables:
 
     def takes(self, cut: SinkCut) -> bool:
         """Returns whether the home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
-        return self.is_of_another_home and cut.upsert is None
+        return self.is_of_another_home and cut.merge is None
 
     def close_origin(self, decided: Mapping[AppId, CheckpointId | None], publishers: Publishers) -> None:
         """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
@@ -175,7 +175,7 @@ class SavepointTables:
                 exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
                 safe="Nothing was changed.",
                 remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is "
-                "gone, add --take-pending, which publishes the copies, unless they are of an upsert. Or give the sinks other tables.",
+                "gone, add --take-pending, which publishes the copies, unless they are of a sink with keys. Or give the sinks other tables.",
                 sink=sink,
                 table=cut.table,
                 checkpoint=number,

@@ -329,7 +329,7 @@ class _Stage:
 
 
 def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
-    """Returns the tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
+    """Returns the tables that remember the deleted keys of sinks with keys, and where the incarnation has them."""
     found = {}
     for sink in begins.remembering:
         place = f"{TOMBSTONES}/{sink}/"

@@ -112,7 +112,7 @@ class SavepointStart:
         channels = local_path(self._home, channels_path(attempt.incarnation))
         own = {
             stage.name: self._tables.places[stage.sink.name].path
-            if stage.sink and not stage.sink.upsert
+            if stage.sink and not stage.sink.merge
             else channels / stage.name
             for stage in graph.stages.values()
         }

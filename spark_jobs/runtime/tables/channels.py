@@ -25,7 +25,7 @@ def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) ->
 
 
 def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
-    """Where the rows of an upsert sink wait. What the public table forbids is refused here already, except of deletes.
+    """Where the rows of a sink with keys wait. What the public table forbids is refused here already, except of deletes.
 
     What it says about columns that the stage does not return is left to the MERGE, which knows their values.
 
@@ -39,7 +39,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
     Raises:
         UnsupportedTableError: A constraint of the table cannot be checked on the stage's rows.
     """
-    deletes = sink.upsert.apply_as_deletes if sink.upsert else None
+    deletes = sink.merge.apply_as_deletes if sink.merge else None
     unless = f"coalesce(({deletes}), false) OR " if deletes else ""
     asked = _constraints(public, fitted)
     wanted = {name: f"{unless}({condition})" for name, condition in asked.items()}
@@ -56,7 +56,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
             raise UnsupportedTableError(
                 f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
                 f"{str(error).splitlines()[0]}",
-                exists="The rows of an upsert are checked while they are staged, except of deletes.",
+                exists="The rows of a sink with keys are checked while they are staged, except of deletes.",
                 safe="Nothing was staged.",
                 remedy="Simplify apply_as_deletes to a condition that a CHECK constraint may have, or drop the constraint.",
                 sink=sink.name,

@@ -145,6 +145,8 @@ def test_delta_rs_publishes_what_it_can_and_spark_what_merges(tmp_path: Path) ->
         SinkMode.APPEND: Publisher.DELTA_RS,
         SinkMode.COMPLETE: Publisher.DELTA_RS,
         SinkMode.UPSERT: Publisher.SPARK,
+        SinkMode.INSERT: Publisher.SPARK,
+        SinkMode.HISTORY: Publisher.SPARK,
     }
 
 

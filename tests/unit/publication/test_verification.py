@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.documents import CarriedActions
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home
 from tests.support.damage import deleted, flip, flipped, write_checksum
@@ -29,7 +29,7 @@ def site(tmp_path: Path) -> SavepointSite:
         write_deltalake(graves, pa.table({"key": [key]}), mode="append")
     for path in graves.rglob("*.*"):
         write_checksum(path)
-    upsert = UpsertCut(
+    upsert = MergeCut(
         keys=("id",),
         sequence_by="id",
         apply_as_deletes=None,
@@ -37,7 +37,7 @@ def site(tmp_path: Path) -> SavepointSite:
         tombstones=graves.as_uri(),
         tombstones_version=1,
     )
-    site.complete([(4, "thu")], cut={"upsert": upsert})
+    site.complete([(4, "thu")], cut={"merge": upsert})
     return site
 
 

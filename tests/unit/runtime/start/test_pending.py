@@ -11,7 +11,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineName
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
@@ -99,8 +99,8 @@ def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSi
     with pytest.raises(RejectedError, match="staged and not public"):
         start.checked(own=True)
     cut = opened.manifest.sinks[HOURLY]
-    upsert = UpsertCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=site.table, tombstones=None)
-    opened.manifest.sinks[HOURLY] = cut.model_copy(update={"upsert": upsert})
+    upsert = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=site.table, tombstones=None)
+    opened.manifest.sinks[HOURLY] = cut.model_copy(update={"merge": upsert})
     with pytest.raises(RejectedError, match="staged and not public"):
         start.checked()
     opened.manifest.sinks[HOURLY] = cut

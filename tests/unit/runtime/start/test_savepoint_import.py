@@ -15,9 +15,9 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.staging import file_prefix
@@ -130,11 +130,11 @@ def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite,
     keys = site.root / "home/tombstones/first/hourly/_delta_log/00000000000000000000.json"
     keys.parent.mkdir(parents=True)
     keys.write_text("{}")
-    upsert = UpsertCut(
+    upsert = MergeCut(
         keys=("id",), sequence_by="id", apply_as_deletes="x", staged_in=site.table, tombstones=keys.parent.parent.as_uri()
     )
     begins = beginning(home, home_root(home))
-    opened = saved(site, site.complete(cut={"upsert": upsert}))
+    opened = saved(site, site.complete(cut={"merge": upsert}))
     bring_in(opened, replace(begins, remembering=frozenset({HOURLY} if remembering else ())))
     found = contents(home_root(home) / "home/tombstones") if remembering else {}
     assert found == ({"new/hourly/_delta_log/00000000000000000000.json": b"{}"} if remembering else {})
