@@ -17,6 +17,7 @@ from spark_jobs.protocol.errors import (
     OutcomeUnknownError,
     RejectedError,
     RunCancelledError,
+    SourceChangedError,
     StorageError,
     StreamPipelineError,
 )
@@ -33,6 +34,7 @@ from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken
 from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
+_LOOK_S = 0.05
 _LIVE_LIMIT_S = 10.0
 """For the home to say whether a later attempt is live. Where it does not, the next checkpoint finds out."""
 
@@ -50,13 +52,8 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        again = StageRestarts(restarts, self._stopping)
-        self.stages: list[StageAtWork] = []
-        for built in run.build():
-            if built.stage.unbounded:
-                self.stages.append(RunningStage(built, run.build_again, again, self._stopping))
-            else:
-                self.stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
+        self._restarts = StageRestarts(restarts, self._stopping)
+        self.stages = self._built()
         tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]
         self._requests = RequestedCheckpoints(
             run.home,
@@ -93,14 +90,54 @@ class RunningPipeline:
         if drain is not None:
             return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
-        self._threads_run = True
-        for stage in self.stages:
-            stage.start()
         try:
-            manifest = self._coordinator.run()
+            manifest = self._run_stages()
         finally:
             self._end_threads()
         return manifest, self._published or {}
+
+    def _run_stages(self) -> Manifest:
+        while True:
+            self._threads_run = True
+            for stage in self.stages:
+                stage.start()
+            try:
+                return self._coordinator.run()
+            except SourceChangedError as changed:
+                _LOG.info("all stages are built again: %s", changed.failed)
+                self._let_consume()
+                self._end_threads()
+                self._stopping.clear()
+                self._run.look_again(self._parent)
+                self.stages = self._built()
+
+    def _let_consume(self) -> None:
+        """Waits until what the stages have staged that have met other columns is consumed: it has the columns of before.
+
+        Code that comes with the next start would look for the new ones.
+        """
+        stopped = {stage.name for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
+        while not all(stage.has_consumed(stopped) for stage in self.stages if stage.failure is None):
+            self._run.site.cancellation.check()
+            for stage in self.stages:
+                if stage.failure is not None and not isinstance(stage.failure, SourceChangedError):
+                    raise stage.failure
+            time.sleep(_LOOK_S)
+
+    def _built(self) -> list[StageAtWork]:
+        """The stages, ready to start."""
+        while True:
+            try:
+                built = self._run.build()
+                break
+            except SourceChangedError:
+                self._run.look_again(self._parent)
+        return [
+            RunningStage(stage, self._run.build_again, self._restarts, self._stopping)
+            if stage.stage.unbounded
+            else EndingStage(stage, self._run.to_its_end, self._restarts, self._stopping)
+            for stage in built
+        ]
 
     def quiesce(self) -> None:
         """Holds every stage once nothing is left for it, and keeps it held."""
@@ -230,6 +267,7 @@ class RunningPipeline:
     def _end_threads(self) -> None:
         if not self._threads_run:
             return
+        self._threads_run = False
         self._stopping.set()
         for stage in self.stages:
             stage.stop()

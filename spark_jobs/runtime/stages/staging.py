@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
@@ -86,6 +86,7 @@ class StageWriter:
         if earlier is not None:
             self._check_same(earlier, offsets, fitted.count())
             return
+        self._check_columns(batch)
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
@@ -192,6 +193,19 @@ class StageWriter:
             if number < len(self.run.arguments):
                 found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
         return found
+
+    def _check_columns(self, batch: BatchId) -> None:
+        """Looks whether the batch's files have more columns than the stage was built with: Spark would leave them out."""
+        for number, (bound, previous, line) in enumerate(self.run.ends_of(batch)):
+            if bound.has_outgrown(previous, line):
+                raise SourceChangedError(
+                    f"Source '{self.run.arguments[number]}' of stage '{self._name}' has got files with other columns, or wider types.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged.",
+                    remedy="Run it again: it goes on with the new columns.",
+                    stage=self._name,
+                    batch=batch,
+                )
 
     def _check_bounds(self, batch: BatchId) -> None:
         if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
