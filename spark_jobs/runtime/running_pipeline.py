@@ -30,6 +30,7 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork, StageRestarts
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
@@ -126,18 +127,19 @@ class RunningPipeline:
 
     def _built(self) -> list[StageAtWork]:
         """The stages, ready to start."""
-        while True:
-            try:
-                built = self._run.build()
-                break
-            except SourceChangedError:
-                self._run.look_again(self._parent)
         return [
             RunningStage(stage, self._run.build_again, self._restarts, self._stopping)
             if stage.stage.unbounded
             else EndingStage(stage, self._run.to_its_end, self._restarts, self._stopping)
-            for stage in built
+            for stage in self._build()
         ]
+
+    def _build(self) -> list[StageRun]:
+        while True:
+            try:
+                return self._run.build()
+            except SourceChangedError:  # while they were built
+                self._run.look_again(self._parent)
 
     def quiesce(self) -> None:
         """Holds every stage once nothing is left for it, and keeps it held."""

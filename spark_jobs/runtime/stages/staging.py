@@ -19,6 +19,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.upsert import repeated_keys
+from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
 _FILES_NAMED = 5
+_Ends = Sequence[tuple[Bound, str | None, str]]
+"""Of a batch: as :meth:`StageRun.ends_of` returns them."""
 
 
 class PastPinError(Exception):
@@ -78,15 +81,16 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        self._check_bounds(batch)
-        self._tell_ends(batch)
+        ends = self.run.ends_of(batch)
+        self._check_bounds(ends)
+        self._tell_ends(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
         fitted = fit(frame, run.table.schema)
         if earlier is not None:
             self._check_same(earlier, offsets, fitted.count())
             return
-        self._check_columns(batch)
+        self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
@@ -194,9 +198,9 @@ class StageWriter:
                 found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
         return found
 
-    def _check_columns(self, batch: BatchId) -> None:
+    def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
         """Looks whether the batch's files have more columns than the stage was built with: Spark would leave them out."""
-        for number, (bound, previous, line) in enumerate(self.run.ends_of(batch)):
+        for number, (bound, previous, line) in enumerate(ends):
             if bound.has_outgrown(previous, line):
                 raise SourceChangedError(
                     f"Source '{self.run.arguments[number]}' of stage '{self._name}' has got files with other columns, or wider types.",
@@ -207,16 +211,16 @@ class StageWriter:
                     batch=batch,
                 )
 
-    def _check_bounds(self, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+    def _check_bounds(self, ends: _Ends) -> None:
+        if any(bound.exceeded(before, line) for bound, before, line in ends):
             raise PastPinError
 
-    def _tell_ends(self, batch: BatchId) -> None:
+    def _tell_ends(self, ends: _Ends) -> None:
         """Each start of Spark finds an end of its own; told ours, its next batches need not be cut back and run by a start of their own."""
         if not self._told:
-            self._told, ends = True, [bound.available(line) for bound, _, line in self.run.ends_of(batch)]
-            if any(ends):
-                limit_kafka_streams(self.query.result(), ends)
+            self._told, available = True, [bound.available(line) for bound, _, line in ends]
+            if any(available):
+                limit_kafka_streams(self.query.result(), available)
 
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())
