@@ -69,7 +69,9 @@ class Change:
 NEW_ADDRESS = "named_struct('city', 'x', 'tags', array(named_struct('tag', 'y', 'weight', n)), 'zip', concat('z', n))"
 CHANGES = {
     "renamed": Change(
-        ("ALTER TABLE {people} RENAME COLUMN nme TO full_name",), "id, nme AS full_name, junk", "id, full_name, junk"
+        ("ALTER TABLE {people} RENAME COLUMN nme TO full_name", "ALTER TABLE {people} DROP COLUMN kind"),
+        "id, nme AS full_name, junk",
+        "id, full_name, junk",
     ),
     "dropped": Change(("ALTER TABLE {people} DROP COLUMN junk",), "id, nme", "id, nme"),
     "swapped": Change(
