@@ -188,6 +188,10 @@ class SparkJobFailedError(InterruptedRunError):
     """A job of Spark that a checkpoint needs beside its stages has failed; while they run on, the next checkpoint does it again."""
 
 
+class SourceChangedError(InterruptedRunError):
+    """A source has got other columns than those that a stage reads it with; the stages are built again, with the new ones."""
+
+
 class RestartsExhaustedError(InterruptedRunError):
     """The restart strategy of a pipeline allows no more restarts: another start is a person's decision."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Part
+from spark_jobs.protocol.table_shape import TableShape
 
 
 class KnownDelta(Part):
@@ -20,6 +21,8 @@ class KnownDelta(Part):
     """Its id."""
     begins: int | None = None
     """The first version that is read, where the source says from where; None: the whole table is."""
+    shape: TableShape | None = None
+    """What its columns were when it was looked at last: those that rows are read with. None: nobody has looked."""
 
 
 class KnownFiles(Part):

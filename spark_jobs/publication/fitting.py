@@ -87,6 +87,17 @@ def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
     return found
 
 
+def unreadable(before: TableShape, now: TableShape) -> list[str]:
+    """Returns why rows that a table got in one shape cannot be read in another; empty if they can.
+
+    Columns that are new, gone or called otherwise are no reason. Each reason is the end of a sentence that begins with the table.
+    """
+    found = [*_changed_types(_fields(before), _fields(now), ""), *_partition_misfits(before, now)]
+    if _mode(now) != _mode(before) and _mode(now) == "id":
+        found.append("maps its columns by id")
+    return found
+
+
 def misfits_of(staged: Sequence[TableShape], table: TableShape, merged_by: Iterable[str] | None) -> list[str]:
     """Returns why rows that were staged for some shapes, oldest first, cannot become rows of a table; empty if they can.
 
@@ -201,6 +212,37 @@ def _type_misfits(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
         yield f"has {kinds[1]} in {where}, and had {kinds[0]}"
 
 
+def _changed_types(before: Sequence[_Field], after: Sequence[_Field], path: str) -> Iterator[str]:
+    """The columns that are of another type, and not of one that Delta has widened theirs to.
+
+    Delta gives a column another name in data files where a write replaces the table's columns and the type is another one.
+    """
+    known, now = {_physical(field) for field in before}, {_physical(field): field for field in after}
+    anew = {field["name"].casefold(): field for physical, field in now.items() if physical not in known}
+    for field in before:
+        where = f"{path}{field['name']}"
+        if (there := now.get(_physical(field))) is not None:
+            changes = there["metadata"].get(_TYPE_CHANGES, ())
+            yield from _changed_type(field["type"], there["type"], f"{path}{there['name']}", changes, "")
+        elif (there := anew.get(field["name"].casefold())) and _bare(field["type"]) != _bare(there["type"]):
+            yield f"has a new {where} of type {_kind(there['type'])}, and had one of type {_kind(field['type'])}"
+
+
+def _changed_type(old: Any, new: Any, where: str, changes: Sequence[_Field], inside: str) -> Iterator[str]:
+    kinds = _kind(old), _kind(new)
+    if kinds == ("struct", "struct"):
+        yield from _changed_types(old["fields"], new["fields"], f"{where}.")
+    elif kinds == ("array", "array"):
+        below = f"{inside}.element".lstrip(".")
+        yield from _changed_type(old["elementType"], new["elementType"], f"{where}.element", changes, below)
+    elif kinds == ("map", "map"):
+        for part in ("key", "value"):
+            below = f"{inside}.{part}".lstrip(".")
+            yield from _changed_type(old[f"{part}Type"], new[f"{part}Type"], f"{where}.{part}", changes, below)
+    elif old != new and _widened(old, changes, inside) != new:
+        yield f"has {kinds[1]} in {where}, and had {kinds[0]}"
+
+
 def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
     """What Delta has made of a type since."""
     for change in changes:
@@ -229,6 +271,15 @@ def _renamed_inside(old: Any, new: Any, where: str) -> Iterator[str]:
 
 def _kind(kind: Any) -> str:
     return str(kind["type"] if isinstance(kind, Mapping) else kind)
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what else is noted of its fields."""
+    if not isinstance(kind, Mapping):
+        return kind
+    if kind["type"] == "struct":
+        return [(field["name"].casefold(), _bare(field["type"])) for field in kind["fields"]]
+    return {name: _bare(part) for name, part in kind.items() if name in ("type", "elementType", "keyType", "valueType")}
 
 
 def _fields(table: TableShape) -> list[_Field]:

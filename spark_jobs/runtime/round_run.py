@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spark_jobs.api.graph import Graph
@@ -29,13 +29,14 @@ from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.new_source import begin_anew
+from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
-from spark_jobs.runtime.start.source_identity import others_than
+from spark_jobs.runtime.start.source_identity import find_sources, others_than, settle
 from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.files import Files
 
@@ -72,6 +73,21 @@ class RoundRun:
         stages = [replay(run, self.build_again) for run in stages]
         renewed = self._renewed()
         return [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages] if renewed else stages
+
+    def look_again(self, newest: Manifest | None) -> None:
+        """Looks at the sources once more, after one of them has got other columns; the stages are to be built again.
+
+        Args:
+            newest: The newest checkpoint.
+
+        Raises:
+            InvalidPipelineError: A stage cannot run with the new columns.
+            RejectedError: Rows that were not read yet cannot be read any more, or a source is another one.
+        """
+        self.parent = newest
+        plan_stages(self.graph, self.site.spark, self.site.params)
+        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted)
+        self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
         """The sources that are others than those which the checkpoint has read that this attempt goes on from."""

@@ -52,6 +52,10 @@ class Bound:
         """The files that a batch reads, with their sizes in bytes where they were pinned; none where the stream names no files."""
         return {}
 
+    def has_outgrown(self, previous: str | None, line: str) -> bool:
+        """Whether a batch has columns, or values of wider types, that the stream was not made for and would leave out."""
+        return False
+
     def unread(self, line: str | None) -> str | None:
         """What is before the end and not read after ``line``, in words; None where nothing is, or Spark itself watches over that.
 

@@ -1,18 +1,23 @@
 """Delta tables as sources: pinned at a version, which Spark's offsets count up to."""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
 from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
+from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
@@ -20,6 +25,9 @@ from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_vers
 from spark_jobs.runtime.spark.session import spark_failures
 
 _STARTING = {"startingversion", "startingtimestamp"}
+_SCHEMA_LOG = "schemaTrackingLocation"
+_OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_MAPPING = "delta.columnMapping.mode"
 _MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
 """Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
 
@@ -32,14 +40,18 @@ class DeltaSource(SourceKind):
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownDelta:
         path = leaf.options["path"]
-        return KnownDelta(path=path, table=delta_pin(frame.sparkSession, path).table)
+        _, metadata, _ = DeltaJvm(frame.sparkSession).snapshot(path)
+        return KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata))
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownDelta) or not isinstance(now, KnownDelta):
             return another_kind(before, now)
-        if before.table == now.table:
-            return None
-        return f"reads another Delta table: {now.path} has the id {now.table}, and {before.path} had {before.table}"
+        if before.table != now.table:
+            return f"reads another Delta table: {now.path} has the id {now.table}, and {before.path} had {before.table}"
+        reasons = unreadable(before.shape, now.shape) if before.shape and now.shape else []
+        return (
+            f"reads a table whose earlier rows cannot be read any more: {now.path} {'; it '.join(reasons)}" if reasons else None
+        )
 
     def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
         if not _STARTING & {option.lower() for option in leaf.options}:
@@ -72,6 +84,40 @@ class DeltaSource(SourceKind):
                 "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
                 "Remove the option. A run whose versions are gone fails and says so.",
             )
+        if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
+            raise refused_input(
+                name,
+                f"sets {_SCHEMA_LOG}: the place must be below the checkpoint of a stage, and the runtime gives each stream its own",
+                "Remove the option. Columns may be renamed, dropped, added and widened without it.",
+            )
+
+    def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """Writes a schema log of Delta's with one entry, for the table as it is now: all versions up to now are read with that.
+
+        See docs/adr/0022-rows-are-read-with-the-newest-columns.md.
+        """
+        version, metadata, protocol = DeltaJvm(session).snapshot(leaf.options["path"])
+        columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields
+        if _simple(columns) != _simple(each for each in leaf.schema.fields if each.name not in _OF_A_FEED or not _is_feed(leaf)):
+            raise SourceChangedError(
+                f"Source '{name}' has got other columns while it was looked at.",
+                safe="Nothing was staged.",
+                remedy="Run it again.",
+                source=name,
+            )
+        by_name = {each.name: each for each in columns}
+        entry = {
+            "tableId": metadata["id"],
+            "deltaCommitVersion": version,
+            "dataSchemaJson": metadata["schemaString"],
+            "partitionSchemaJson": StructType([by_name[each] for each in metadata["partitionColumns"]]).json(),
+            "sourceMetadataPath": "",
+            "tableConfigurations": metadata["configuration"],
+            "protocolJson": json.dumps({"protocol": protocol}),
+        }
+        log.files.delete(log.directory)
+        log.files.create(f"{log.directory}/_schema_log_{metadata['id']}/0", f"v1\n{json.dumps(entry)}".encode())
+        return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
@@ -169,6 +215,21 @@ def delta_pin(session: SparkSession, path: str) -> DeltaPin:
     """The newest version of a table; its rows are not counted."""
     version, metadata, _ = DeltaJvm(session).snapshot(path)
     return DeltaPin(path=path, table=metadata["id"], version=version)
+
+
+def _shape(metadata: Mapping[str, Any]) -> TableShape:
+    """The columns of a table, and nothing else that its log says of it."""
+    mapping = {_MAPPING: metadata["configuration"].get(_MAPPING, "none")}
+    return shape(metadata["schemaString"], metadata["partitionColumns"], mapping, ())
+
+
+def _simple(columns: Iterable[StructField]) -> str:
+    return StructType(list(columns)).simpleString()
+
+
+def _is_feed(leaf: Leaf) -> bool:
+    options = {key.lower(): value.lower() for key, value in leaf.options.items()}
+    return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
 
 
 def _rows(path: str, version: int) -> int | None:

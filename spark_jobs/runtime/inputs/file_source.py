@@ -14,6 +14,7 @@ from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.inferred_types import outgrows
 from spark_jobs.runtime.inputs.old_query import files_read, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
@@ -22,6 +23,7 @@ from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+_FIXED_COLUMNS = frozenset({"binaryfile", "text"})
 _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
@@ -68,8 +70,9 @@ class FileSource(SourceKind):
         files = [FilePin(path=path, timestamp_ms=status[0], size_bytes=status[1]) for path, status in found.items() if status]
         return FilesPin(path=leaf.options["path"], files=tuple(files))
 
-    def endless(self, log: OwnLog) -> Bound:
-        return EndlessFiles(FileSourceLog(log.files, log.directory))
+    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog) -> Bound:
+        inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
+        return EndlessFiles(FileSourceLog(log.files, log.directory), (session, leaf) if inferred else None)
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
         assert isinstance(pin, FilesPin)
@@ -100,8 +103,22 @@ class EndlessFiles(Bound):
 
     names_files = True
 
-    def __init__(self, log: "FileSourceLog") -> None:
+    def __init__(self, log: "FileSourceLog", inferred: tuple[SparkSession, Leaf] | None = None) -> None:
         self._log = log
+        self._inferred = inferred
+        """How the schema of files is inferred; None where it is declared."""
+
+    def has_outgrown(self, previous: str | None, line: str) -> bool:
+        paths = list(self.files_between(previous, line))
+        if self._inferred is None or not paths:
+            return False
+        session, leaf = self._inferred
+        options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
+        reader = session.read.format(leaf.format).options(**options)
+        if not outgrows(leaf.schema, reader.load(paths).schema):
+            return False
+        # a column that is null in all rows of the batch has some type, and another one with the rows of the other files
+        return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
     def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
         return {entry["path"]: None for entry in self._log.between(_log_id(previous), _log_id(line))}

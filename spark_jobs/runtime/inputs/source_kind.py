@@ -1,6 +1,7 @@
 """The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,20 @@ class SourceKind(ABC):
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
         """The same, where Spark keeps the beginning in what it remembers of a stream. Idempotent."""
 
+    def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """Lets every row of a stream be read with the columns that its frame has; returns the options that the stream needs for that.
+
+        Args:
+            name: The source.
+            session: Of the stage.
+            leaf: The stream.
+            log: A directory of the stream's own below Spark's checkpoint of the stage.
+
+        Raises:
+            SourceChangedError: What is read has other columns by now.
+        """
+        return {}
+
     @abstractmethod
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         """Returns where a stream ends if it ends now.
@@ -80,7 +95,7 @@ class SourceKind(ABC):
             RejectedError: There is.
         """
 
-    def endless(self, log: OwnLog) -> Bound:
+    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog) -> Bound:
         """Returns the bound of a stream without an end in one stage."""
         return Bound()
 

@@ -1,10 +1,14 @@
-"""The session that a source's function is given: it reads Delta tables as a stream by their path, too, where Spark takes names alone."""
+"""The session that a source's function is given.
+
+It reads Delta tables as a stream by their path, too, where Spark takes names alone. A schema that is inferred of files is that of all.
+"""
 
 import re
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+_INFERENCE = "spark.sql.streaming.schemaInference"
 _BY_PATH = re.compile(r"\s*delta\s*\.\s*`((?:[^`]|``)+)`\s*", re.IGNORECASE)
 
 
@@ -22,7 +26,11 @@ class SourceSession(SparkSession):
 
     @property
     def readStream(self) -> DataStreamReader:
-        return _PathReader(self.session.readStream)
+        reader = _PathReader(self.session.readStream)
+        inferring = str(self.session.conf.get(_INFERENCE)).lower() == "true"
+        return (
+            reader.option("mergeSchema", True) if inferring else reader
+        )  # Parquet and ORC would take the columns of any one file
 
 
 class _PathReader(DataStreamReader):

@@ -196,16 +196,41 @@ def change_options(leaf: Leaf, options: Mapping[str, str], *, without: Sequence[
     Spark has no public way: a source's function sets the options, perhaps on a session that is not ours.
     """
     source = leaf.relation
-    fields = [source.getClass().getDeclaredField(name) for name in ("options", "caseInsensitiveOptions")]
-    for each in fields:
-        each.setAccessible(True)
-    changed = fields[1].get(source)
+    changed = source.caseInsensitiveOptions()
     for name in without:
         changed = changed.removed(name)
     for name, value in options.items():
         changed = changed.removed(name).updated(name, value)
-    for each in fields:
-        each.set(source, changed)
+    for name in ("options", "caseInsensitiveOptions"):
+        _set_field(source, name, changed)
+
+
+def add_options(frame: DataFrame, options: Mapping[int, Mapping[str, str]]) -> None:
+    """Adds options to streams of Spark's older interface; before the frame's query starts.
+
+    A source that a frame reads twice is two streams, and one object of Spark's: each stream gets one of its own.
+
+    Args:
+        frame: What a query will run.
+        options: By the number of the stream in Spark's offset log.
+    """
+    nodes = [node for node in _walk(_analyzed(frame)) if str(node.getClass().getSimpleName()).startswith("StreamingRelation")]
+    for number, added in options.items():
+        source = nodes[number].dataSource()
+        arguments = java_class(frame.sparkSession, "java.util.ArrayList")()
+        for index in range(source.productArity()):
+            argument = source.productElement(index)
+            if source.productElementName(index) == "options":
+                for name, value in added.items():
+                    argument = argument.updated(name, value)
+            arguments.add(argument)
+        _set_field(nodes[number], "dataSource", source.getClass().getConstructors()[0].newInstance(arguments.toArray()))
+
+
+def _set_field(owner: Any, name: str, value: Any) -> None:
+    found = owner.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    found.set(owner, value)
 
 
 def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> None:

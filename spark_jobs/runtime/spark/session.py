@@ -44,6 +44,8 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
 _PATHS_OF_THIS_HOST = {"fs.defaultFS": "file:///"}
 """A path without a scheme is the same for Spark as for delta-rs and for this process, also where Hadoop's own default is HDFS."""
+_SCHEMA_LOGS = {"spark.databricks.delta.streaming.schemaTracking.metadataPathCheck.enabled": "false"}
+"""Schema logs of Delta's streams are written by the runtime, at each start, and belong to no other place than where they are."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
 is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
@@ -243,7 +245,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
     own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
+    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
         own.conf.set(CHECKPOINT_FILES, _IN_DIRECTORIES)

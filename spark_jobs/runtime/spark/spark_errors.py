@@ -42,6 +42,7 @@ KNOWN: tuple[KnownError, ...] = (
         "Return the event time as a TIMESTAMP, such as with F.to_timestamp(column); for a TIMESTAMP_NTZ declare event_time_zone=.",
     ),
     KnownError("UNRESOLVED_COLUMN", "Correct the column's name; the message lists those that there are."),
+    KnownError("FIELD_NOT_FOUND", "Correct the field's name; the message lists those that there are."),
     KnownError("AMBIGUOUS_REFERENCE", "Rename one of the columns before the join, or name it through its frame."),
     KnownError("COLUMN_ALREADY_EXISTS", "Give each column of the result a name of its own."),
     KnownError("DATATYPE_MISMATCH", "Cast the column to the type that the message asks for."),
@@ -86,7 +87,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("DELTA_INVALID_FORMAT", "Read the path in the format that it has."),
     KnownError(
         "DELTA_STREAMING_SCHEMA_LOCATION",
-        "Remove the option schemaTrackingLocation: it names a place outside of the stage's checkpoint.",
+        "Remove the option schemaTrackingLocation: the runtime gives each stream a place of its own.",
     ),
     KnownError("DELTA_INVALID_V1_TABLE_CALL", 'Read the table with spark.readStream.format("delta").load(path).'),
     KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL", "Remove the version from the stream; a static input may have one."),
@@ -121,6 +122,11 @@ _BY_NAME = {known.name: known for known in KNOWN}
 def find(error: BaseException) -> KnownError | None:
     """Returns the entry of what lies at the bottom of an error; None where there is none."""
     return _find(error)[0]
+
+
+def says(error: Exception, condition: str) -> bool:
+    """Returns whether a condition of Spark's or Delta's lies behind an error."""
+    return any(condition in _CONDITION.findall(str(cause.getMessage() or "")) for cause in _causes(error))
 
 
 def summary(error: BaseException) -> str:

@@ -22,7 +22,15 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
-from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED, bound_of, check_positions, read_input, replaced_inputs, streams_of
+from spark_jobs.runtime.stages.stage_inputs import (
+    NONE_ENDED,
+    bound_of,
+    check_positions,
+    fix_columns,
+    read_input,
+    replaced_inputs,
+    streams_of,
+)
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
@@ -56,6 +64,7 @@ def build_stage(
     Raises:
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
         UnsupportedTableError: The rows do not fit the sink's table.
+        SourceChangedError: A source has got other columns while the stage was built.
     """
     session = stage_session(stage, site.spark)
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
@@ -81,6 +90,7 @@ def build_stage(
         place = replace(place, staged_prefix=prefix)
     tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
     outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
+    fix_columns(stage, streams, outlet.frame, spark_log)
     log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
     output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
     return StageRun(
@@ -94,7 +104,7 @@ def build_stage(
         spark_log=spark_log,
         output=output,
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
-        bounds=[bound_of(number, pin, spark_log) for number, (_, pin) in enumerate(streams)],
+        bounds=[bound_of(number, pin, session, spark_log) for number, (_, pin) in enumerate(streams)],
         arguments=arguments,
         ended=frozenset(ended),
         watermarks=watermarks,

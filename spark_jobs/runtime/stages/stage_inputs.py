@@ -226,13 +226,28 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
     return streams
 
 
-def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
+def fix_columns(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
+    """Lets every row of a stage's sources be read with the columns that the stage was built with.
+
+    Raises:
+        SourceChangedError: A source has other columns by now.
+    """
+    options = {}
+    for number, (argument, found) in enumerate(streams):
+        if found.source is not None:
+            kind, leaf = found.source
+            own = OwnLog(spark_log.files, f"{spark_log.directory}/schemas/{number}")
+            options[number] = kind.fix_columns(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own)
+    plan.add_options(frame, {number: added for number, added in options.items() if added})
+
+
+def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: SparkLog) -> Bound:
     """Returns the end of the stream with this number. If it is a channel, the stage that is read gets this consumer."""
     pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
     if found.source is not None and found.known is not None and found.adopted is None:
         found.source[0].begin_log(found.known, own_log)
     if pin is None:
-        return found.source[0].endless(own_log) if found.source else Bound()
+        return found.source[0].endless(session, found.source[1], own_log) if found.source else Bound()
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
-from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing
+from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
+
+_OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
+"""What Delta ends a stream with that has read all before a change of the table's columns, properties or protocol."""
 
 
 class StageQuery:
@@ -40,6 +43,7 @@ class StageQuery:
             TurnedAwayError: The stage is to stop.
             PastPinError: A batch has to be planned again.
             BeforeEpochError: The same.
+            SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
         """
         try:
@@ -50,6 +54,8 @@ class StageQuery:
                 raise failure from None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from None
+            if failure is None and says(error, _OTHER_COLUMNS):
+                raise self._changed() from error
             raise self._interrupted(failure or error) from error
         self._stage.heartbeat.observe(self._stage.stage.name, self._query, self._stage.arguments)
         return bool(ended)
@@ -78,6 +84,16 @@ class StageQuery:
             query = stream.foreachBatch(self._writer).outputMode(stage.stage.output_mode.value).trigger(**trigger).start()
         self._writer.query.set_result(query)
         return query
+
+    def _changed(self) -> SourceChangedError:
+        name, log = self._stage.stage.name, self._stage.spark_log
+        return SourceChangedError(
+            f"Stage '{name}' reads a table that has got other columns.",
+            exists=f"Its batches up to {log.last_commit()} are staged.",
+            safe="Nothing that the table has got since then was read.",
+            remedy="Run it again: it goes on with the new columns.",
+            stage=name,
+        )
 
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):

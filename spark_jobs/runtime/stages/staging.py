@@ -14,12 +14,13 @@ from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import SinkMode
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.merges import repeated_keys
+from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
 _FILES_NAMED = 5
+_Ends = Sequence[tuple[Bound, str | None, str]]
+"""Of a batch: as :meth:`StageRun.ends_of` returns them."""
 
 
 class PastPinError(Exception):
@@ -79,15 +82,17 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+        ends = self.run.ends_of(batch)
+        if any(bound.exceeded(before, line) for bound, before, line in ends):
             raise PastPinError
-        self._tell_ends(batch)
+        self._tell_ends(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
         fitted = fit(frame, run.table.schema)
         if earlier is not None:
             self._check_same(earlier, offsets, fitted.count())
             return
+        self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
@@ -195,15 +200,28 @@ class StageWriter:
                 found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
         return found
 
-    def _tell_ends(self, batch: BatchId) -> None:
+    def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
+        """Looks whether the batch's files have more columns than the stage was built with: Spark would leave them out."""
+        for number, (bound, previous, line) in enumerate(ends):
+            if bound.has_outgrown(previous, line):
+                raise SourceChangedError(
+                    f"Source '{self.run.arguments[number]}' of stage '{self._name}' has got files with other columns, or wider types.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged.",
+                    remedy="Run it again: it goes on with the new columns.",
+                    stage=self._name,
+                    batch=batch,
+                )
+
+    def _tell_ends(self, ends: _Ends) -> None:
         """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
 
         The next batches then need not be cut back and run by a start of their own.
         """
         if not self._told:
-            self._told, ends = True, [bound.available(line) for bound, _, line in self.run.ends_of(batch)]
-            if any(ends):
-                limit_kafka_streams(self.query.result(), ends)
+            self._told, available = True, [bound.available(line) for bound, _, line in ends]
+            if any(available):
+                limit_kafka_streams(self.query.result(), available)
 
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())

@@ -174,8 +174,9 @@ class SavepointTables:
                 "would leave them out.",
                 exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
                 safe="Nothing was changed.",
-                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is "
-                "gone, add --take-pending, which publishes the copies, unless they are of a sink with keys. Or give the sinks other tables.",
+                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it "
+                "is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys. Or give the sinks other "
+                "tables.",
                 sink=sink,
                 table=cut.table,
                 checkpoint=number,

@@ -35,6 +35,7 @@ DECISIONS = {
     "RunCancelledError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "PermanentFailureError": (Retry.NEVER, ExitCode.FAILED),
     "SparkJobFailedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "SourceChangedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }

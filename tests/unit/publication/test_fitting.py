@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.protocol.table_shape import TableShape
-from spark_jobs.publication.fitting import conditions, misfits, misfits_of, renaming, shape
+from spark_jobs.publication.fitting import conditions, misfits, misfits_of, renaming, shape, unreadable
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 
@@ -181,3 +181,65 @@ def test_a_field_that_is_called_otherwise_inside_a_struct_cannot_be_merged() -> 
     after = a_table(named("id", "a"), named("s", "b", struct(named("y", "c"))), properties=MAPPED)
     assert misfits_of([before], after, ["id"]) == ["calls the field s.x y"]
     assert misfits_of([before], after, None) == []
+
+
+READABLE = {
+    "a column that is called otherwise": ([named("a", "x")], [named("b", "x")]),
+    "a column that is gone": ([ID, field("note", "string")], [ID]),
+    "a new column": ([ID], [ID, field("note", "string")]),
+    "columns that have swapped their names": (
+        [named("a", "x"), named("b", "y", "string")],
+        [named("b", "x"), named("a", "y", "string")],
+    ),
+    "a column that was made anew": ([named("a", "x", array("long"))], [named("a", "y", array("long", nulls=False))]),
+    "a wider type": ([field("id", "integer")], [widened("id", ("integer", "long"))]),
+    "a wider type in an array": (
+        [field("ids", array("integer"))],
+        [widened("ids", ("integer", "long"), path="element", kind=array("long"))],
+    ),
+    "a counter of the writer's": ([ID], [field("id", delta__identity__highWaterMark=7)]),
+    "a field of a struct": ([GPS], [YAW]),
+}
+UNREADABLE = {
+    "a narrower type": ([ID], [field("id", "integer")], "has integer in id, and had long"),
+    "a wider type that Delta has not widened": ([field("id", "integer")], [ID], "has long in id, and had integer"),
+    "a type in a struct": (
+        [GPS],
+        [field("gps", struct(field("pitch", "string")))],
+        "has string in gps.pitch, and had double",
+    ),
+    "a type in a map": (
+        [field("m", mapping("string", "long"))],
+        [field("m", mapping("string", "string"))],
+        "has string in m.value, and had long",
+    ),
+    "a column that was made anew, of another type": (
+        [named("a", "x")],
+        [named("a", "y", "string")],
+        "has a new a of type string, and had one of type long",
+    ),
+    "a column that was made anew with other fields": (
+        [named("gps", "x", GPS["type"])],
+        [named("gps", "y", YAW["type"])],
+        "has a new gps of type struct, and had one of type struct",
+    ),
+    "a column that became a struct": ([field("gps", "string")], [GPS], "has struct in gps, and had string"),
+}
+
+
+@pytest.mark.parametrize("case", READABLE)
+def test_earlier_rows_can_be_read_after(case: str) -> None:
+    before, now = READABLE[case]
+    assert unreadable(a_table(*before), a_table(*now)) == []
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_earlier_rows_cannot_be_read_after(case: str) -> None:
+    before, now, reason = UNREADABLE[case]
+    assert unreadable(a_table(*before), a_table(*now)) == [reason]
+
+
+def test_earlier_rows_cannot_be_read_with_other_partitions_or_by_id() -> None:
+    whole, parted = a_table(ID), a_table(ID, partition_by=("id",))
+    assert unreadable(whole, parted) == ["is partitioned by ['id'], and was by []"]
+    assert unreadable(whole, a_table(ID, properties={"delta.columnMapping.mode": "id"})) == ["maps its columns by id"]
