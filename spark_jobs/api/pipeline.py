@@ -321,7 +321,7 @@ class Pipeline:
                 where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
-            allow_dropped: Whether stages of it may be left behind that are not there any more.
+            allow_dropped: Whether the state of stages may be left behind that are not there any more.
             take_pending: Whether rows that it holds staged for tables which stay are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
             new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
@@ -340,7 +340,8 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
+            restore=restore_from(restore, allow_drained, take_pending),
+            allow_dropped=allow_dropped,
             state_partitions=checked_partitions(state_partitions),
             new_sources=tuple(new_sources),
             workspace=None if workspace is None else os.fspath(workspace),

@@ -348,6 +348,41 @@ class Outlook(Answer):
     """What would become of each; empty where nothing would run."""
 
 
+class SourcePlan(Answer):
+    """What a run would make of a source."""
+
+    source: InputName
+    fate: Literal["is the same", "is new", "is another one"]
+    """One that is new, or another one, is read from its beginning."""
+
+
+class TablePlan(Answer):
+    """What a run would make of a sink's table."""
+
+    sink: SinkName
+    table: str
+    """Its directory."""
+    fate: Literal["is made", "goes on", "gets columns"]
+    columns: tuple[str, ...] = ()
+    """The columns and fields that are added, or get a wider type."""
+
+
+class PlanAnswer(Answer):
+    """``spark-jobs run --dry-run``: what the run would do. Nothing was written."""
+
+    pipeline: PipelineName
+    home: str
+    run: RunId
+    outlook: Outlook
+    state_bytes: int | None
+    """The size of the state that it would go on with; None if it would begin without any."""
+    sources: tuple[SourcePlan, ...] = ()
+    """Empty if nothing would run, as are the tables."""
+    tables: tuple[TablePlan, ...] = ()
+    open_requests: tuple[RequestId, ...] = ()
+    """Requests for checkpoints, savepoints and stops that the run would answer."""
+
+
 class ValidateAnswer(Answer):
     """``spark-jobs validate``: nothing speaks against a start."""
 

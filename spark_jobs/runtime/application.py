@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
@@ -64,10 +65,12 @@ from spark_jobs.runtime.start.decision import (
     begin_with_new_sources,
     check_parameters,
     decide,
+    goes_on_from,
+    stage_fates,
 )
-from spark_jobs.runtime.start.facts import read_facts
+from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
-from spark_jobs.runtime.start.savepoint_start import savepoint_start
+from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
 from spark_jobs.runtime.start.source_identity import (
     SettledSources,
     Sources,
@@ -77,7 +80,10 @@ from spark_jobs.runtime.start.source_identity import (
     settle,
     sources_before,
 )
+from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
+from spark_jobs.runtime.tables.tables import PlannedTable
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -148,16 +154,15 @@ class Application:
         given = self._given_before(request, facts)
         if given is not None:
             return given
-        start = savepoint_start(self.home, self.pipeline, request, facts)
-        facts = start.told_to(facts) if start else facts
+        facts = look_at_savepoint(request, facts)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
         check_names(self.graph, request.new_sources)
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
-        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
@@ -166,23 +171,20 @@ class Application:
             spark = self.start_spark()
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
-            places = self._places(spark)
-            decided = start.check(places) if start else None
-            planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
-            settled = self._settle(request, decision, facts, session_for_run(spark), adopted)
-            if settled.renewed:
-                decision = begin_with_new_sources(decision, facts)
-            check_stages(self.graph, session_for_run(spark), planned, adopted)
             publishers = Publishers(lambda: spark, at_work=True)
-            if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
-                stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
-                check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
+            plan = self._plan(request, decision, facts, start, spark)
+            decision, places, settled = plan.decision, plan.places, plan.settled
             cancellation.check()
             # Spark may have waited long for the cluster: nobody may want it now
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts, in_place=not settled.renewed)
+            restore = start.take_own(cancellation.check) if start else None
+            attempt = begin_attempt(
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not settled.renewed
+            )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
@@ -195,11 +197,11 @@ class Application:
             afterwards.callback(publishers.finish)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
-            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
             round_document = self._round(
-                request, decision, attempt, adopted, start.beginnings(self.graph) if start else {}, settled
+                request, decision, attempt, plan.adopted, start.beginnings(self.graph) if start else {}, settled
             )
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
@@ -208,6 +210,53 @@ class Application:
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
+
+    def plan(self, request: StartRequest) -> StartPlan | Manifest:
+        """Decides what a start would do, and does none of it: writes nothing. Errors are those of the start.
+
+        Returns:
+            The checkpoint that the start would be answered with, if nothing would run.
+        """
+        facts = look_at_savepoint(request, read_facts(self.home))
+        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        if isinstance(decision, Answer):
+            return decision.manifest
+        check_names(self.graph, request.new_sources)
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
+        return self._plan(request, decision, facts, start, self.start_spark())
+
+    def _plan(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        start: SavepointStart | None,
+        spark: SparkSession,
+    ) -> StartPlan:
+        """Checks a start against its sources, tables and functions; writes nothing."""
+        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
+        session = session_for_run(spark)
+        places = self._places(spark)
+        reached = start.check(places) if start else None
+        planned = plan_stages(self.graph, session, self.parameters.values)
+        settled = self._settle(request, decision, facts, session, adopted)
+        if settled.renewed:
+            decision = begin_with_new_sources(decision, facts)
+        check_stages(self.graph, session, planned, adopted)
+        mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
+        for stage in self.graph.stages.values():
+            if stage.sink:
+                with mistakes.noted():
+                    frame = planned[stage.name].frame
+                    tables[stage.sink.name] = plan_outlet(stage.sink, frame.sparkSession, frame, places[stage.sink.name])
+        mistakes.check()
+        if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
+            stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
+            publishers = Publishers(lambda: spark, at_work=True)
+            check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+        fates = stage_fates(decision, facts, self.graph.describe())
+        before = self._sources_before(decision, facts)
+        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, adopted)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -262,32 +311,33 @@ class Application:
         return places
 
     def _settle(
-        self, request: StartRequest, decision: Decision, facts: HomeFacts, session: SparkSession, adopted: Collection[InputName]
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        session: SparkSession,
+        adopted: Collection[InputName],
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
         found, before = find_sources(self.graph, session, self.parameters.values, adopted), self._sources_before(decision, facts)
         settled = settle(found, before, request.new_sources)
-        if newest := facts.savepoint or facts.head:
+        if newest := goes_on_from(decision, facts) or facts.head:
             refuse_drained(newest, settled.renewed)
         if isinstance(decision, Continue) and not settled.renewed:
             check_parameters(decision.round, self.parameters.public())
         return settled
 
-    def _sources_before(self, decision: Decision, facts: HomeFacts) -> Sources:
+    def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):
             return sources_before(decision.round, facts.head)
-        if isinstance(decision, BeginFromSavepoint):
-            return sources_before(None, facts.savepoint)
-        parent = decision.parent if isinstance(decision, Begin) else None
-        kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None]
-        return next((manifest.sources for manifest in kept if manifest.checkpoint == parent), {})
+        return sources_before(None, goes_on_from(decision, facts))
 
     def _round(
         self,
         request: StartRequest,
         decision: Decision,
         attempt: AttemptDocument,
-        adopted: dict[InputName, AdoptedOffsets],
+        adopted: Mapping[InputName, AdoptedOffsets],
         begins: dict[StageName, dict[StageName, BatchId]],
         settled: SettledSources,
     ) -> RoundDocument:
@@ -311,7 +361,7 @@ class Application:
                 publish=request.publish,
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
-                adopted=adopted,
+                adopted=dict(adopted),
                 begins=begins,
                 sources=dict(settled.sources),
                 begun_at=datetime.now(UTC),

@@ -19,7 +19,7 @@ from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
 from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
+from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
 from spark_jobs.runtime.tables.upsert_rules import check_rule
 
@@ -83,10 +83,7 @@ def prepare_outlet(
     sink = stage.sink
     if sink is None or place is None:
         return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
-    if sink.upsert:
-        check_rule(sink, sink.upsert, frame)
-    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
-        check_publishable(place.path.as_uri(), sink.mode)
+    plan_outlet(sink, session, frame, place)
     table = prepare_table(session, place, frame, sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
@@ -100,6 +97,15 @@ def prepare_outlet(
     settings = {key: str(session.conf.get(key)) for key in _MEANING}
     cut = UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
     return Outlet(staged_in, public, cut, frame)
+
+
+def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: TablePlace) -> PlannedTable:
+    """Decides what becomes of a sink's table; writes nothing. Errors as :func:`prepare_outlet`."""
+    if sink.upsert:
+        check_rule(sink, sink.upsert, frame)
+    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
+        check_publishable(place.path.as_uri(), sink.mode)
+    return plan_table(session, place, frame, sink.design, sink.name)
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
