@@ -180,6 +180,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -198,6 +199,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -217,6 +219,8 @@ class Pipeline:
             trigger_interval: Between the beginnings of two batches, such as ``"10 seconds"``; only behind an unbounded source.
             max_channel_bytes: How far it may be ahead of the slowest stage that reads it; only where those never end.
             conf: Spark settings of this query alone.
+            begin: Where the stage begins to read its sources if it is new in a pipeline that goes on: at their beginning, or after
+                what the pipeline has read of them before.
             name: The function's, unless given.
         """
 
@@ -239,6 +243,7 @@ class Pipeline:
                         max_channel_bytes=max_channel_bytes,
                     ),
                     conf=conf,
+                    begin=begin,
                 )
                 self._add(place, stage)
             return function

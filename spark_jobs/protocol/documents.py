@@ -196,7 +196,9 @@ class RoundDocument(Document):
     adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
     """By source where an old query stopped; only in the first round of an incarnation."""
     begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
-    """By stage that a savepoint was begun with and had no batch of, by producer: the last batch before those that it reads."""
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""
+    begins_now: dict[StageName, dict[InputName, tuple[KnownSource, ...]]] = Field(default_factory=dict)
+    """By stage that is new and begins now, by source: where it begins, instead of where :attr:`sources` say."""
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """What each stream of each source was when the round began, and where reading it begins."""
     begun_at: datetime

@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.continuation import Fate, with_fate
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
@@ -22,7 +24,6 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
-from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -35,7 +36,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
@@ -54,13 +55,13 @@ from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
+from spark_jobs.runtime.start.beginnings import behind_stages, in_sources
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
     BeginFromSavepoint,
     BeginIncarnation,
     Continue,
-    Decision,
     HomeFacts,
     begin_with_new_sources,
     check_parameters,
@@ -69,9 +70,10 @@ from spark_jobs.runtime.start.decision import (
     stage_fates,
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
-from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
+from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
 from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
 from spark_jobs.runtime.start.source_identity import (
+    FoundSource,
     SettledSources,
     Sources,
     check_names,
@@ -200,9 +202,7 @@ class Application:
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
-            round_document = self._round(
-                request, decision, attempt, plan.adopted, start.beginnings(self.graph) if start else {}, settled
-            )
+            round_document = self._round(request, plan, attempt)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
@@ -239,7 +239,8 @@ class Application:
         places = self._places(spark)
         reached = start.check(places) if start else None
         planned = plan_stages(self.graph, session, self.parameters.values)
-        settled = self._settle(request, decision, facts, session, adopted)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted)
+        settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = begin_with_new_sources(decision, facts)
         check_stages(self.graph, session, planned, adopted)
@@ -255,8 +256,13 @@ class Application:
             publishers = Publishers(lambda: spark, at_work=True)
             check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
         fates = stage_fates(decision, facts, self.graph.describe())
-        before = self._sources_before(decision, facts)
-        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, adopted)
+        if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
+            empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
+            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST]
+            check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+        before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
+        begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
+        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, begins_now, adopted)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -315,11 +321,10 @@ class Application:
         request: StartRequest,
         decision: Continue | Begin | BeginIncarnation,
         facts: HomeFacts,
-        session: SparkSession,
-        adopted: Collection[InputName],
+        found: Mapping[InputName, FoundSource],
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
-        found, before = find_sources(self.graph, session, self.parameters.values, adopted), self._sources_before(decision, facts)
+        before = self._sources_before(decision, facts)
         settled = settle(found, before, request.new_sources)
         if newest := goes_on_from(decision, facts) or facts.head:
             refuse_drained(newest, settled.renewed)
@@ -335,13 +340,10 @@ class Application:
     def _round(
         self,
         request: StartRequest,
-        decision: Decision,
+        plan: StartPlan,
         attempt: AttemptDocument,
-        adopted: Mapping[InputName, AdoptedOffsets],
-        begins: dict[StageName, dict[StageName, BatchId]],
-        settled: SettledSources,
     ) -> RoundDocument:
-        rounds = Rounds(self.home)
+        rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
         if isinstance(decision, Begin) and decision.interrupted is not None:
@@ -361,8 +363,9 @@ class Application:
                 publish=request.publish,
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
-                adopted=dict(adopted),
-                begins=begins,
+                adopted=dict(plan.adopted),
+                begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
+                begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
                 begun_at=datetime.now(UTC),
             )

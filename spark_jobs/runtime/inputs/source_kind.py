@@ -65,6 +65,10 @@ class SourceKind(ABC):
         """The same, where Spark keeps the beginning in what it remembers of a stream. Idempotent."""
 
     @abstractmethod
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        """Returns a stream whose reading begins where a pin ends."""
+
+    @abstractmethod
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         """Returns where a stream ends if it ends now.
 

@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
-from spark_jobs.api.graph import Graph
-from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
@@ -37,7 +35,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -200,19 +198,6 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
         else:
             pins_of_attempt(begins.home, begins.attempt.attempt).pin(pinned)
     return pins
-
-
-def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """By stage that was not there from the beginning, by producer: the last batch before those that it reads.
-
-    A stage that is new reads what its producers stage after the savepoint; one that was new before goes on from where it began.
-    """
-    found = {name: dict(cut.begins) for name, cut in manifest.stages.items() if name in graph.stages}
-    for stage in graph.stages.values():
-        if stage.name not in manifest.stages:
-            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
-            found[stage.name] = {name: manifest.stages[name].channel.last for name in producers if name in manifest.stages}
-    return {name: after for name, after in found.items() if after}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from spark_jobs.protocol.documents import (
     SinkCut,
     StartRequest,
 )
-from spark_jobs.protocol.ids import AppId, BatchId, CheckpointId, SinkName, StageName
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import refuse_changed
 from spark_jobs.publication.publisher import plan_publication
@@ -36,7 +36,7 @@ from spark_jobs.runtime.start.rewind import (
     takes,
     unpublished,
 )
-from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, beginnings, bring_in, open_savepoint
+from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files, open_place
@@ -148,10 +148,6 @@ class SavepointStart:
         planned = plan_publication(self._opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
         planned.require(publishers)
         replace(planned, turns=self._home).carry_out(publishers)
-
-    def beginnings(self, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-        """As the function of this name."""
-        return beginnings(self._opened.manifest, graph)
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
         """The attempt as it goes on: from the checkpoint that the savepoint has become."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from spark_jobs.api.continuation import StageFate
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.ids import AppId, CheckpointId, InputName, SinkName
+from spark_jobs.protocol.ids import AppId, CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.start.source_identity import SettledSources, Sources
@@ -35,6 +36,8 @@ class StartPlan:
     """What the stages read."""
     sources_before: Sources
     """What the sources were at the checkpoint that it goes on from."""
+    begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = field(default_factory=dict)
+    """By stage that begins now, by source: where it begins."""
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
     """Where old queries stopped."""
 
