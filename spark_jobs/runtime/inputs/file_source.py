@@ -24,8 +24,8 @@ from spark_jobs.storage.files import Files
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
-_PASSED = -1
-"""The batch of files that no batch reads."""
+_PASSED = 2**62
+"""The batch of files that no batch reads: Spark, and we, take the files of an entry for read, and read those that have its number."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
@@ -196,7 +196,7 @@ class FileSourceLog:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def pass_over(self, files: Iterable[FilePin]) -> None:
-        """Lets Spark take files for read that no batch reads: entries of a batch before the first one. Idempotent."""
+        """Lets Spark take files for read that no batch reads. Idempotent."""
         if self.latest() < 0:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
@@ -206,7 +206,10 @@ class FileSourceLog:
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
-        repeated = [entry for entry in self.between(_PASSED - 1, log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
+        repeated = []
+        if _compact(log_id):
+            passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
+            repeated = passed + [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id]
         lines = [json.dumps(entry) for entry in repeated + entries]
         checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
 
@@ -220,7 +223,7 @@ class FileSourceLog:
             ]
             later = min((number for number in compact if number > log_id), default=None)
             entries = [] if later is None else self._entries(_file_name(later))
-            return [entry for entry in entries if entry["batchId"] <= log_id]
+            return [entry for entry in entries if entry["batchId"] <= log_id or entry["batchId"] == _PASSED]
 
     def _entries(self, name: str) -> list[dict[str, Any]]:
         data = self._files.read(f"{self._directory}/{name}")

@@ -176,7 +176,7 @@ class TestFilesThatArePassedOver:
         log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
         log.pass_over([FilePin(path="a", timestamp_ms=0, size_bytes=1)])
         for number in range(1, 10):
-            log.rewrite(number, [entry(f"f{number}", number)])
+            log.rewrite(number, [json.loads(entry(f"f{number}", number))])
         for number in range(9):
             (tmp_path / f"sources/0/{number}").unlink()
         assert log.passed() == {"a"}
