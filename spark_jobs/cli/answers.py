@@ -330,6 +330,10 @@ class StageOutlook(Answer):
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
     """With its state; without; or it is not there any more, and its state is left behind."""
+    begin: Literal["earliest", "now"] | None = None
+    """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
+    state_bytes: int | None = None
+    """The size of the state that it continues with; None of others, and from ``validate``."""
 
 
 class Outlook(Answer):
@@ -374,8 +378,6 @@ class PlanAnswer(Answer):
     home: str
     run: RunId
     outlook: Outlook
-    state_bytes: int | None
-    """The size of the state that it would go on with; None if it would begin without any."""
     sources: tuple[SourcePlan, ...] = ()
     """Empty if nothing would run, as are the tables."""
     tables: tuple[TablePlan, ...] = ()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from spark_jobs.api.continuation import Fate, StageFate
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
 from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_way_back
@@ -22,21 +23,15 @@ def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan
     """Returns what a run would do; reads the requests that are open."""
     asked = tuple(each.request for each in CheckpointRequests(home).open())
     if isinstance(plan, Manifest):
-        found = outlook(Answer(plan))
-        return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=found, state_bytes=None, open_requests=asked)
-    found, before = outlook(plan.decision), plan.goes_on_from
+        return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
+    found = outlook(plan.decision)
     if isinstance(plan.decision, Continue | Begin):
         found = with_way_back(found, home, request, plan.facts)
-    stages = tuple(StageOutlook(stage=StageName(each.stage), fate=each.fate.value) for each in plan.stages)
-    going_on = {each.stage for each in stages if each.fate == "continues"}
     return PlanAnswer(
         pipeline=pipeline,
         home=home.url,
         run=request.run,
-        outlook=found.model_copy(update={"stages": stages}),
-        state_bytes=None
-        if before is None
-        else sum(file.size_bytes for name, cut in before.stages.items() if name in going_on for file in cut.files),
+        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan) for each in plan.stages)}),
         sources=tuple(_source(name, plan) for name in plan.settled.sources),
         tables=tuple(_table(plan, sink) for sink in plan.tables),
         open_requests=asked,
@@ -48,7 +43,7 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
     found = answer.outlook
     shown = words.table("", "part", "name", "would be")
     for stage in found.stages:
-        shown.add_row("stage", Text(stage.stage), Text(stage.fate, style=FATE_COLOURS[stage.fate]))
+        shown.add_row("stage", Text(stage.stage), Text(f"{stage.fate}{_how(stage)}", style=FATE_COLOURS[stage.fate]))
     for source in answer.sources:
         shown.add_row("source", Text(source.source), Text(source.fate))
     for table in answer.tables:
@@ -56,12 +51,27 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
         shown.add_row("table", Text(table.sink), Text(f"{table.fate}{columns} ({table.table})"))
     for request in answer.open_requests:
         shown.add_row("request", Text(request), "answered")
-    state = "" if answer.state_bytes is None else f" The stages that continue have {words.size(answer.state_bytes)} of state."
     return [
-        Text(f"{found.explanation}{state}", style="cyan"),
+        Text(found.explanation, style="cyan"),
         *([shown] if shown.row_count else []),
         Text("This was a dry run: nothing was written.", style="bold green"),
     ]
+
+
+def _stage(found: StageFate, plan: "StartPlan") -> StageOutlook:
+    name, before = StageName(found.stage), plan.goes_on_from
+    begin = state_bytes = None
+    if before is not None and found.fate is Fate.STARTS_EMPTY:
+        begin = "now" if name in plan.begins_now else "earliest"
+    if before is not None and found.fate is Fate.CONTINUES and name in before.stages:
+        state_bytes = sum(file.size_bytes for file in before.stages[name].files)
+    return StageOutlook.model_validate({"stage": name, "fate": found.fate.value, "begin": begin, "state_bytes": state_bytes})
+
+
+def _how(stage: StageOutlook) -> str:
+    if stage.state_bytes is not None:
+        return f" with {words.size(stage.state_bytes)} of state"
+    return {"now": ", and begins now", "earliest": ", at the beginning of its sources", None: ""}[stage.begin]
 
 
 def _source(name: InputName, plan: "StartPlan") -> SourcePlan:

@@ -44,7 +44,7 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
+from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
@@ -217,6 +217,7 @@ class Application:
         Returns:
             The checkpoint that the start would be answered with, if nothing would run.
         """
+        check_free(self.home, request)
         facts = look_at_savepoint(request, read_facts(self.home))
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):

@@ -1,5 +1,6 @@
 """A start of changed code that loses power at any of its durable steps, and is run again."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import pytest
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.documents import OnEnd
+from spark_jobs.protocol.documents import OnEnd, RestoreFrom
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import RunId
 from spark_jobs.protocol.steps import Step
+from spark_jobs.runtime.launch import RunOptions, launch
 from tests.spark.rows import public_count
 from tests.support import small_pipeline
 from tests.support.crashes import HOUSEKEEPING, Point, run_into, watched
-from tests.support.run_site import RunSite
+from tests.support.run_site import RunSite, small_session
 from tests.support.small_pipeline import ROWS_A_DAY, Params, answer, deliver
 
 pytestmark = pytest.mark.spark
@@ -88,3 +92,16 @@ def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
     earlier.run("day 1")
     assert earlier.public() == answer(range(2))
     assert public_count(earlier.table("copied")) is None
+
+
+def test_a_change_that_has_begun_is_taken_back_with_its_savepoint(second_day: RunSite) -> None:
+    """As the refusal of the earlier code says."""
+    assert run_into(second_day, lambda point: point.name == (Step.RESTORE_END, False), "day 1")
+    earlier = replace(second_day, pipeline=small_pipeline.pipeline)
+    with pytest.raises(RejectedError, match="was begun with") as caught:
+        earlier.run("day 1")
+    named = re.search(r"--restore (\S+)\)", caught.value.remedy)
+    assert named
+    options = RunOptions(RunId("back"), OnEnd.DRAIN, restore=RestoreFrom(savepoint=named[1]))
+    launch(earlier.pipeline, earlier.files(), earlier.parameters, options, small_session)
+    assert earlier.public() == answer(range(2))

@@ -12,8 +12,12 @@ from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.checkpoint.savepoint import verify
+from spark_jobs.cli.dry_run import plan_answer, plan_text
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
-from spark_jobs.protocol.errors import RejectedError, StreamPipelineError, UnsupportedTableError
+from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError, UnsupportedTableError
+from spark_jobs.protocol.ids import PipelineName
 from spark_jobs.runtime.launch import RunOptions, plan
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.start_plan import StartPlan
@@ -22,10 +26,12 @@ from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_changed_code import code
 from tests.spark.test_running_pipelines import closed_minutes, ids
+from tests.spark.test_savepoints import has_staged
 from tests.support.command_line import spark_jobs
 from tests.support.crashes import contents
-from tests.support.growing_table import Events
+from tests.support.growing_table import BOUNDED, Events, events_of
 from tests.support.running import Running
+from tests.unit.runtime.start.test_decision import request as asked
 
 pytestmark = pytest.mark.spark
 
@@ -310,6 +316,37 @@ def test_a_live_pipeline_that_was_stopped_goes_on_with_other_stages(site: Site, 
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 351)))
 
 
+@pytest.fixture
+def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
+    made = events_of(request, tmp_path / "events", monkeypatch)
+    made.add(150)
+    return made
+
+
+@pytest.mark.parametrize("events", [BOUNDED], indirect=True)
+def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, events: Events) -> None:
+    """Rows that only the end of the round would have made public are not left behind with their stage."""
+    events.later(100)
+    earlier = code(site, events, "copied", "minutes", "everything", interval="1 hour")
+    with Running(site.spark, earlier, site.home) as running:
+        running.until(lambda: all(has_staged(running, stage, events.rows)() for stage in ("copied", "everything")))
+        spark_jobs("stop", "--home", site.home)
+        running.stopped()
+    assert public_count(site.tables / "everything") == 0
+    events.add(100)
+    events.end()
+    changed = code(site, events, "copied", "minutes", "again")
+    with pytest.raises(RejectedError, match="151 rows up to checkpoint 1 are staged and not public") as caught:
+        site.run(changed, allow_dropped=True)
+    assert "spark-jobs publish --checkpoint 1" in caught.value.remedy
+    assert spark_jobs("publish", "--home", site.home, "--checkpoint", 1).exit_code == 0
+    site.run(changed, allow_dropped=True)
+    assert ids(site, "copied") == list(range(events.rows))
+    assert ids(site, "again") == list(range(151, events.rows))
+    assert ids(site, "everything") == list(range(151))
+    assert sum(count for _, count in public(site.tables / "minutes").elements()) == events.rows
+
+
 class TestThePlan:
     """A dry run decides what the run would do, and writes nothing."""
 
@@ -330,11 +367,21 @@ class TestThePlan:
     def test_of_changed_code_names_what_becomes_of_each_part(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders", "hourly"))
         shop.deliver()
+        shop.begin["refunds"] = "now"
         found = self.plan(shop, shop.pipeline("orders", "refunds", "paid"), allow_dropped=True)
         assert isinstance(found, StartPlan)
         assert [str(each) for each in found.stages] == [
             "orders continues", "refunds starts empty", "paid starts empty", "hourly is dropped",
         ]  # fmt: skip
+        shown = plan_answer(PipelineName("shop"), open_files(str(shop.site.home)), asked("b"), found)
+        assert [each.begin for each in shown.outlook.stages] == [None, "now", "earliest", None]
+        assert [each.state_bytes is not None for each in shown.outlook.stages] == [True, False, False, False]
+        assert [(each.source, each.fate) for each in shown.sources] == [("events", "is the same"), ("payments", "is new")]
+        assert [(each.sink, each.fate) for each in shown.tables] == [
+            ("orders", "goes on"), ("refunds", "is made"), ("paid", "is made"),
+        ]  # fmt: skip
+        said = "\n".join(map(str, plan_text(shown)))
+        assert "take a savepoint of checkpoint 1, because the code has changed, and begin round 2 with it" in said
         assert found.sources_before.keys() == {"events"}
         assert {sink: planned.table is None for sink, planned in found.tables.items()} == {
             "orders": False, "refunds": True, "paid": True,
@@ -346,6 +393,11 @@ class TestThePlan:
             with pytest.raises(StreamPipelineError) as planned:
                 self.plan(shop, changed)
             assert str(planned.value) == str(shop.refused(changed))
+
+    def test_is_refused_while_a_driver_is_at_work(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders"))
+        with holding(shop.site.home / DRIVER_LOCK, "start-7"), pytest.raises(HomeInUseError, match="Another driver is at work"):
+            self.plan(shop, shop.pipeline("orders"))
 
     def test_of_a_run_that_has_its_answer(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders"), on_end="drain")

@@ -114,6 +114,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     found = cli.answer("run", "--run-id", "monday", "--dry-run")
     assert (found["run"], found["outlook"]["decision"], found["outlook"]["round"]) == ("monday", "begin_incarnation", 1)
     assert [each["fate"] for each in found["outlook"]["stages"]] == ["starts empty"] * 3
+    assert {each["begin"] for each in found["outlook"]["stages"]} == {None}, "a first run has no other stages"
     assert found["sources"] == [{"source": "events", "fate": "is new"}]
     assert {each["sink"]: each["fate"] for each in found["tables"]} == {"hourly": "is made", "daily": "is made"}
     assert [path.name for path in tmp_path.iterdir()] == ["events"]

@@ -19,7 +19,7 @@ from spark_jobs.home.layout import WORK, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import RoundNumber, first_incarnation_id, new_incarnation_id
-from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
 from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
@@ -92,6 +92,8 @@ def begin_attempt(
         incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(pipeline.uuid)
         work, restored = new_work_directory(host), None
         abandons = (*abandons, before.incarnation) if before else ()
+        if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+            partitions = partitions or facts.newest.state_partitions
     else:
         previous = facts.newest
         incarnation, restored, restore = previous.incarnation, decision.parent, previous.restore

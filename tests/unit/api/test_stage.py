@@ -102,6 +102,6 @@ def test_where_a_stage_begins_makes_it_no_other_one() -> None:
     for begin in ("earliest", "now"):
         pipeline = Pipeline("flights")
         pipeline.source(bounded=True, name="events")(lambda spark: None)
-        pipeline.stage(sink=DeltaSink("/copied"), begin=begin)(copied)  # type: ignore[arg-type]
+        pipeline.stage(sink=DeltaSink("/copied"), begin=begin)(copied)
         graphs.append(pipeline.graph().fingerprint())
     assert graphs[0] == graphs[1]
