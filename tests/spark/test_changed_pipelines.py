@@ -242,6 +242,21 @@ def test_a_stage_whose_state_does_not_fit_is_refused_by_name(shop: Shop) -> None
     assert "another name" in error.remedy
 
 
+def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: Shop) -> None:
+    def pipeline(*stages: str) -> Pipeline:
+        return shop.pipeline(*stages, orders={"publish": "external"})
+
+    shop.run(pipeline("orders", "hourly"))
+    shop.deliver()
+    error = shop.refused(pipeline("orders", "hourly", "refunds"))
+    assert "spark-jobs publish --checkpoint 1" in error.remedy
+    assert spark_jobs("publish", "--home", shop.site.home, "--checkpoint", 1).exit_code == 0
+    shop.run(pipeline("orders", "hourly", "refunds"))
+    assert spark_jobs("publish", "--home", shop.site.home).exit_code == 0
+    shop.assert_kind("orders", "order")
+    shop.assert_kind("refunds", "refund")
+
+
 class TestAnotherPartitionBy:
     """Delta cannot change it in place."""
 
@@ -335,15 +350,12 @@ def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, 
     assert public_count(site.tables / "everything") == 0
     events.add(100)
     events.end()
-    changed = code(site, events, "copied", "minutes", "again")
     with pytest.raises(RejectedError, match="151 rows up to checkpoint 1 are staged and not public") as caught:
-        site.run(changed, allow_dropped=True)
-    assert "spark-jobs publish --checkpoint 1" in caught.value.remedy
-    assert spark_jobs("publish", "--home", site.home, "--checkpoint", 1).exit_code == 0
-    site.run(changed, allow_dropped=True)
-    assert ids(site, "copied") == list(range(events.rows))
+        site.run(code(site, events, "copied", "minutes", "again"), allow_dropped=True)
+    assert caught.value.remedy == "Keep stage 'everything' until the round has ended, then leave it out."
+    site.run(code(site, events, "copied", "minutes", "everything", "again"))
+    assert ids(site, "copied") == ids(site, "everything") == list(range(events.rows))
     assert ids(site, "again") == list(range(151, events.rows))
-    assert ids(site, "everything") == list(range(151))
     assert sum(count for _, count in public(site.tables / "minutes").elements()) == events.rows
 
 

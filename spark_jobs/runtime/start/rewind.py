@@ -272,6 +272,17 @@ def _refuse_lost(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: 
     """
     number = opened.manifest.checkpoint
     rows = _pending_rows(opened, sink, cut, before)
+    if rows and is_unfinished(opened.manifest, cut):
+        raise RejectedError(
+            f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
+            "round would make them public. Going on without the sink would leave them out.",
+            safe="Nothing was changed.",
+            remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
+            sink=sink,
+            table=cut.table,
+            checkpoint=number,
+            rows=rows,
+        )
     if rows:
         raise RejectedError(
             f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
