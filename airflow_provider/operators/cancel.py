@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class CancelPipelineOperator(BaseOperator):
-    """Ends the driver that is at work in a home, or on its way there, and waits until it has ended. No checkpoint is promised.
+    """Ends the driver that is at work in a home, or on its way there, and waits until it has ended. It takes no further checkpoint.
 
     What was staged and what is published stays; the next start goes on after the last batch. The task that supervises the pipeline fails
     with that, and starts no other attempt; neither do its retries. A restart that is due later is prevented.

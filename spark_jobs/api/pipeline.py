@@ -317,7 +317,7 @@ class Pipeline:
             spark: A classic (not a Spark Connect) session with Delta.
             home: Where the pipeline's documents are; made if missing.
             params: As for :meth:`bind`.
-            run_id: Who asks; the same one gets the same answer for ever. A new one unless given.
+            run_id: Who asks; the same one gets the same answer, while it is among the newest 1,000. A new one unless given.
             on_end: Instead of the pipeline's own, for the round that this run begins.
             publish: Instead of every sink's policy, for that round.
             fresh: Begin anew instead of going on.

@@ -1,4 +1,4 @@
-"""What a checkpoint carries of those before it: the files of a sink that only the end of its round makes public.
+"""Finds what a checkpoint carries of those before it: the files of a sink that only the end of its round makes public.
 
 The manifest of the newest checkpoint names all of them, so the manifests before it can be discarded. The files of actions stay where they
 were written; they go when no manifest names them any more.

@@ -1,4 +1,4 @@
-"""A request whose checkpoint is complete, and whose driver was gone before it was answered: what there is of it."""
+"""Finds what there is of a request whose checkpoint is complete, and whose driver was gone before it was answered."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from spark_jobs.storage.files import Files, read_document
 
 
 class CutShort(NamedTuple):
-    """What there is of a request that was not answered."""
+    """The checkpoint and the savepoint of a request that was not answered."""
 
     checkpoint: CheckpointId
     savepoint: str | None
@@ -22,7 +22,7 @@ class CutShort(NamedTuple):
 
 
 def cut_short(home: Files, request: RequestId) -> CutShort | None:
-    """What there is of a request that is not answered; None where its checkpoint is not complete. Writes nothing.
+    """Returns what there is of a request that is not answered; None if its checkpoint is not complete. Writes nothing.
 
     Raises:
         StorageError: The home does not answer.
@@ -34,7 +34,7 @@ def cut_short(home: Files, request: RequestId) -> CutShort | None:
 
 
 def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) -> IncompleteError:
-    """The error that says so, and where the savepoint is."""
+    """Returns the error for a request whose checkpoint is complete and whose answer is open. It says where the savepoint is."""
     made = f"Checkpoint {found.checkpoint} is complete: it is the one that was asked for"
     if found.savepoint is not None:
         made += f". So is its savepoint: {found.savepoint}"
@@ -52,7 +52,7 @@ def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) ->
 
 
 def _whole(home: Files, request: RequestId, checkpoint: CheckpointId) -> str | None:
-    """Where its savepoint is; None also where it cannot be looked at, so that the rest is told all the same."""
+    """Returns where a request's savepoint is; None also if it cannot be looked at, so that the rest can be told."""
     try:
         place = savepoint_place(home, read_document(home, request_path(request), CheckpointRequest))
         found = read_document(place, SAVEPOINT, Savepoint)

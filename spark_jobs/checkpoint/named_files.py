@@ -31,7 +31,7 @@ class NamedFile:
 
     @property
     def url(self) -> str:
-        """Where the file is."""
+        """The URL of the file."""
         return f"{self.source.url}/{self.path}"
 
     def is_right(self, found: Digest) -> bool:
@@ -81,7 +81,7 @@ class NamedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """How much there is to read, as far as it is recorded."""
+        """The size of what there is to read, as far as it is recorded."""
         return sum(file.size_bytes or 0 for file in self.files)
 
     def verify(self, progress: Callable[[int], object] = lambda size_bytes: None) -> list[CorruptDocumentError]:

@@ -1,4 +1,4 @@
-"""Which checkpoints may go, and what goes with them (design, section 7, 'Deleting').
+"""Decides which checkpoints may go, and deletes what goes with them (design, section 7, 'Deleting').
 
 Invariants:
 
@@ -30,7 +30,7 @@ def kept(
     published: Mapping[SinkName, CheckpointId | None],
     needed: Container[CheckpointId] = (),
 ) -> list[Manifest]:
-    """The checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
+    """Returns the checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
 
     These are, of the head's incarnation, the newest ones, the head's parent, which takes its place if the head turns out corrupt, and
     those that are not public in every sink, unless the head carries their files. Of any incarnation those that an open request names.
@@ -68,7 +68,7 @@ def discardable(
     published: Mapping[SinkName, CheckpointId | None],
     closed: Container[IncarnationId] = (),
 ) -> list[CheckpointId]:
-    """The checkpoints that nobody needs any more, ascending.
+    """Returns the checkpoints that nobody needs any more, ascending.
 
     What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head carries those
     files; what an earlier incarnation may still publish; and the checkpoints of an earlier incarnation until the head's has published,
@@ -118,7 +118,7 @@ def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
 
 
 def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId | None:
-    """The first batch of a stage whose staged files the channels of these checkpoints name; None where none does.
+    """Returns the first batch of a stage whose staged files the channels of these checkpoints name; None if they name none.
 
     A private log that forgets a batch deletes its files: never one from here on.
     """
@@ -128,7 +128,7 @@ def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId |
 def unpublished_from(
     manifests: Sequence[Manifest], published: Mapping[SinkName, CheckpointId | None], stage: StageName
 ) -> BatchId | None:
-    """The first batch of a stage whose rows a checkpoint of the head's incarnation has and not every sink; None where there is none.
+    """Returns the first batch of a stage with rows in a checkpoint of the head's incarnation that not every sink has; None if none has.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -150,12 +150,12 @@ def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | N
 
 
 def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
-    """Whether the head's incarnation has published into each sink that it has in common with a checkpoint of an earlier one."""
+    """Returns whether the head's incarnation has published into each sink that it has in common with a checkpoint of an earlier one."""
     return all(published.get(sink) is not None for sink in manifest.sinks.keys() & head.sinks.keys())
 
 
 def _is_carried(manifest: Manifest, head: Manifest) -> bool:
-    """Whether a checkpoint is published with the head, which carries its files or replaces its rows.
+    """Returns whether a checkpoint is published with the head, which carries its files or replaces its rows.
 
     Its sinks have the policy final, and it was not public when the head was made: what is public the head does not name.
     """
@@ -169,7 +169,7 @@ def _is_carried(manifest: Manifest, head: Manifest) -> bool:
 
 
 def _tells(manifest: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
-    """Whether it names files that count as those of a batch which a private log has not forgotten."""
+    """Returns whether it names files that count as those of a batch which a private log has not forgotten."""
     cuts = (cut for cut in manifest.sinks.values() if cut.actions.files or any(each.actions.files for each in cut.carried))
     return any(manifest.stages[cut.stage].batch >= remembered.get(cut.stage, BatchId(0)) for cut in cuts)
 
@@ -198,7 +198,7 @@ def _sweep(home: Files) -> list[str]:
 
 
 def _named_files(manifest: Manifest) -> Iterator[str]:
-    """The files of a home that a manifest names."""
+    """Returns the files of a home that a manifest names."""
     for cut in manifest.sinks.values():
         yield cut.actions.path
         yield from (each.actions.path for each in cut.carried)

@@ -78,7 +78,7 @@ def export(
 
 
 def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
-    """A savepoint and the manifest of its checkpoint, both read whole; its files are looked at by :func:`verify`.
+    """Reads a savepoint and the manifest of its checkpoint, both whole; its files are looked at by :func:`verify`.
 
     Raises:
         RejectedError: The directory is no savepoint.
@@ -146,7 +146,7 @@ def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
 
 
 def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | None:
-    """The checkpoint of which a request's savepoint is whole, or was begun; None where it was not, or the home has it no more.
+    """Returns the checkpoint of which a request's savepoint is whole, or was begun; None if it was not, or the home has it no more.
 
     Whoever answers the request later goes on with that one, whatever the newest checkpoint is: another cannot be where it is begun.
 
@@ -167,7 +167,7 @@ def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | Non
 
 
 def begun_by(target: Files) -> RequestId | None:
-    """The request whose export was begun in a directory and has not come to its end; None where nobody's was, or nobody can tell.
+    """Returns the request whose export was begun in a directory and has not ended; None if there is none, or nobody can tell.
 
     Raises:
         StorageError: The directory cannot be looked at.
@@ -259,7 +259,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
 
 
 def _begun(target: Files) -> Mapping[str, Any] | None:
-    """Whose export was begun in a directory, as it has written it; None where it is gone, empty where nobody can tell."""
+    """Returns what ``exporting.json`` says of the export that was begun in a directory; None if it is gone, empty if it is unreadable."""
     try:
         found = json.loads(target.read(_BEGUN))
     except NotFoundError:
@@ -291,7 +291,7 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
 
 
 def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
-    """The savepoint that is there already; None where it is to be made, and may be."""
+    """Returns the savepoint that is there already; None if it is still to be made, and may be."""
     _check_place(home, target, (cut.table for cut in manifest.sinks.values()))
     names = target.names("")
     if SAVEPOINT in names:
@@ -387,7 +387,7 @@ def _copy_once(target: Files, path: str, file: NamedFile) -> Digest:
 
 
 def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:
-    """Whose directory it is, before and after its savepoint is whole."""
+    """Returns the bytes that say whose directory it is, before and after its savepoint is whole."""
     return canonical(_whose(of, request)) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Which files of a home, and of its tables, a savepoint has, and where it has them.
+"""Finds the files of a home, and of its tables, that a savepoint has, and their places in it.
 
 What is below the home keeps its path, except that each stage's staged files are in ``staged/<stage>/`` and each sink's deleted keys in
 ``tombstones/<sink>/``, whichever incarnation and table they were for.
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(\d{20})\.json")
 
 
 def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
-    """By its path in the savepoint each file that a restore of a checkpoint needs, or a publication of what it holds.
+    """Returns by its path in the savepoint each file that a restore of a checkpoint needs, or a publication of what it holds.
 
     Reads the documents that name them; whether the files are as named is found out when they are copied.
 
@@ -101,9 +101,9 @@ def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
-    """A checkpoint and those before it that were not known to be public in every sink when it was taken, newest first.
+    """Returns a checkpoint and those before it that were not known to be public in every sink when it was taken, newest first.
 
-    One that is gone was public: nothing else is discarded.
+    One that is gone was public, or its files are carried: nothing else is discarded.
 
     Raises:
         CorruptDocumentError: One of them cannot be used.
@@ -123,7 +123,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manife
 
 
 def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 0) -> int:
-    """How many rows a savepoint has for a sink that were not known to be public when it was taken.
+    """Returns how many rows a savepoint has for a sink that were not known to be public when it was taken.
 
     Args:
         files: The savepoint.
@@ -138,7 +138,7 @@ def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 
 
 
 def pending_actions(store: CheckpointStore, manifest: Manifest, sink: SinkName, after: int = 0) -> list[SinkCut | CarriedActions]:
-    """What names the rows for a sink that were not known to be public when ``manifest`` was made, oldest first; as :func:`pending_rows`."""
+    """Returns what names the rows for a sink that were not known to be public when ``manifest`` was made, oldest first."""
     cut = manifest.sinks[sink]
     if cut.carried:
         return [*(each for each in cut.carried if each.last > after), cut]
@@ -151,23 +151,26 @@ def pending_actions(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
 
 
 def is_pending(manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> bool:
-    """Whether a checkpoint of the chain was not known to be public in a sink when ``manifest`` was made; ``manifest`` itself never was."""
+    """Returns whether a checkpoint of the chain was not known to be public in a sink when ``manifest`` was made.
+
+    ``manifest`` itself never was.
+    """
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else manifest.checkpoint
     return known is None or checkpoint > known
 
 
 def staged_in(cut: SinkCut) -> str:
-    """The URI of the directory that the paths of a sink's actions are relative to."""
+    """Returns the URI of the directory that the paths of a sink's actions are relative to."""
     return cut.upsert.staged_in if cut.upsert else cut.table
 
 
 def staged_path(stage: StageName, add: Mapping[str, Any]) -> str:
-    """Where a savepoint has a staged file."""
+    """Returns where a savepoint has a staged file."""
     return f"{STAGED}/{stage}/{unquote(add['path'])}"
 
 
 def in_flight(cut: ChannelCut, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The files of a channel that its slowest consumer had not consumed, as Delta's ``add`` actions: the last ones, by their size."""
+    """Returns the files of a channel that its slowest consumer had not consumed, as Delta's ``add`` actions: the last ones, by size."""
     found: list[dict[str, Any]] = []
     left = cut.in_flight_size_bytes
     for line in reversed(lines):

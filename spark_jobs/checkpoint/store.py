@@ -156,7 +156,7 @@ class CheckpointStore:
         return path, digest
 
     def read_channel(self, cut: ChannelCut) -> list[dict[str, Any]]:
-        """The lines as they were given to :meth:`write_channel`.
+        """Reads the lines as they were given to :meth:`write_channel`.
 
         Raises:
             CorruptDocumentError: The file is not the one that the manifest names.
@@ -165,23 +165,23 @@ class CheckpointStore:
         return self._lines(cut.path, cut.sha256)
 
     def taken(self) -> list[CheckpointId]:
-        """The numbers that are in use, ascending: those of valid and of corrupt manifests. One listing."""
+        """Returns the numbers that are in use, ascending: those of valid and of corrupt manifests. One listing."""
         return manifest_numbers(self._files.names(MANIFESTS))
 
     def corrupt(self) -> dict[CheckpointId, CorruptDocumentError]:
-        """The numbers whose manifest cannot be used, and why."""
+        """Returns the numbers whose manifest cannot be used, and why."""
         return {k: found for k in self.taken() if isinstance(found := self._try(k), CorruptDocumentError)}
 
     def ids(self) -> list[CheckpointId]:
-        """The checkpoints that exist and can be used, ascending."""
+        """Returns the checkpoints that exist and can be used, ascending."""
         return [manifest.checkpoint for manifest in self.manifests()]
 
     def manifests(self) -> list[Manifest]:
-        """Those of the checkpoints that exist and can be used, ascending, each read once."""
+        """Returns the manifests that can be used, ascending, each read once."""
         return [found for k in self.taken() if isinstance(found := self._try(k), Manifest)]
 
     def manifest(self, checkpoint: CheckpointId) -> Manifest:
-        """The manifest of one checkpoint.
+        """Returns the manifest of one checkpoint.
 
         Raises:
             NotFoundError: There is no such checkpoint.
@@ -191,14 +191,14 @@ class CheckpointStore:
         return read_manifest(self._files, checkpoint)
 
     def kept(self, checkpoint: CheckpointId) -> Manifest | None:
-        """As :meth:`manifest`; None where there is none: of a checkpoint that did exist, because it was discarded since."""
+        """Returns a manifest; None if it is gone: a checkpoint that did exist was discarded."""
         try:
             return self.manifest(checkpoint)
         except NotFoundError:
             return None
 
     def head(self) -> Manifest | None:
-        """The newest valid manifest; corrupt newer ones are logged as warnings. None where there is no checkpoint.
+        """Returns the newest valid manifest; None if there is no checkpoint. Corrupt newer ones are logged as warnings.
 
         Raises:
             UnsupportedFormatError: A newer version of this software has written the newest one.
@@ -206,7 +206,7 @@ class CheckpointStore:
         return newest_manifest(self._files)
 
     def first_id(self, incarnation: IncarnationId) -> CheckpointId:
-        """The number of an incarnation's first checkpoint: after every one that is in use.
+        """Returns the number of an incarnation's first checkpoint: after every one that is in use.
 
         Where it has a checkpoint already, its newest one: creating that one fails, which tells the caller that somebody else has begun the
         incarnation's line.
@@ -218,7 +218,7 @@ class CheckpointStore:
         return CheckpointId(max(taken, default=0) + 1)
 
     def next_id(self, parent: CheckpointId) -> CheckpointId:
-        """The number of the next checkpoint within an incarnation.
+        """Returns the number of the next checkpoint within an incarnation.
 
         A number that a *valid* manifest holds is not skipped: creating it then fails, which tells the caller that somebody else
         went on from ``parent``.
@@ -233,7 +233,7 @@ class CheckpointStore:
         return following
 
     def ancestry(self, checkpoint: CheckpointId) -> Iterator[Manifest]:
-        """``checkpoint`` and its ancestors within its incarnation, newest first, read one by one.
+        """Yields ``checkpoint`` and its ancestors within its incarnation, newest first, read one by one.
 
         Raises:
             NotFoundError: A manifest of the chain is gone.
@@ -246,7 +246,7 @@ class CheckpointStore:
             yield manifest
 
     def incarnation(self, newest: Manifest) -> Iterator[Manifest]:
-        """``newest`` and the checkpoints of its incarnation before it that were not discarded, newest first, read one by one.
+        """Yields ``newest`` and the checkpoints of its incarnation before it that were not discarded, newest first, read one by one.
 
         A corrupt number that was passed over when it was new is passed over here.
 
@@ -266,7 +266,7 @@ class CheckpointStore:
                 parent = found.parent
 
     def chain(self, checkpoint: CheckpointId, down_to: CheckpointId | None = None) -> list[Manifest]:
-        """The checkpoints that lead to ``checkpoint`` within its incarnation, oldest first.
+        """Returns the checkpoints that lead to ``checkpoint`` within its incarnation, oldest first.
 
         Args:
             checkpoint: The last one.
@@ -320,7 +320,7 @@ class CheckpointStore:
         return path
 
     def history(self) -> list[CheckpointHistory]:
-        """What happened to each try that was recorded, by checkpoint and try.
+        """Returns what happened to each try that was recorded, by checkpoint and try.
 
         Unreadable entries are logged and left out: they decide nothing.
         """
@@ -350,11 +350,11 @@ class CheckpointStore:
         return history_tries(self._files.names(HISTORY))
 
     def failures_since(self, checkpoint: CheckpointId | None) -> int:
-        """How many tries at the numbers after ``checkpoint`` are remembered: if it is the head, those that have failed since."""
+        """Returns how many tries at the numbers after ``checkpoint`` are remembered: if it is the head, those that have failed since."""
         return sum(k > (checkpoint or 0) for k, _ in self._tries())
 
     def _begins(self, manifest: Manifest, *, after: CheckpointId) -> bool:
-        """Whether ``manifest`` begins an incarnation whose origin is ``after``."""
+        """Returns whether ``manifest`` begins an incarnation whose origin is ``after``."""
         try:
             return self.manifest(after).incarnation != manifest.incarnation
         except (NotFoundError, CorruptDocumentError):
@@ -368,7 +368,7 @@ class CheckpointStore:
 
 
 def _rows(sink: SinkName, line: Mapping[str, Any]) -> int:
-    """The rows of a staged file, from its statistics."""
+    """Returns the rows of a staged file, from its statistics."""
     try:
         return int(json.loads(line["add"]["stats"])["numRecords"])
     except (KeyError, TypeError, ValueError) as error:

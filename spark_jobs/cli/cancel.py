@@ -32,7 +32,7 @@ def cancel(
     timeout: EndTimeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CancelAnswer)] = Output.TEXT,
 ) -> None:
-    """End the driver that is at work, or on its way there, and wait until it has ended. No checkpoint is promised.
+    """End the driver that is at work, or on its way there, and wait until it has ended. It takes no further checkpoint.
 
     Nothing is lost: what was staged and what is public stays, and the next start goes on after the last batch. A restart that is due
     later is prevented, and a task that supervises the pipeline fails without a retry. To end with a checkpoint there is stop.

@@ -22,7 +22,7 @@ Homes = Annotated[
 def dispose(
     savepoint: SavepointDirectory, home: Homes, output: Annotated[Output, output_option(DisposeAnswer)] = Output.TEXT
 ) -> None:
-    """Delete a savepoint, unless a request or a start of one of the homes needs it. Repeated, it does what is left."""
+    """Delete a savepoint, unless a request or a start of one of the homes needs it. Can be repeated after an interruption."""
     with command(output) as terminal:
         files = open_place(savepoint)
         users = [user for url in home for user in needed_by(open_home(url)[0], files)]

@@ -13,13 +13,15 @@ from spark_jobs.protocol.errors import InvalidParameterError
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
 Home = Annotated[
-    str, typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or an s3: or hdfs: URL.", show_default=False)
+    str,
+    typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3: or hdfs: URL.", show_default=False),
 ]
 MaybeSavepoint = Annotated[
-    str | None, typer.Argument(metavar="[SAVEPOINT]", help="The directory of a savepoint, instead of --home.", show_default=False)
+    str | None, typer.Argument(metavar="DIRECTORY", help="The directory of a savepoint, instead of --home.", show_default=False)
 ]
 MaybeHome = Annotated[
-    str | None, typer.Option("--home", metavar="URL", help="The pipeline's home: a path or a file: URL.", show_default=False)
+    str | None,
+    typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3: or hdfs: URL.", show_default=False),
 ]
 Workspace = Annotated[
     str | None,
@@ -47,7 +49,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="The directory that the savepoint is to be in, or s3://bucket/prefix, which is made; one below the home unless given.",
+        help="Where the savepoint is to be: a new directory, or an s3: or hdfs: URL; below the home unless given.",
         show_default=False,
     ),
 ]
@@ -60,11 +62,13 @@ Restore = Annotated[
     str | None,
     typer.Option(
         metavar="DIRECTORY",
-        help="Begin with the savepoint in this directory, or at s3://bucket/prefix, instead of going on.",
+        help="Begin with the savepoint in this directory, or at this s3: or hdfs: URL, instead of going on.",
         show_default=False,
     ),
 ]
-SavepointDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="Of the savepoint.", show_default=False)]
+SavepointDirectory = Annotated[
+    str, typer.Argument(metavar="DIRECTORY", help="The directory of the savepoint, or its URL.", show_default=False)
+]
 AllowDrained = Annotated[
     bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
 ]
@@ -85,7 +89,7 @@ StatePartitions = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Keep the state in so many partitions from now on, instead of in as many as it is.",
+        help="Keep the state in this number of partitions from now on; in as many as before unless given.",
         show_default=False,
     ),
 ]
@@ -111,7 +115,8 @@ CheckpointMinPause = Annotated[
     ),
 ]
 TolerableFailures = Annotated[
-    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="So many checkpoints in a row may fail.")
+    int | None,
+    typer.Option(metavar="N", rich_help_panel=_PANEL, help="How many checkpoints in a row may fail; one more ends the attempt."),
 ]
 Retained = Annotated[
     int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="How many complete checkpoints are kept.")
@@ -143,7 +148,7 @@ SecondCopy = Annotated[
     typer.Option(
         "--second-copy/--no-second-copy",
         rich_help_panel=_PANEL,
-        help="Whether the home has the bytes of state a second time, or may share Spark's files.",
+        help="Whether the home has copies of Spark's state, or may share its files with the work directory.",
     ),
 ]
 CHECKPOINT_OPTIONS: Mapping[str, str] = {

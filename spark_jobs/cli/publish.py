@@ -30,10 +30,10 @@ def publish(
     checkpoint: Checkpoint = None,
     sink: Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this one; repeat it for more.")] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the Spark that is started.")] = None,
-    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 4g, of that Spark.")] = None,
+    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of that Spark, such as 4g.")] = None,
     output: Annotated[Output, output_option(PublishAnswer)] = Output.TEXT,
 ) -> None:
-    """Publish a checkpoint and all before it, without a JVM; Spark is started only if a sink needs it.
+    """Publish a checkpoint and all before it. Starts Spark only if a sink needs it.
 
     What is public already is left alone: it can be repeated at any time, also while somebody else does the same.
     """

@@ -80,12 +80,12 @@ if TYPE_CHECKING:
 
 Listed = list[str] | None
 RunIdOption = Annotated[
-    str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer for ever.")
+    str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer. A new one unless given.")
 ]
 Request = Annotated[
     str | None, typer.Option(metavar="start-N", help="Do the run that was asked for under this id; it has the parameters.")
 ]
-Rewind = Annotated[OnRewind, typer.Option(help="With --fresh or --restore: what becomes of rows that are public already.")]
+Rewind = Annotated[OnRewind, typer.Option(help="What becomes of public rows: with --fresh, or with --restore (refuse or keep).")]
 AdoptOffsets = Annotated[
     Listed,
     typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
@@ -132,7 +132,7 @@ def run(
     packages: Annotated[Listed, typer.Option(metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")] = None,
     jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
     py_files: Annotated[Listed, typer.Option(metavar="FILE", help="Python files for the executors.")] = None,
-    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Such as 4g.")] = None,
+    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the driver, such as 4g.")] = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer | PlanAnswer)] = Output.TEXT,
 ) -> None:
     """Run a pipeline, with checkpoints at its interval. When all inputs have ended: one final checkpoint, then all tables are published.

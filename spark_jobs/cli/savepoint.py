@@ -18,8 +18,8 @@ def savepoint(
 ) -> None:
     """Ask the running pipeline for a savepoint, and wait until it is whole. The pipeline runs on.
 
-    A savepoint is a directory with all that a start needs to go on from it, wherever it is moved. It is yours: nothing but
-    spark-jobs dispose deletes it.
+    A savepoint is a directory with all that a start needs to go on from it, wherever it is moved. It is yours: it stays until you
+    delete it, with spark-jobs dispose.
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)

@@ -21,11 +21,11 @@ def stop(
     timeout: Timeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
 ) -> None:
-    """Stop the running pipeline with a savepoint: every row that it has read is in it.
+    """Stop the running pipeline with a savepoint that has every row that was read.
 
     The next start goes on after the last row, as if nothing had happened. The rows become public by their sinks' policies: with
-    final, at the end of the round. With --drain nothing is held back any more: windows that are open are closed and published,
-    and the pipeline is finished.
+    final, at the end of the round. With --drain windows, joins and timers are flushed first, and
+    the pipeline is finished.
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)

@@ -29,7 +29,10 @@ def verify(
     home: MaybeHome = None,
     output: Annotated[Output, output_option(VerifyAnswer)] = Output.TEXT,
 ) -> None:
-    """Read every file that the checkpoints of a home name, or a savepoint, and compare it with what was recorded. Writes nothing."""
+    """Read the files of a home's checkpoints that are still needed, or of a savepoint, and compare them with what was recorded.
+
+    Writes nothing.
+    """
     with command(output) as terminal:
         if (savepoint is None) == (home is None):
             raise InvalidParameterError(

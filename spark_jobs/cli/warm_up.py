@@ -24,9 +24,9 @@ _END_TIMEOUT_S = 600.0
 
 
 def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT) -> None:
-    """Make Spark start faster here, from now on: keeps the classes that a small pipeline loads, beside the installed packages.
+    """Make Spark start faster in this environment: keep the classes that a small pipeline loads, next to the installed packages.
 
-    Once per host or image, and again after an upgrade of Java, Spark or Delta. Nothing depends on it but time.
+    Run it once per host or image, and again after an upgrade of Java, Spark or Delta.
     """
     from spark_jobs.runtime.spark.class_archive import archive_path, making
     from spark_jobs.runtime.spark.session import check_java, end_jvm

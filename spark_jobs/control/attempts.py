@@ -43,7 +43,7 @@ class Attempts:
         self.files = files
 
     def numbers(self) -> list[AttemptNumber]:
-        """All attempt numbers, ascending."""
+        """Returns all attempt numbers, ascending."""
         return list(self.names().claimed)
 
     def names(self) -> AttemptNames:
@@ -58,11 +58,11 @@ class Attempts:
         return self.read(numbers[-1]) if numbers else None
 
     def incarnations(self) -> list[IncarnationId]:
-        """All that attempts have begun, the newest one last."""
+        """Returns all incarnations that attempts have begun, the newest one last."""
         return list(dict.fromkeys(attempt.incarnation for attempt in self.begun()))
 
     def begun(self) -> list[AttemptDocument]:
-        """The attempts that have begun, ascending: the last one is the one to go on after."""
+        """Returns the attempts that have begun, ascending: the last one is the one to go on after."""
         return [self.read(number) for number in self.names().begun]
 
     def begin(self, attempt: AttemptDocument, known: Container[AttemptNumber]) -> None:

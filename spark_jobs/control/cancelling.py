@@ -2,12 +2,12 @@
 
 Invariants:
 
-1. Who cancels takes charge of the attempt first, with a token that is the same in every try. So a next try finds what the one before has
-   cancelled, and cancels no attempt that somebody has begun since.
+1. Whoever cancels first takes charge of the attempt, with a token that is the same in every try. So the next try finds what the one before
+   has cancelled, and cancels no attempt that somebody has begun since.
 2. A cancelled attempt whose driver is gone without an answer is answered as cancelled: nobody takes its driver for lost.
 3. A restart that the pipeline's strategy has decided on before it could know of the cancel is cancelled, too.
-4. While a driver is at work, its attempt is the one that is cancelled. A start that was asked for besides, whose own driver has found the
-   home taken, hides it from nobody; it is cancelled with it.
+4. While a driver is at work, its attempt is cancelled, also if a later start is open because its own driver has found the home taken. That
+   start is cancelled with it.
 """
 
 from contextlib import suppress
@@ -71,7 +71,7 @@ def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
 
 
 def called_off(files: Files, run: RunId) -> RunCancelledError | None:
-    """That a run was cancelled with :func:`cancel_newest`, and nobody has started it or taken charge of it since.
+    """Returns the error for a run that was cancelled with :func:`cancel_newest` and that nobody has started or taken charge of since.
 
     Returns:
         None also where it has ended well before the cancel came to it.
@@ -87,7 +87,7 @@ def called_off(files: Files, run: RunId) -> RunCancelledError | None:
 
 
 def has_ended(files: Files, cancelled: Cancelled) -> bool:
-    """Whether the driver of a cancelled attempt has; answers for one that is gone without an answer.
+    """Returns whether the driver of a cancelled attempt has ended; answers for one that is gone without an answer.
 
     Raises:
         ConflictError: Somebody has taken charge of the attempt since, and its driver goes on.
@@ -117,7 +117,7 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
 
 
 def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
-    """How a cancelled attempt has ended, once :func:`has_ended`: with an error, unless it was done before the cancel reached it.
+    """Returns how a cancelled attempt has ended, after :func:`has_ended`: with an error, unless it was done before the cancel reached it.
 
     Raises:
         InterruptedRunError: The home does not know any more.
@@ -136,7 +136,7 @@ def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
 
 
 def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> DeadlineExceededError:
-    """That the driver of a cancelled attempt has not ended in time."""
+    """Returns the error for a cancelled attempt whose driver has not ended in time."""
     return DeadlineExceededError(
         f"The driver of attempt {cancelled.attempt} in {files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
         exists="The cancel stays: it ends as soon as it can.",
@@ -148,7 +148,7 @@ def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> Dea
 
 
 def _at_work(channel: Channel) -> StartRequest | None:
-    """What the driver at work was started for, unless it has answered; None: nobody is at work."""
+    """Returns what the driver at work was started for; None if nobody is at work, or it has answered."""
     files, live = channel.files, channel.attempts.latest()
     working = claimed_request(files) or (live.request if live is not None and driver_at_work(files) else None)
     if working is None or channel.response(working) is not None:
@@ -159,7 +159,7 @@ def _at_work(channel: Channel) -> StartRequest | None:
 
 
 def _newest_request(channel: Channel) -> StartRequest | None:
-    """What the newest attempt was started for, whether or not it has begun."""
+    """Returns what the newest attempt was started for, whether or not it has begun."""
     newest = channel.newest()
     return None if newest is None else channel.request(start_request_id(newest))
 
@@ -175,7 +175,7 @@ def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) ->
 
 
 def _is_followed(files: Files, answer: StartResponse) -> bool:
-    """Whether another attempt may follow an answered one although nobody asks for it anew."""
+    """Returns whether another attempt may follow an answered one although nobody asks for it anew."""
     if answer.error is None or is_called_off(files, answer):
         return False
     following = after_end(files, answer.attempt, None, reported_error(answer.error))
@@ -185,7 +185,7 @@ def _is_followed(files: Files, answer: StartResponse) -> bool:
 
 
 def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Cancelled | None:
-    """What an earlier try has cancelled."""
+    """Returns what an earlier try has cancelled."""
     asked = set(map(request_of, channel.files.names(REQUESTS)))
     owners = channel.attempts.names().owners
     for number in sorted((number for number in owners if number <= newest), reverse=True):
@@ -197,7 +197,7 @@ def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Ca
 
 
 def _is_its_restart(channel: Channel, cancelled: Cancelled, newest: StartRequest) -> bool:
-    """Whether the newest start only follows the cancelled one by the pipeline's strategy."""
+    """Returns whether the newest start only follows the cancelled one by the pipeline's strategy."""
     run = channel.request(start_request_id(cancelled.attempt)).run
     return newest.attempt > cancelled.attempt and newest.restarts is not None and newest.run == run
 

@@ -64,7 +64,7 @@ class Channel:
         self.attempts = Attempts(files)
 
     def pipeline(self) -> PipelineDocument | None:
-        """Whose home this is; None where nothing ran yet."""
+        """Returns whose home this is; None if nothing ran yet."""
         try:
             return read_document(self.files, PIPELINE, PipelineDocument)
         except NotFoundError:
@@ -194,7 +194,7 @@ class Channel:
         raise _overtaken(self.files.url)
 
     def request(self, request: RequestId) -> StartRequest:
-        """The request of this id.
+        """Returns the request of this id.
 
         Raises:
             NotFoundError: Nobody asked.
@@ -202,11 +202,11 @@ class Channel:
         return read_document(self.files, request_path(request), StartRequest)
 
     def newest_request(self, run: RunId) -> StartRequest | None:
-        """The last that was asked for this run; None where nobody asked, or long ago."""
+        """Returns the last request for this run; None if nobody has asked, or that was long ago."""
         return next(self._requests_of(run), None)
 
     def newest_attempt(self, run: RunId) -> AttemptDocument | None:
-        """The newest attempt of this run that has begun; None where none has, or long ago."""
+        """Returns the newest attempt of this run that has begun; None if none has, or that was long ago."""
         begun = self.attempts.names().begun
         asked = (request.attempt for request in self._requests_of(run))
         return next((self.attempts.read(number) for number in asked if number in begun), None)
@@ -221,7 +221,7 @@ class Channel:
             raise
 
     def unclaimed(self) -> StartRequest | None:
-        """The newest request, while no driver has begun to answer it and nobody has answered it; else None."""
+        """Returns the newest request, while no driver has begun to answer it and nobody has answered it; else None."""
         numbers = self._request_numbers()
         return self._unclaimed(numbers[-1]) if numbers else None
 
@@ -250,7 +250,7 @@ class Channel:
         return response
 
     def response(self, request: RequestId) -> StartResponse | None:
-        """The answer to a request; None while it is open. Of one that was forgotten, the answer that is kept for its run."""
+        """Returns the answer to a request; None while it is open. Of one that was forgotten, the answer that is kept for its run."""
         number, answered = start_of_request(f"{request}.json"), self.answered()  # listed, see read_listed
         if number in answered:
             with suppress(NotFoundError):  # forgotten meanwhile
@@ -259,15 +259,15 @@ class Channel:
         return self._ended(request, number) if number is not None and may_be_old else None
 
     def answered(self) -> list[AttemptNumber]:
-        """Whose requests were answered, ascending; reads the names only."""
+        """Returns the attempts whose requests were answered, ascending; reads the names only."""
         return start_numbers(self.files.names(RESPONSES))
 
     def newest(self) -> AttemptNumber | None:
-        """The newest attempt that has begun, or whose request was answered before one did; None: there is neither."""
+        """Returns the newest attempt that has begun, or whose request was answered before it did; None if there is neither."""
         return max([*self.attempts.numbers(), *self.answered()], default=None)
 
     def answer(self, run: RunId) -> StartResponse | None:
-        """The newest answer that this run was given, with or without an error; None while there is none, or where it was forgotten."""
+        """Returns the newest answer that this run was given, with or without an error; None if there is none, or it was forgotten."""
         answered = set(self.answered())
         newest = next((request for request in self._requests_of(run) if request.attempt in answered), None)
         kept = next(iter(starts_of_run(self.files.names(ENDED), run)), None)
@@ -283,7 +283,7 @@ class Channel:
             create_document(self.files, ended_path(answer.attempt, answer.run), answer)
 
     def _ended(self, request: RequestId, number: AttemptNumber) -> StartResponse | None:
-        """The answer that is kept of a request which was forgotten."""
+        """Returns the answer that is kept of a request which was forgotten."""
         names = (name for name in self.files.names(ENDED) if attempt_of(name) == number)
         answers = (self._read_ended(f"{ENDED}/{name}") for name in names)
         return next((answer for answer in answers if answer and answer.request == request), None)
@@ -295,7 +295,7 @@ class Channel:
             return None
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
-        """The request of this number, while nobody works on it and nobody has answered it."""
+        """Returns the request of this number, while nobody works on it and nobody has answered it."""
         if number not in self._request_numbers() or number in self.attempts.numbers():
             return None
         request = self.request(start_request_id(number))
@@ -305,7 +305,7 @@ class Channel:
         return start_numbers(self.files.names(REQUESTS))
 
     def _requests_of(self, run: RunId) -> Iterator[StartRequest]:
-        """The requests of a run that are kept, newest first."""
+        """Returns the requests of a run that are kept, newest first."""
         for number in starts_of_run(self.files.names(RUNS), run):
             with suppress(NotFoundError):  # whoever wrote the entry did not come to the request
                 request = self.request(start_request_id(number))

@@ -39,13 +39,13 @@ _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400}
-"""So many answers are kept of each kind,"""
+"""How many answers of each kind are kept at least."""
 ANSWER_KEPT_FOR = timedelta(hours=1)
-"""and every one that is not older than this: whoever waits for it looks much more often."""
+"""How long every answer is kept: whoever waits for it looks much more often."""
 
 
 def request_id(asker: str | None = None, wanted: Wanted = Wanted.CHECKPOINT) -> RequestId:
-    """The id of a request.
+    """Returns the id of a request.
 
     Args:
         asker: As its asker has chosen it, with or without the word that it begins with; a new one by default.
@@ -111,7 +111,7 @@ class CheckpointRequests:
         return None
 
     def open(self) -> tuple[CheckpointRequest, ...]:
-        """The requests that are not answered yet, the oldest first. What a corrupt one says is unknown, but for what its id says."""
+        """Returns the requests that are not answered yet, the oldest first. Of a corrupt one only what its id says is known."""
         found = [asked for request in self._ids() if self.answer_of(request) is None and (asked := self._read(request))]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
@@ -138,7 +138,7 @@ class CheckpointRequests:
             self._files.delete(request_path(answer.request))
 
     def answer_of(self, request: RequestId) -> CheckpointResponse | None:
-        """The answer to a request; None while it is open."""
+        """Returns the answer to a request; None while it is open."""
         try:
             return read_document(self._files, answer_path(request), CheckpointResponse)
         except NotFoundError:
@@ -199,7 +199,7 @@ class CheckpointRequests:
         return f"{run} has ended with checkpoint {response.checkpoint}{drained}."
 
     def _stopped_by(self, attempt: AttemptDocument | None) -> str:
-        """What has stopped the pipeline, where that was its newest attempt's end: the newest checkpoint names it."""
+        """Returns what has stopped the pipeline, if its newest attempt ended by that: the newest checkpoint names it."""
         newest = newest_manifest(self._files)
         request = newest.request if newest else None
         answer = self.answer_of(request) if request and _wanted(request) is Wanted.STOP else None
@@ -212,7 +212,7 @@ class CheckpointRequests:
         return [name for name in names if name and name.partition("-")[0] in _WANTED]
 
     def _read(self, request: RequestId) -> CheckpointRequest | None:
-        """A request; None where it is not there, because it was answered."""
+        """Returns a request; None if it is not there, because it was answered."""
         try:
             return read_document(self._files, request_path(request), CheckpointRequest)
         except NotFoundError:

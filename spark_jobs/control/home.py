@@ -108,7 +108,7 @@ class DividedHome:
 
     @property
     def named(self) -> NamedWorkspace | None:
-        """What ``pipeline.json`` says; None before the first start has written it."""
+        """The workspace that ``pipeline.json`` names; None before the first start has written it."""
         if self._named is None:
             with suppress(NotFoundError):
                 self._named = read_document(self.documents, PIPELINE, PipelineDocument).workspace
@@ -116,7 +116,7 @@ class DividedHome:
 
     @property
     def sees_workspace(self) -> bool:
-        """Whether this host has the workspace, and not another directory under its path."""
+        """True if this host has the workspace, and not another directory under its path."""
         workspace, named = self.workspace, self.named
         if workspace is None or named is None:
             return workspace is not None
@@ -189,7 +189,7 @@ class DividedHome:
         return self.required_workspace(path) if _first(path) in IN_WORKSPACE else self.documents
 
     def _holders(self, path: str) -> list[Files]:
-        """Where a file can be, the better place first."""
+        """Returns the places where a file can be, the better one first."""
         top = _first(path)
         workspace = self.workspace if top in IN_WORKSPACE or top == STATE else None
         there = [workspace] if workspace else []
@@ -238,7 +238,7 @@ class DividedHome:
                 above.rmdir()
 
     def required_workspace(self, path: str) -> Files:
-        """The workspace, for something that has to be in it.
+        """Returns the workspace, for something that has to be in it.
 
         Raises:
             InvalidParameterError: No start has named one yet.
@@ -265,12 +265,12 @@ class DividedHome:
 
 
 def look_interval_s(home: Files) -> float:
-    """Between two looks of a driver at what somebody may have asked it for; each of them costs a request where the home is in a store."""
+    """Returns how long a driver waits between two looks at what it was asked for; in a store each of them costs a request."""
     return _LOOK_IN_STORES_S if isinstance(home, DividedHome) else _LOOK_S
 
 
 def workspace_of(home: Files) -> str | None:
-    """The URL of a home's workspace; None where the home is a directory.
+    """Returns the URL of a home's workspace; None if the home is a directory.
 
     Raises:
         InvalidParameterError: It needs one, and none was named.

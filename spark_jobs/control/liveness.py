@@ -1,4 +1,4 @@
-"""Is a driver at work in this home? Answered by the locks its processes hold, and from other hosts by its heartbeat; never by a pid."""
+"""Finds whether a driver is at work in a home: by the locks that its processes hold, from other hosts by its heartbeat, never by a pid."""
 
 import errno
 import fcntl
@@ -55,7 +55,7 @@ def holding(path: Path, note: str) -> Iterator[None]:
 
 
 def noted(path: Path) -> str:
-    """What the holder of the lock on ``path`` has noted there.
+    """Returns what the holder of the lock on ``path`` has noted there.
 
     Raises:
         StorageError: Or one of its kin: the file cannot be read.
@@ -68,7 +68,7 @@ def noted(path: Path) -> str:
 
 
 def locked(path: Path) -> bool:
-    """Whether somebody holds the lock on ``path``; takes no lock itself, and takes none away.
+    """Returns whether somebody holds the lock on ``path``; takes no lock itself, and takes none away.
 
     Raises:
         StorageError: Or one of its kin: it cannot be asked for.
@@ -89,7 +89,7 @@ def locked(path: Path) -> bool:
 
 
 def _held_note(path: Path) -> str | None:
-    """What this process has noted where it holds the lock on ``path``; None where it does not."""
+    """Returns what this process has noted where it holds the lock on ``path``; None if it does not."""
     with _mutex:
         return _held_here.get(_key(path)) if _held_here else None  # most processes hold none, and need not resolve the path
 
@@ -99,7 +99,7 @@ def _key(path: Path) -> str:
 
 
 def _take(path: Path, note: str) -> int | None:
-    """A descriptor of the file that holds its lock; None where another process holds it."""
+    """Takes the lock on a file, and returns a descriptor that holds it; None if another process holds it."""
     with translated(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -117,18 +117,18 @@ def _take(path: Path, note: str) -> int | None:
 
 
 def claimed_request(files: Files) -> RequestId | None:
-    """The request that a driver on this host is at work on; None where there is none, or it has only just begun."""
+    """Returns the request that a driver on this host is at work on; None if there is none, or it has only just begun."""
     lock = files.local(DRIVER_LOCK)
     return RequestId(noted(lock)) or None if lock and locked(lock) else None
 
 
 def claimed_by_another(files: Files, request: RequestId) -> bool:
-    """Whether a driver on this host is at work, and on another request than ``request``."""
+    """Returns whether a driver on this host is at work, and on another request than ``request``."""
     return claimed_request(files) not in (None, request)
 
 
 def driver_at_work(files: Files) -> bool:
-    """Whether a driver holds this home, as far as this host can tell."""
+    """Returns whether a driver holds this home, as far as this host can tell."""
     if is_locked(files):
         return True
     attempt = Attempts(files).latest()
@@ -136,22 +136,22 @@ def driver_at_work(files: Files) -> bool:
 
 
 def is_locked(files: Files) -> bool:
-    """Whether a process on this host holds this home: a driver's, or its JVM."""
+    """Returns whether a process on this host holds this home: a driver's, or its JVM."""
     return any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK)))
 
 
 def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
-    """Whether the driver of this attempt is where this host sees no lock of it, and has been heard from lately."""
+    """Returns whether the driver of this attempt is where this host sees no lock of it, and has been heard from lately."""
     return is_elsewhere(files, attempt) and is_fresh(read_status(files), attempt)
 
 
 def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
-    """Whether the driver of this attempt, if there is one, is where this host sees no lock of it."""
+    """Returns whether the driver of this attempt, if there is one, is where this host sees no lock of it."""
     return attempt.host != socket.gethostname() or (isinstance(files, DividedHome) and not files.sees_workspace)
 
 
 def is_fresh(status: Status | None, attempt: AttemptDocument) -> bool:
-    """Whether the driver of this attempt was heard from lately, by the newest heartbeat of its home."""
+    """Returns whether the driver of this attempt was heard from lately, by the newest heartbeat of its home."""
     if status is None or status.attempt != attempt.attempt or status.state in (RunState.DONE, RunState.FAILED):
         return False
     return (datetime.now(UTC) - status.updated_at).total_seconds() < HEARTBEAT_AGE_MAX_S

@@ -1,4 +1,4 @@
-"""Who has charge of an attempt, and how it is cancelled (design, section 11).
+"""Records who has charge of an attempt, and cancels attempts (design, section 11).
 
 Invariants:
 
@@ -29,7 +29,7 @@ class Owners:
         self._files, self._attempt = files, attempt
 
     def newest(self) -> OwnerDocument | None:
-        """Who has charge; None where nobody ever took it."""
+        """Returns the owner who has charge; None if nobody ever took it."""
         newest = attempt_names(self._files.names(ATTEMPTS)).owners.get(self._attempt)
         return None if newest is None else self._read(newest)
 
@@ -75,19 +75,19 @@ class Owners:
             return  # asked before
 
     def cancelled(self) -> CancelRequest | None:
-        """What the newest owner has asked for; None while the attempt is wanted."""
+        """Returns the newest owner's request for the end; None while the attempt is wanted."""
         newest = self.newest()
         if newest is None:
             return None
         return read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
 
     def called_off(self) -> CancelRequest | None:
-        """What the newest owner has asked for who has taken charge only to cancel; None where there is none, or a task took over."""
+        """Returns the request for the end by a newest owner who took charge only to cancel; None if there is none, or a task took over."""
         newest = self.newest()
         return self.cancelled() if newest is not None and newest.token.startswith(CANCELLER) else None
 
     def was_cancelled_before(self, owner: OwnerNumber) -> bool:
-        """Whether somebody who had charge before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""
+        """Returns whether an owner before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""
         asked = set(map(request_of, self._files.names(REQUESTS)))
         return any(cancel_request_id(self._attempt, OwnerNumber(number)) in asked for number in range(1, owner))
 

@@ -35,7 +35,7 @@ class Pins:
         return pinned
 
     def pinned(self, name: InputName) -> PinnedInput | None:
-        """The pin of an input; None before it is made."""
+        """Returns the pin of an input; None before it is made."""
         try:
             return read_document(self._files, self._path(name), PinnedInput)
         except NotFoundError:
@@ -43,10 +43,10 @@ class Pins:
 
 
 def pins_of_round(files: Files, number: RoundNumber) -> Pins:
-    """The pins of a round: where its bounded sources end."""
+    """Returns the pins of a round: where its bounded sources end."""
     return Pins(files, partial(round_pin_path, number))
 
 
 def pins_of_attempt(files: Files, number: AttemptNumber) -> Pins:
-    """The pins of one attempt: which versions of static inputs it reads."""
+    """Returns the pins of one attempt: which versions of static inputs it reads."""
     return Pins(files, partial(attempt_pin_path, number))

@@ -24,7 +24,7 @@ class Rounds:
         self.files = files
 
     def all(self) -> Iterator[RoundDocument]:
-        """Every round that has begun, newest first, read one by one."""
+        """Yields every round that has begun, newest first, read one by one."""
         numbers = reversed(round_numbers(self.files.names(ROUNDS)))
         yield from (found for number in numbers if (found := self.read(number)))
 
@@ -52,5 +52,5 @@ class Rounds:
         return pins_of_round(self.files, number).pin(pinned)
 
     def pinned(self, number: RoundNumber, name: InputName) -> PinnedInput | None:
-        """The pin of an input in this round; None before it is made."""
+        """Returns the pin of an input in this round; None before it is made."""
         return pins_of_round(self.files, number).pinned(name)

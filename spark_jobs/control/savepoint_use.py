@@ -1,4 +1,4 @@
-"""Who in a home needs a savepoint, so that it must not be disposed of."""
+"""Finds who in a home needs a savepoint, so that it must not be disposed of."""
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -11,7 +11,7 @@ from spark_jobs.storage.open import open_place
 
 
 def needed_by(home: Files, savepoint: Files) -> list[str]:
-    """Who needs it, in words: open requests that it is made for, and a start that has not brought it into the home yet.
+    """Returns in words who needs a savepoint: open requests for it, and a start that has not brought it into the home yet.
 
     Writes nothing. Somebody may ask for it a moment later: whoever begins with a savepoint that is gone is told so, before anything is
     written.

@@ -13,7 +13,7 @@ def write_status(files: Files, status: Status) -> None:
 
 
 def read_status(files: Files) -> Status | None:
-    """The newest heartbeat; None where there is none, or only half of one."""
+    """Returns the newest heartbeat; None if there is none, or only half of one."""
     try:
         return read_document(files, STATUS, Status)
     except (NotFoundError, CorruptDocumentError):

@@ -1,10 +1,10 @@
-"""What follows when the driver of a pipeline with a restart strategy is gone: the next attempt, when the strategy says, or an error.
+"""Decides what follows when the driver of a pipeline with a restart strategy is gone: the next attempt when the strategy says, or an error.
 
 Invariants:
 
 1. It is decided by documents that never change: the attempt's says which strategy, its request what the strategy remembers, its answer
    when it failed and how. So every worker and every triggerer comes to the same decision, jitter included, whenever it looks.
-2. A lost driver leaves no answer. Whoever notices answers for it, once, and asks it to end should it live after all.
+2. A lost driver leaves no answer. Whoever notices answers for it, once, and asks it to end in case it still lives.
 3. A start on which the strategy has decided says so in its request. Any other one is somebody's wish: failures are counted anew.
 """
 
@@ -30,7 +30,7 @@ class Restart:
     after: AttemptNumber
     """The attempt that failed."""
     history: RestartHistory
-    """What the strategy remembers from now on."""
+    """The memory of the strategy from now on."""
     due_at: float
     """Not before, in seconds since 1970."""
 
@@ -43,11 +43,11 @@ class End:
     """No attempt follows by itself: no restart can heal, the strategy allows no more, or somebody has cancelled the pipeline."""
 
     error: StreamPipelineError
-    """What the task ends with."""
+    """The error that the task ends with."""
 
 
 def decided(request: StartRequest, answer: StartResponse, strategy: RestartSettings) -> Restart | End:
-    """What follows from an attempt that failed: a pure function of its documents.
+    """Returns what follows from an attempt that failed: a pure function of its documents.
 
     Args:
         request: What the attempt was started for.
@@ -69,14 +69,14 @@ def decided(request: StartRequest, answer: StartResponse, strategy: RestartSetti
 
 
 def is_of_the_wait(answer: StartResponse | None, error: StreamPipelineError) -> bool:
-    """Whether a wait has failed by itself, and not with what its attempt was answered with: a driver may be at work."""
+    """Returns whether a wait has failed by itself, not with the answer of its attempt: a driver may be at work."""
     return isinstance(error, DeadlineExceededError | StorageError) and (answer is None or answer.error != report_error(error))
 
 
 def after_end(
     files: Files, attempt: AttemptNumber, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> Restart | End | None:
-    """What follows from what a wait for an attempt has ended with; answers for a driver that was lost. Idempotent, durable on return.
+    """Returns what follows from the end of a wait for an attempt; answers for a driver that was lost. Idempotent, durable on return.
 
     Args:
         files: The home.
@@ -104,7 +104,7 @@ def after_end(
 
 
 def next_start(files: Files, run: RunId) -> Restart | None:
-    """What the strategy has decided for a run whose driver is gone, from what an earlier try has left.
+    """Returns what the strategy has decided for a run whose driver is gone, from what an earlier try has left.
 
     Returns:
         None: no restart is due. A start is then somebody's wish: the run is new, was cancelled, or has ended for good.
@@ -133,7 +133,7 @@ def next_start(files: Files, run: RunId) -> Restart | None:
 
 
 def goes_on(files: Files) -> bool:
-    """Whether a driver holds a home, or one follows although nobody asks: its driver was lost, or its restart is due later. Only reads."""
+    """Returns whether a driver holds a home, or one follows by itself: its driver was lost, or its restart is due later. Only reads."""
     if driver_at_work(files):
         return True
     channel = Channel(files)
@@ -154,7 +154,7 @@ def goes_on(files: Files) -> bool:
 
 
 def is_called_off(files: Files, answer: StartResponse) -> bool:
-    """Whether somebody has taken charge of an attempt after its failure and has cancelled it: they want no restart.
+    """Returns whether somebody has taken charge of an attempt after its failure and cancelled it, so that no restart follows.
 
     Who had charge of it before cancels no more than a driver that was taken for lost.
     """
@@ -164,7 +164,7 @@ def is_called_off(files: Files, answer: StartResponse) -> bool:
 
 
 def _strategy(channel: Channel, request: StartRequest) -> RestartSettings | None:
-    """The strategy that counts for a start: its attempt's, or that of the one before it where it has not begun."""
+    """Returns the strategy that counts for a start: that of its attempt, or of the attempt before if it has not begun."""
     begun = [number for number in channel.attempts.numbers() if number <= request.attempt]
     if not begun:
         return None
@@ -175,7 +175,7 @@ def _strategy(channel: Channel, request: StartRequest) -> RestartSettings | None
 def _answer_for_lost(
     channel: Channel, request: StartRequest, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> StartResponse | None:
-    """The answer of a driver that is gone; None where somebody has asked for its end, or another has charge of it."""
+    """Answers for a driver that is gone, and returns the answer; None if its end was asked for, or another has charge of it."""
     owners = Owners(channel.files, request.attempt)
     newest = owners.newest()
     if newest is not None:

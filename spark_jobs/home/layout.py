@@ -1,4 +1,4 @@
-"""Where everything in a home is, and what its names say.
+"""The paths of everything in a home, and the meaning of its names.
 
 Names are flat: a document is a file of the directory of its kind, and its name says all by which it is looked for. So one listing finds the
 newest attempt, the newest round, or the newest checkpoint, and no directory has a subdirectory for each of them.
@@ -89,7 +89,7 @@ def owner_path(attempt: AttemptNumber, owner: OwnerNumber) -> str:
 
 
 def attempt_pin_path(attempt: AttemptNumber, name: InputName) -> str:
-    """The pin of an input that holds for one attempt."""
+    """Returns the path of the pin of an input that holds for one attempt."""
     return f"{ATTEMPTS}/{attempt}.input-{name}.json"
 
 
@@ -98,7 +98,7 @@ def round_path(number: RoundNumber) -> str:
 
 
 def round_pin_path(number: RoundNumber, name: InputName) -> str:
-    """The pin of an input that holds for a round."""
+    """Returns the path of the pin of an input that holds for a round."""
     return f"{ROUNDS}/{number}.input-{name}.json"
 
 
@@ -107,27 +107,27 @@ def request_path(request: RequestId) -> str:
 
 
 def response_path(request: RequestId) -> str:
-    """The answer to a start request."""
+    """Returns the path of the answer to a start request."""
     return f"{RESPONSES}/{request}.json"
 
 
 def answer_path(request: RequestId) -> str:
-    """The answer to a request for a checkpoint, a savepoint or a stop."""
+    """Returns the path of the answer to a request for a checkpoint, a savepoint or a stop."""
     return f"{ANSWERS}/{request}.json"
 
 
 def answered_path(at_ms: int, request: RequestId) -> str:
-    """The entry that says when a request for a checkpoint, a savepoint or a stop was answered."""
+    """Returns the path of the entry that says when a request for a checkpoint, a savepoint or a stop was answered."""
     return f"{ANSWERED}/{at_ms}.{request}.json"
 
 
 def run_entry_path(attempt: AttemptNumber, run: RunId) -> str:
-    """The entry in the index by run that says a start request may be this run's."""
+    """Returns the path of the entry in the index by run that says a start request may be this run's."""
     return f"{RUNS}/{attempt}.{_key(run)}.json"
 
 
 def ended_path(attempt: AttemptNumber, run: RunId) -> str:
-    """The answer to an old start request, kept for its run."""
+    """Returns the path of the answer to an old start request, kept for its run."""
     return f"{ENDED}/{attempt}.{_key(run)}.json"
 
 
@@ -152,7 +152,7 @@ def history_path(checkpoint: CheckpointId, number: int) -> str:
 
 
 def state_path(stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber, number: int) -> str:
-    """The directory of the state files that a try at a checkpoint keeps of a stage."""
+    """Returns the directory of the state files that a try at a checkpoint keeps of a stage."""
     return f"{STATE}/{stage}/{checkpoint}-{attempt}-{number}"
 
 
@@ -162,7 +162,7 @@ def changed_code_path(checkpoint: CheckpointId) -> str:
 
 
 def savepoint_path(request: RequestId) -> str:
-    """The directory of a savepoint whose asker has named no other."""
+    """Returns the directory of a savepoint whose asker has named no other."""
     return f"{SAVEPOINTS}/{request}"
 
 
@@ -171,22 +171,22 @@ def work_path(directory: WorkDirectoryId) -> str:
 
 
 def channels_path(incarnation: IncarnationId) -> str:
-    """The directory of the tables that stages of an incarnation hand on, and upserts stage in."""
+    """Returns the directory of the tables that stages of an incarnation hand on, and upserts stage in."""
     return f"{CHANNELS}/{incarnation}"
 
 
 def tombstones_path(incarnation: IncarnationId) -> str:
-    """The directory of the deleted keys of an incarnation."""
+    """Returns the directory of the deleted keys of an incarnation."""
     return f"{TOMBSTONES}/{incarnation}"
 
 
 def log_path(attempt: AttemptNumber) -> str:
-    """The log of an attempt's driver, as JSON lines."""
+    """Returns the path of the log of an attempt's driver, as JSON lines."""
     return f"{LOGS}/{attempt}.log"
 
 
 def output_path(attempt: AttemptNumber) -> str:
-    """What an attempt's driver prints, kept by whoever starts it."""
+    """Returns the path of what an attempt's driver prints, kept by whoever starts it."""
     return f"{LOGS}/driver-{attempt}.out"
 
 
@@ -195,7 +195,7 @@ def publication_lock_path(sink: SinkName) -> str:
 
 
 def publication_output_path(checkpoint: CheckpointId) -> str:
-    """What a process prints that publishes a checkpoint with Spark."""
+    """Returns the path of what a process prints that publishes a checkpoint with Spark."""
     return f"{WORK}/publish-{checkpoint}.out"
 
 
@@ -223,22 +223,22 @@ def attempt_names(names: Iterable[str]) -> AttemptNames:
 
 
 def round_numbers(names: Iterable[str]) -> list[RoundNumber]:
-    """The rounds that the names in :data:`ROUNDS` say have begun, ascending."""
+    """Returns the rounds that the names in :data:`ROUNDS` say have begun, ascending."""
     return sorted(map(RoundNumber, _numbers(_ROUND, names)))
 
 
 def manifest_numbers(names: Iterable[str]) -> list[CheckpointId]:
-    """The numbers that have a manifest, valid or not, by the names in :data:`MANIFESTS`; ascending."""
+    """Returns the numbers that have a manifest, valid or not, by the names in :data:`MANIFESTS`; ascending."""
     return sorted(map(CheckpointId, _numbers(_MANIFEST, names)))
 
 
 def start_numbers(names: Iterable[str]) -> list[AttemptNumber]:
-    """The attempts that start requests, or their answers, are for; ascending."""
+    """Returns the attempts that start requests, or their answers, are for; ascending."""
     return sorted(map(AttemptNumber, _numbers(_START, names)))
 
 
 def starts_of_run(names: Iterable[str], run: RunId) -> list[AttemptNumber]:
-    """The attempts of a run by the names in :data:`RUNS` or :data:`ENDED`, newest first.
+    """Returns the attempts of a run by the names in :data:`RUNS` or :data:`ENDED`, newest first.
 
     The names have a hash of the run: whoever reads what they lead to compares the run.
     """
@@ -247,41 +247,41 @@ def starts_of_run(names: Iterable[str], run: RunId) -> list[AttemptNumber]:
 
 
 def starts_by_key(names: Iterable[str]) -> list[tuple[AttemptNumber, str, str]]:
-    """The attempts that the names in :data:`ENDED` are of, each with what stands for its run there, and the name."""
+    """Returns the attempts that the names in :data:`ENDED` are of, each with the key of its run, and the name."""
     return [(AttemptNumber(int(found[1])), found[2], found[0]) for found in map(_OF_RUN.fullmatch, names) if found]
 
 
 def attempt_of(name: str) -> AttemptNumber | None:
-    """The attempt that a file in :data:`ATTEMPTS` or :data:`RUNS` is of."""
+    """Returns the attempt that a file in :data:`ATTEMPTS` or :data:`RUNS` is of."""
     found = _NUMBERED.match(name)
     return found and AttemptNumber(int(found[1]))
 
 
 def round_of(name: str) -> RoundNumber | None:
-    """The round that a file in :data:`ROUNDS` is of."""
+    """Returns the round that a file in :data:`ROUNDS` is of."""
     found = _NUMBERED.match(name)
     return found and RoundNumber(int(found[1]))
 
 
 def start_of_request(name: str) -> AttemptNumber | None:
-    """The attempt that a file in :data:`REQUESTS` or :data:`RESPONSES` starts or cancels."""
+    """Returns the attempt that a file in :data:`REQUESTS` or :data:`RESPONSES` starts or cancels."""
     found = _START_OR_CANCEL.fullmatch(name)
     return found and AttemptNumber(int(found[1] or found[2]))
 
 
 def work_directories(names: Iterable[str]) -> list[WorkDirectoryId]:
-    """The work directories among the names in :data:`WORK`."""
+    """Returns the work directories among the names in :data:`WORK`."""
     return [WorkDirectoryId(name) for name in names if _WORK_DIRECTORY.fullmatch(name)]
 
 
 def checkpoint_of(name: str) -> CheckpointId | None:
-    """The checkpoint that a file in :data:`CHECKPOINTS` was written for."""
+    """Returns the checkpoint that a file in :data:`CHECKPOINTS` was written for."""
     number = name.partition(".")[0]
     return CheckpointId(int(number)) if number.isdecimal() else None
 
 
 def history_tries(names: Iterable[str]) -> list[tuple[CheckpointId, int]]:
-    """The tries that :data:`HISTORY` remembers, by checkpoint and number."""
+    """Returns the tries that :data:`HISTORY` remembers, by checkpoint and number."""
     matches = filter(None, map(_TRY.fullmatch, names))
     return sorted((CheckpointId(int(found[1])), int(found[2])) for found in matches)
 
@@ -301,7 +301,7 @@ def state_try(name: str) -> StateTry | None:
 
 
 def log_attempt(name: str) -> AttemptNumber | None:
-    """The attempt that a file in :data:`LOGS` is of."""
+    """Returns the attempt that a file in :data:`LOGS` is of."""
     found = _LOG.fullmatch(name)
     return found and AttemptNumber(int(found[1]))
 
@@ -320,7 +320,7 @@ def answered_names(names: Iterable[str]) -> list[AnsweredName]:
 
 
 def request_of(name: str) -> RequestId | None:
-    """The request that a file in :data:`REQUESTS` is of."""
+    """Returns the request that a file in :data:`REQUESTS` is of."""
     return RequestId(name.removesuffix(".json")) if name.endswith(".json") else None
 
 

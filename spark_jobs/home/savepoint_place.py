@@ -1,4 +1,4 @@
-"""Where the savepoint of a request goes."""
+"""Opens the place where the savepoint of a request goes."""
 
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest

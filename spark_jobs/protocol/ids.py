@@ -9,7 +9,7 @@ IncarnationId = NewType("IncarnationId", str)
 """A line of attempts that continue each other. A fresh start begins a new one."""
 WorkDirectoryId = NewType("WorkDirectoryId", str)
 RunId = NewType("RunId", str)
-"""Who asked for a run. The same run id is given the same round's answer for ever."""
+"""The id of whoever asked for a run. The same id gets the answer of the same round, for as long as that is kept."""
 RequestId = NewType("RequestId", str)
 """Chosen by the asker, the same in every retry."""
 StageName = NewType("StageName", str)

@@ -12,29 +12,36 @@ from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RunState, SinkResult, StageState
 from spark_jobs.protocol.errors import (
+    CheckpointDeclinedError,
+    ConflictError,
+    DeadlineExceededError,
     FencedError,
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
     RunCancelledError,
+    SparkJobFailedError,
     StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
-from spark_jobs.runtime.checkpoints.coordinator import Coordinator
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
-from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork, StageRestarts
+from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
+_LOOK_S = 0.05
 _LIVE_LIMIT_S = 10.0
 """For the home to say whether a later attempt is live. Where it does not, the next checkpoint finds out."""
+_TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError)
+"""What a try at a checkpoint may fail with while the pipeline runs on."""
 
 
 class RunningPipeline:
@@ -50,13 +57,14 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        again = StageRestarts(restarts, self._stopping)
         self.stages: list[StageAtWork] = []
         for built in run.build():
             if built.stage.unbounded:
-                self.stages.append(RunningStage(built, run.build_again, again, self._stopping))
+                self.stages.append(RunningStage(built, restarts, self._stopping, run.build_again))
             else:
-                self.stages.append(EndingStage(built, run.to_its_end, again, self._stopping))
+                self.stages.append(EndingStage(built, restarts, self._stopping, run.to_its_end))
+        self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
+        self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
         tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]
         self._requests = RequestedCheckpoints(
             run.home,
@@ -64,14 +72,13 @@ class RunningPipeline:
             run.mask,
             tables=tables,
             check=run.site.cancellation.check,
-            timeout_s=checkpointing.timeout_ms / 1000,
+            timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),
         )
         self._in_doubt = False
         """Whether a try that has failed may have left a manifest."""
         self._threads_run = False
         self._told: dict[StageName, StageState] = {}
-        self._coordinator = Coordinator(self, checkpointing, run.site.cancellation, self._requests)
 
     def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs; returns the final checkpoint, or the one that it was stopped with, published by policy.
@@ -97,18 +104,107 @@ class RunningPipeline:
         for stage in self.stages:
             stage.start()
         try:
-            manifest = self._coordinator.run()
+            manifest = self._take_checkpoints()
         finally:
             self._end_threads()
         return manifest, self._published or {}
+
+    def _take_checkpoints(self) -> Manifest:
+        """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
+
+        A checkpoint answers every request that is open when it is triggered, whatever has triggered it.
+
+        A stop that comes when all stages have ended gets the final checkpoint. A drain that comes then still flushes every stage.
+
+        Raises:
+            RunCancelledError: The attempt was cancelled.
+            FencedError: A later attempt is live.
+            InterruptedRunError: More tries than are tolerable have failed; those at a savepoint are not counted.
+            IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
+            StreamPipelineError: A stage has given up, the final checkpoint failed, or a checkpoint cannot be published.
+        """
+        while True:
+            self._pause()
+            asked = self._requests.open()
+            now_s = time.monotonic()
+            stops = [request for request in asked if request.wanted is Wanted.STOP]
+            if self.has_ended() and not any(request.drain for request in stops):
+                manifest = self.finish()
+                self._requests.completed(asked, manifest)
+                return manifest
+            if stops:
+                stopped = self.stop([*stops, *(request for request in asked if request.wanted is not Wanted.STOP)])
+                if stopped is not None:
+                    return stopped
+            elif asked or (self._schedule.is_due(now_s) and not self.is_idle()):
+                self._try(asked)
+            elif self._schedule.is_due(now_s):
+                self.check_live()
+                self._schedule.skipped(now_s)
+
+    def _try(self, asked: Sequence[CheckpointRequest]) -> None:
+        triggered_s, deadline_s = time.monotonic(), self._deadline_s()
+        saving = any(request.wanted is Wanted.SAVEPOINT for request in asked)
+        alignment = Alignment() if saving else self._alignment  # a savepoint is always aligned
+
+        def find_cut() -> Cut:
+            return take_cut(self.stages, alignment, Waiting(deadline_s, time.monotonic, self._pause))
+
+        kind = CheckpointKind.SAVEPOINT if saving else CheckpointKind.PERIODIC
+        manifest = None
+        try:
+            manifest = self.complete(Due(kind, find_cut, asked[0].request if asked else None, deadline_s, self._pause))
+            self.publish(manifest)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            self.check_live()
+            if not isinstance(error, _TRIED_AGAIN):
+                raise
+            what = "a checkpoint" if manifest is None else f"the publication of checkpoint {manifest.checkpoint}"
+            _LOG.warning("%s failed: %s", what, error)
+            self._requests.failed(asked, error)
+            counts = manifest is not None or not (saving or isinstance(error, CheckpointDeclinedError))
+            if not self._schedule.failed(triggered_s, time.monotonic(), counts=counts):
+                raise self._too_many(what, error) from error
+        else:
+            _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
+            self._schedule.completed(triggered_s, time.monotonic())
+            self._requests.completed(asked, manifest)
+
+    def _too_many(self, what: str, last: StreamPipelineError) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} checkpoints, or their publications, have failed "
+            f"in a row, and {self._schedule.tolerable_failures} may. At last {what} failed: {last.failed}",
+            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
+            safe="Nothing was published that is not in a complete checkpoint.",
+            remedy="Mend the cause and run it again, or allow more with tolerable_failures.",
+            failures=self._schedule.failures,
+        )
+
+    def _pause(self) -> None:
+        """Lets a moment pass.
+
+        Raises:
+            RunCancelledError: The attempt was cancelled.
+            StreamPipelineError: A stage has given up.
+        """
+        self._run.site.cancellation.check()
+        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None)
+        if failure is not None:
+            raise failure
+        time.sleep(_LOOK_S)
+
+    def _deadline_s(self) -> float:
+        """When a try that is triggered now has failed, on the monotonic clock."""
+        return time.monotonic() + self._timeout_s
 
     def quiesce(self) -> None:
         """Holds every stage once nothing is left for it, and keeps it held."""
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
         self._told = {}
-        waiting = Waiting(self._coordinator.deadline_s(), time.monotonic, self._coordinator.pause)
-        quiesce(self.stages, waiting, self._tell_held, self._tell_let_go)
+        quiesce(self.stages, Waiting(self._deadline_s(), time.monotonic, self._pause, self._tell_held, self._tell_let_go))
 
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
@@ -127,8 +223,7 @@ class RunningPipeline:
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:
         """Completes the checkpoint of a stop, at whose cut all stages are."""
-        deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
-        due = Due(CheckpointKind.STOP, self._where_they_are, request.request, deadline_s, pause, request.drain)
+        due = Due(CheckpointKind.STOP, self._where_they_are, request.request, self._deadline_s(), self._pause, request.drain)
         try:
             return self.complete(due)
         except (FencedError, RunCancelledError):
@@ -167,7 +262,7 @@ class RunningPipeline:
         due = Due(
             CheckpointKind.FINAL,
             at_the_end,
-            pause=self._coordinator.pause,
+            pause=self._pause,
             drained=self._run.round.on_end is OnEnd.DRAIN,
         )
         manifest = self.complete(due)
@@ -211,8 +306,7 @@ class RunningPipeline:
         stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
         number = self._parent.checkpoint if self._parent else None
         if stops:
-            deadline_s, pause = self._coordinator.deadline_s(), self._coordinator.pause
-            self.complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=deadline_s, pause=pause))
+            self.complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=self._deadline_s(), pause=self._pause))
         if drains := [request for request in stops if request.drain]:
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
@@ -225,7 +319,7 @@ class RunningPipeline:
             self._requests.turn_down(drains, lost)
 
     def _where_they_begin(self) -> Cut:
-        return take_cut(self.stages, Alignment(False), Waiting(math.inf, time.monotonic, self._coordinator.pause))
+        return take_cut(self.stages, Alignment(False), Waiting(math.inf, time.monotonic, self._pause))
 
     def _end_threads(self) -> None:
         if not self._threads_run:
@@ -233,10 +327,6 @@ class RunningPipeline:
         self._stopping.set()
         for stage in self.stages:
             stage.stop()
-
-    def failure(self) -> BaseException | None:
-        """Returns what a stage has given up with."""
-        return next((stage.failure for stage in self.stages if stage.failure is not None), None)
 
     def complete(self, due: Due) -> Manifest:
         """Completes a checkpoint, also where only what follows its manifest has failed: the next one would take the same number again."""

@@ -19,7 +19,7 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, coordinator, exports, requested_checkpoints, try_history
+from spark_jobs.runtime.checkpoints import checkpoint_try, exports, requested_checkpoints, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -116,7 +116,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
     replaced: list[tuple[Any, str, Any]] = [
         # time, chance and threads
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
-        *((module, "time", time) for module in (checkpoint_try, coordinator, running_pipeline, running_stage, try_history)),
+        *((module, "time", time) for module in (checkpoint_try, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
             (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
@@ -146,6 +146,9 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
+        (application, "plan_stages", lambda *_: defaultdict(lambda: SimpleNamespace(frame=SimpleNamespace(sparkSession=None)))),
+        (application, "check_stages", lambda *_: None),
+        (application, "plan_outlet", lambda *_: None),
         (application, "find_sources", lambda *_: {}),
         (running_stage, "application_has_ended", lambda spark: False),
         (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),

@@ -15,7 +15,7 @@ from spark_jobs.runtime.staged.channel_cut import cut_channel, log_directory
 from spark_jobs.runtime.staged.log_folding import Consumer, fold_consumed
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.runtime.start.restore import restore
-from spark_jobs.runtime.state.pinning import persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
 from spark_jobs.storage.files import local_path
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun
@@ -66,7 +66,7 @@ class Channel:
         number, store = CheckpointId(checkpoint), CheckpointStore(self.home)
         channel = cut_channel(store, number, PRODUCER, self.log, BatchId(produced), [self.consumer.cut(consumed)])
         place = place_of(self.home, CONSUMER, number, AttemptNumber(1))
-        files = persist(self.home, pin(self.home, self.spark_log, consumed, place, None))
+        files = persist(pin(StateCopies(self.home, self.spark_log), consumed, place, None))
         nothing = cut_channel(store, number, CONSUMER, begun(self.home, "work/none/log"), NO_BATCH, [])
         stages = {
             PRODUCER: cut(produced, ()).model_copy(update={"channel": channel}),

@@ -28,7 +28,7 @@ from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
-from spark_jobs.runtime.state.pinning import persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
 from spark_jobs.storage.files import Files
 from tests.support.running import lose
 from tests.support.state_site import HOURLY, manifest_of
@@ -181,11 +181,12 @@ class Life:
         log = self.log(work)
         batch = log.last_commit()
         assert batch == after
-        pinned = pin(self.home, log, batch, place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1)), parent)
+        place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
+        pinned = pin(StateCopies(self.home, log), batch, place, parent)
         go_on.set()
         assert query.awaitTermination(WAIT_S)
         assert log.first_offsets() > batch, "Spark has purged what was kept"
-        return manifest_of(self.home, checkpoint, batch, persist(self.home, pinned)).stages[HOURLY]
+        return manifest_of(self.home, checkpoint, batch, persist(pinned)).stages[HOURLY]
 
     def move(self, cut: StageCut, checkpoint: int, target: str, local: str | None = None) -> None:
         """Goes back to a checkpoint in a new work directory; what was computed after it is forgotten."""

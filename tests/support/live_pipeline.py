@@ -1,5 +1,9 @@
-"""A pipeline without an end: a copy through Python workers, what follows from it, and counts per minute; each into a table."""
+"""A pipeline without an end: a copy through Python workers, what follows from it, and counts per minute; each into a table.
 
+In a process whose environment has :data:`BOUNDED` its input has an end, and each of its batches one file.
+"""
+
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 SECOND_US = 1_000_000
 DELAY_S = 10
 TABLES = ("copied", "again", "minutes")
+BOUNDED = "LIVE_PIPELINE_IS_BOUNDED"
 
 
 class Params(BaseModel):
@@ -30,9 +35,10 @@ pipeline = Pipeline(
 )
 
 
-@pipeline.source(bounded=False, event_time="at", watermark_delay=f"{DELAY_S} seconds")
+@pipeline.source(bounded=BOUNDED in os.environ, event_time="at", watermark_delay=f"{DELAY_S} seconds")
 def events(spark: SparkSession, params: Params) -> DataFrame:
-    return spark.readStream.format("delta").option("maxFilesPerTrigger", 5).load(params.events)
+    files = 1 if BOUNDED in os.environ else 5
+    return spark.readStream.format("delta").option("maxFilesPerTrigger", files).load(params.events)
 
 
 def same(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
@@ -63,7 +69,11 @@ class Events:
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
 
-    def add(self, rows: int) -> None:
+    def add(self, rows: int, files: int = 1) -> None:
+        for _ in range(files):
+            self._add_file(rows // files)
+
+    def _add_file(self, rows: int) -> None:
         ids = list(range(self.rows, self.rows + rows))
         at = pa.array([number * SECOND_US for number in ids], pa.timestamp("us", tz="UTC"))
         write_deltalake(str(self.path), pa.table({"id": pa.array(ids, pa.int64()), "at": at}), mode="append")
@@ -74,10 +84,10 @@ class Events:
         newest_s = self.rows - 1 - DELAY_S
         return [window for window in self.all_minutes() if window[0] + 60 <= newest_s]
 
-    def all_minutes(self) -> list[tuple[Any, ...]]:
-        """Every window of the rows, as a drain leaves them."""
-        rows = pd.DataFrame({"id": range(self.rows)})
-        windows = rows.groupby(rows["id"] // 60)["id"].agg(["count", "sum"])
+    def all_minutes(self, rows: int | None = None) -> list[tuple[Any, ...]]:
+        """Returns every window of the rows, as a drain leaves them: of all rows, or of the first ones."""
+        ids = pd.DataFrame({"id": range(self.rows if rows is None else rows)})
+        windows = ids.groupby(ids["id"] // 60)["id"].agg(["count", "sum"])
         return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples()]
 
 

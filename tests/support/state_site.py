@@ -10,7 +10,7 @@ from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.files import Files
 from tests.support.documents import a_sample_manifest
 from tests.support.private_logs import begun, staged
@@ -42,12 +42,12 @@ class Site:
             offsets = self.log.offsets_text(BatchId(batch))
             self.channel.append(staged(batch, f"{batch}.parquet", offsets=offsets))
 
-    def pin(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> PinnedState:
+    def pin(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1, *, second_copy: bool = False) -> PinnedState:
         place = place_of(self.home, HOURLY, CheckpointId(checkpoint), AttemptNumber(1))
-        return pin(self.home, self.log, BatchId(batch), place, parent)
+        return pin(StateCopies(self.home, self.log, second_copy), BatchId(batch), place, parent)
 
     def take(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> StageCut:
-        return cut(batch, persist(self.home, self.pin(batch, parent, checkpoint)))
+        return cut(batch, persist(self.pin(batch, parent, checkpoint)))
 
     def complete(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> Manifest:
         """A manifest with the stage cut at a batch."""

@@ -16,7 +16,7 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import live_pipeline
 from tests.support.drivers import Doomed, Drivers, drivers_on, ended
-from tests.support.live_pipeline import Events, public_ids, public_minutes
+from tests.support.live_pipeline import BOUNDED, Events, public_ids, public_minutes
 from tests.support.run_site import RunSite
 from tests.support.stop_steps import DRAIN_STEPS, FLUSH_STEPS, STOP_STEPS
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 PATIENCE_S = 120.0
 LOOK_S = 0.2
-ROWS = 500
+ROWS, FILES = 500, 25
 IN_EVERY_RUN = {(True, Step.PLAN_BATCH, False)}
 CASES = [
     pytest.param(
@@ -54,30 +54,46 @@ def wait_until(condition: Callable[[], object]) -> None:
         waited_s += LOOK_S
 
 
+@pytest.mark.parametrize("bounded", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["live", "bounded"])
 @pytest.mark.parametrize(("drain", "doom"), CASES)
-def test_a_stop_is_ended_by_whoever_comes_next(drivers: Drivers, tmp_path: Path, doom: Doomed, *, drain: bool) -> None:
-    events = Events(tmp_path / "events")
-    events.add(ROWS)
+def test_a_stop_is_ended_by_whoever_comes_next(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: Doomed, *, drain: bool, bounded: bool
+) -> None:
+    events, options = Events(tmp_path / "events"), ["--checkpoint-interval=1 hour"]
+    events.add(ROWS, FILES)
+    furthest, enough = ["again", "minutes"], ROWS
+    if bounded:  # the stop comes while the first stage is at work
+        monkeypatch.setenv(BOUNDED, "yes")
+        options.append("--publish=every_checkpoint")
+        furthest, enough = ["copied"], ROWS // FILES
     files = LocalFiles(drivers.site.home)
-    driver = drivers.start("--checkpoint-interval=1 hour", run="live", doom=doom)
+    driver = drivers.start(*options, run="live", doom=doom)
 
     def has_read() -> bool:
         status = read_status(files)
-        return status is not None and all(status.stages[StageName(name)].rows_in >= ROWS for name in ("again", "minutes"))
+        return status is not None and all(status.stages[StageName(name)].rows_in >= enough for name in furthest)
 
     wait_until(lambda: has_read() or driver.poll() is not None)
     requests, request = CheckpointRequests(files), request_id("nightly", Wanted.STOP)
     requests.ask(request, drain=drain)
     assert ended(driver).code == -9
     drivers.wait_gone()
-    again = drivers.run("--checkpoint-interval=1 hour", run="live")
+    again = drivers.run(*options, run="live")
     assert again.code == 0, again.stderr
     answer = requests.answer_of(request)
     assert answer is not None
     assert answer.error is None
     assert answer.savepoint is not None
     assert (verify(open_files(answer.savepoint)).checkpoint, answer.drained) == (answer.checkpoint, drain)
+    rows = len(public_ids(drivers.site.table("copied")))
+    if bounded:
+        assert 0 < rows < ROWS, "the stop came in the middle"
+    if bounded and not drain:
+        ending = drivers.run(*options, run="ending")
+        assert ending.code == 0, ending.stderr
+    if not bounded or not drain:
+        rows = ROWS
     for table in ("copied", "again"):
-        assert public_ids(drivers.site.table(table)) == list(range(ROWS))
-    expected = events.all_minutes() if drain else events.closed_minutes()
+        assert public_ids(drivers.site.table(table)) == list(range(rows))
+    expected = events.all_minutes(rows) if drain or bounded else events.closed_minutes()
     assert public_minutes(drivers.site.table("minutes")) == expected

@@ -29,7 +29,7 @@ from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, 
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_rs import open_table
@@ -43,7 +43,7 @@ from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.staging import own_files
-from spark_jobs.runtime.state.pinning import PinnedState, persist, pin, place_of
+from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Logged:
-    """What Spark's logs say of a stage at its cut."""
+    """A stage at its cut, as Spark's logs have it."""
 
     facts: dict[str, Any]
     """Fields of the stage's cut."""
@@ -112,7 +112,7 @@ class CheckpointTry:
             history.see_cut(stages, cut, finished)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
-            files = self._in_time(lambda: self._persist(pinned))
+            files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
             history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found))
             cuts = {}
@@ -176,7 +176,7 @@ class CheckpointTry:
         in_time(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
-        """The last batch that the parent holds already."""
+        """Returns the last batch that the parent holds already."""
         return self.parent.stages[stage].batch if self.parent and stage in self.parent.stages else NO_BATCH
 
     def _sink_cut(
@@ -229,10 +229,10 @@ class CheckpointTry:
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
-        """A cut, and what Spark's logs say at it.
+        """Finds a cut. Returns it with what Spark's logs say at it.
 
         While one stage is waited for, another that is cut already goes on, perhaps so far that Spark purges its cut: then all are cut
-        again. What is not there at the same cut once more was not purged.
+        again. If the same cut is not there a second time, it was not purged, and that is an error.
         """
         purged = None
         while True:
@@ -260,7 +260,7 @@ class CheckpointTry:
         return found
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
-        """How many rows the stage has read and staged since the parent, by their names in its cut."""
+        """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""
         name = stage.stage.name
         rows = late_rows = 0
         input_rows: Counter[str] = Counter()
@@ -271,22 +271,18 @@ class CheckpointTry:
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""
-        held, second_copy = self.parent.stages if self.parent else {}, self.attempt.second_copy
+        held = self.parent.stages if self.parent else {}
         logs = {stage.stage.name: stage.spark_log for stage in stages}
         places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
         return {
-            name: pin(self.home, log, cut.batches[name], places[name], held.get(name), second_copy=second_copy)
+            name: pin(StateCopies(self.home, log, self.attempt.second_copy), cut.batches[name], places[name], held.get(name))
             for name, log in logs.items()
         }
-
-    def _persist(self, pinned: Mapping[StageName, PinnedState]) -> dict[StageName, tuple[StateFile, ...]]:
-        """Makes the state durable, as far as the parent has not."""
-        return {name: persist(self.home, state, second_copy=self.attempt.second_copy) for name, state in pinned.items()}
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]
     ) -> dict[StageName, ChannelCut]:
-        """What a restore needs of the private logs: from where their slowest consumers are in the cut."""
+        """Returns what a restore needs of the private logs: from where their slowest consumers are in the cut."""
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
@@ -295,7 +291,7 @@ class CheckpointTry:
         return channels
 
     def _in_time(self, work: Callable[[], T]) -> T:
-        """Reads, keeps files, or makes them durable, for as long as the try may take.
+        """Runs work that reads, keeps files or makes them durable, for as long as the try may take.
 
         Work that is left behind, because the storage hangs, may come to its end while a later try is at work. It harms none: it reads,
         gives new names in the directory of this try, or names that are those of their content in the directory of its number, and makes

@@ -16,30 +16,30 @@ from spark_jobs.protocol.ids import BatchId, RequestId, StageName
 
 
 class Cuttable(Protocol):
-    """What the rule needs to know of a stage."""
+    """A stage, as far as the rule needs to know it."""
 
     @property
     def name(self) -> StageName: ...
 
     @property
     def ends(self) -> bool:
-        """Whether all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
+        """True if all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
         ...
 
     def committed(self) -> BatchId:
-        """The last batch that Spark has committed; -1 where there is none."""
+        """Returns the last batch that Spark has committed; -1 where there is none."""
         ...
 
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
-        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        """Returns by producer the last of its batches of which ``batch``, or one before it, has read anything."""
         ...
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
-        """Whether no row that these of its producers have staged is left for it."""
+        """Returns whether no row that these of its producers have staged is left for it."""
         ...
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
-        """How much these of its producers have staged that it has not consumed."""
+        """Returns how many bytes these of its producers have staged that it has not consumed."""
         ...
 
     def hold(self) -> None:
@@ -51,17 +51,17 @@ class Cuttable(Protocol):
         ...
 
     def is_at_rest(self) -> bool:
-        """Whether it is held, and every batch that it has begun is committed."""
+        """Returns whether it is held, and every batch that it has begun is committed."""
         ...
 
     def failing_with(self) -> Exception | None:
-        """What it failed with, if it has done no batch since although one is needed before it can be cut."""
+        """Returns what it failed with, if it has done no batch since although one is needed before it can be cut."""
         ...
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How long a checkpoint waits for channels to become empty.
+    """The limits of a checkpoint's wait for channels to become empty.
 
     Args:
         wanted: Whether it waits at all.
@@ -75,7 +75,7 @@ class Alignment:
 
     @staticmethod
     def declared(given: Checkpointing) -> "Alignment":
-        """That of a pipeline's periodic checkpoints."""
+        """Returns the alignment of a pipeline's periodic checkpoints."""
         timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
         return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes)
 
@@ -98,28 +98,32 @@ class Due:
     find_cut: Callable[[], Cut]
     """Says where each stage is cut."""
     request: RequestId | None = None
-    """Who has asked for it, if anybody has."""
+    """The request that asks for it, if there is one."""
     deadline_s: float = math.inf
     """On the monotonic clock: a try that is not complete by then has failed. What follows its manifest has no deadline."""
     pause: Callable[[], object] = lambda: None
     """Called again and again while its files are kept and made durable. What it raises ends the try."""
     drained: bool = False
-    """Whether everything that stages held back is flushed."""
+    """True if everything that stages held back is flushed."""
 
 
 @dataclass
 class Waiting:
-    """How long one look for a cut waits for stages, and which of them it has seen fail.
+    """The wait of one look for a cut: how long it may take, and which stages have failed meanwhile.
 
     Args:
         deadline_s: Until when, by ``now_s``.
         now_s: The clock.
         pause: Lets some time pass. It may raise: a cancel, or a stage that has given up, ends a cut.
+        held: Called with each stage once it is held. The first one that it is not called with is the one that is waited for.
+        let_go: Called, perhaps more than once, when those that were held go on because another one is failing.
     """
 
     deadline_s: float
     now_s: Callable[[], float]
     pause: Callable[[], None]
+    held: Callable[[StageName], object] = lambda name: None
+    let_go: Callable[[], object] = lambda: None
     _declined: CheckpointDeclinedError | None = None
 
     def wait_for(self, stage: Cuttable) -> None:
@@ -162,26 +166,19 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
         release(stages)
 
 
-def quiesce(
-    stages: Sequence[Cuttable],
-    waiting: Waiting,
-    held: Callable[[StageName], object] = lambda name: None,
-    let_go: Callable[[], object] = lambda: None,
-) -> None:
-    """Holds every stage with nothing left for it, and keeps it held; :func:`release` lets them go.
+def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
+    """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
 
     Args:
         stages: In topological order.
-        waiting: How long, by which clock.
-        held: Told each stage once it is: the first one that is not told is the one that is waited for.
-        let_go: Told, perhaps more than once, when those that were held go on because another one is failing.
+        waiting: How long, by which clock, and who is told.
 
     Raises:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
     try:
-        _align(stages, Alignment(), waiting, held, let_go)
+        _align(stages, Alignment(), waiting)
         _consistent(stages, waiting)
     except BaseException:
         release(stages)
@@ -194,18 +191,12 @@ def release(stages: Sequence[Cuttable]) -> None:
         stage.release()
 
 
-def _align(
-    stages: Sequence[Cuttable],
-    alignment: Alignment,
-    waiting: Waiting,
-    held: Callable[[StageName], object] = lambda name: None,
-    let_go: Callable[[], object] = lambda: None,
-) -> bool:
-    """Holds each stage once it has consumed all of those before it, which are held by then; whether all are held.
+def _align(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting) -> bool:
+    """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
 
     The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
 
-    Nobody is held for a stage that is failing, because that may take for ever: all go on until it is up, and alignment begins anew.
+    While a stage is failing no other is held, because that may take for ever: all go on until it is up, and alignment begins again.
     """
     began_s, at_rest = waiting.now_s(), 0
     names = {stage.name for stage in stages}
@@ -213,10 +204,10 @@ def _align(
         stage = next((each for each in stages if each.failing_with() is not None), None)
         if stage is not None:
             release(stages)
-            let_go()
+            waiting.let_go()
             at_rest = 0
         elif (stage := stages[at_rest]).has_consumed(names) and _is_held(stage):
-            held(stage.name)
+            waiting.held(stage.name)
             at_rest += 1
             continue
         if alignment.timeout_s is not None and waiting.now_s() - began_s >= alignment.timeout_s:
@@ -233,7 +224,10 @@ def _is_held(stage: Cuttable) -> bool:
 
 
 def _consistent(stages: Sequence[Cuttable], waiting: Waiting) -> dict[StageName, BatchId]:
-    """Consumers before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits."""
+    """Returns the last batch of each stage in a consistent cut.
+
+    Consumers come before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits.
+    """
     batches: dict[StageName, BatchId] = {}
     needed: dict[StageName, BatchId] = {}
     for stage in reversed(stages):
@@ -258,7 +252,7 @@ def _declined(stage: StageName, failure: Exception) -> CheckpointDeclinedError:
 
 
 def expired(why: str, **evidence: str) -> DeadlineExceededError:
-    """The failure of a try that took longer than it may."""
+    """Returns the error of a try that took longer than it may."""
     return DeadlineExceededError(
         f"Checkpoint expired before completing: {why}.",
         exists="All stages run on, and the checkpoints before this one stand.",

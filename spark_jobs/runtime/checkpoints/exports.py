@@ -1,4 +1,4 @@
-"""Makes savepoints of checkpoints that are complete, beside whoever watches over them: none holds up a cancel, or the pipeline for ever."""
+"""Makes savepoints of complete checkpoints while their caller watches: none holds up a cancel, or holds up the pipeline for ever."""
 
 import logging
 import math
@@ -20,12 +20,12 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _PATIENCE_S = 10.0
-"""So long one that was given up is waited for: it ends with the files that it has begun."""
+"""How long an export that was given up is waited for: it ends with the files that it has begun."""
 
 
 @dataclass(frozen=True)
 class _Export:
-    """One that is made, or was given up."""
+    """An export that is being made, or was given up."""
 
     request: CheckpointRequest
     manifest: Manifest
@@ -78,7 +78,7 @@ class Exports:
                 raise
 
     def look(self, request: CheckpointRequest, work: Callable[[], T]) -> T:
-        """Looks at the place of a savepoint, or deletes there; what ``work`` returns.
+        """Looks at the place of a savepoint, or deletes there. Returns what ``work`` returns.
 
         Raises:
             DeadlineExceededError: Its storage has not answered in time.
@@ -87,12 +87,15 @@ class Exports:
         return self._in_time(work, _unanswered(request), self._timeout_s)
 
     def is_left(self, request: RequestId) -> bool:
-        """Whether its place may still be written to, because a storage does not answer: what is there is not to be deleted yet."""
+        """Returns whether the place of a savepoint may still be written to, because a storage does not answer.
+
+        Nothing may be deleted there.
+        """
         left = self._left.get(request)
         return left is not None and not left.ended.is_set()
 
     def delete_left(self) -> None:
-        """Deletes what those have begun that were given up, answered with an error, and have ended since."""
+        """Deletes the files of exports that were given up and answered with an error, and have ended since."""
         for request, left in list(self._left.items()):
             if left.ended.is_set():
                 del self._left[request]

@@ -33,7 +33,7 @@ def pack(
     last: BatchId,
     meanwhile: Callable[[], object],
 ) -> list[Line]:
-    """Lines for the same rows in fewer files of about a size; durable on return.
+    """Packs staged files. Returns lines for the same rows in fewer files of about a size; durable on return.
 
     Files that are large enough, or alone in their partition, are left as they are.
 
@@ -53,7 +53,7 @@ def pack(
     if not small:
         return list(lines)
     try:
-        adds = _written_beside(stage, small, len(bins), last, meanwhile)
+        adds = _written(stage, small, len(bins), last, meanwhile)
     except spark_failures() as error:
         raise SparkJobFailedError(
             f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
@@ -78,15 +78,19 @@ def pack(
     return kept + [{"add": add, "batch": last} for add in adds]
 
 
-def _written_beside(
+def _written(
     stage: StageRun, small: Sequence[Line], bins: int, last: BatchId, meanwhile: Callable[[], object]
 ) -> list[dict[str, Any]]:
-    context = stage.frame.sparkSession.sparkContext
-    group = f"packing-{uuid4()}"
+    """Writes the rows of small files, each bin's into one file."""
+    table, session = stage.table, stage.frame.sparkSession
+    context, group = session.sparkContext, f"packing-{uuid4()}"
+    number = F.col(column_of(_BIN, table.metadata))
 
     def write() -> list[dict[str, Any]]:
         context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
-        return _written(stage, small, bins, last)
+        with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
+            rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
+            return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
 
     try:
         return beside(write, meanwhile)
@@ -95,17 +99,8 @@ def _written_beside(
         raise
 
 
-def _written(stage: StageRun, small: Sequence[Line], bins: int, last: BatchId) -> list[dict[str, Any]]:
-    """Writes the rows of small files, each bin's into one file."""
-    table, session = stage.table, stage.frame.sparkSession
-    number = F.col(column_of(_BIN, table.metadata))
-    with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
-        rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
-        return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
-
-
 def bins_of(lines: Iterable[Line], target_size_bytes: int) -> list[list[Line]]:
-    """Which small files become one: files of one partition, in the order of their batches, up to the target size together."""
+    """Returns the small files that become one each: files of one partition, in the order of batches, together up to the target size."""
     partitions: dict[bytes, list[Line]] = defaultdict(list)
     for line in lines:
         if line["add"]["size"] < target_size_bytes:

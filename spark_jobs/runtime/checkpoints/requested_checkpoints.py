@@ -28,7 +28,7 @@ _INTERVAL_S = 1.0
 
 
 class RequestedCheckpoints:
-    """What the coordinator of a running pipeline needs to know of requests. But for a stop, no failure here ends an attempt: it is logged.
+    """The requests to a running pipeline, and their answers. A failure here is logged and ends no attempt, unless a stop is at work.
 
     A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 
@@ -61,7 +61,7 @@ class RequestedCheckpoints:
         self._look_at_s = now_s()
 
     def resume(self, head: Manifest | None) -> None:
-        """Answers what the attempt before has not come to: it may have died between its last manifest and the answer.
+        """Answers requests of the attempt before, which may have died between its last manifest and the answer.
 
         Args:
             head: The checkpoint that this attempt goes on from.
@@ -70,7 +70,7 @@ class RequestedCheckpoints:
             self.completed([each for each in self._open() if each.request == head.request or self._begun_with(each)], head)
 
     def open(self) -> Sequence[CheckpointRequest]:
-        """The open requests, the oldest first; looks at the home once in a while, and sees none in between."""
+        """Returns the open requests, the oldest first. Looks at the home once in a while, and returns none in between."""
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
@@ -79,7 +79,7 @@ class RequestedCheckpoints:
         return [request for request in self._open() if self._is_possible(request)]
 
     def unanswered(self) -> Sequence[CheckpointRequest]:
-        """As :meth:`open`, for who must not miss one: all of them, now.
+        """Returns all open requests, and looks for them now: for a caller that must not miss one.
 
         Raises:
             StreamPipelineError: They cannot be read.
@@ -94,7 +94,7 @@ class RequestedCheckpoints:
             self._answer_with(requests, manifest)
 
     def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with the error of the try; with the checkpoint, where only what follows its manifest has failed."""
+        """Answers with the error of the try, or with the checkpoint if only a step after its manifest has failed."""
         if not requests:
             return
         with _logged("a request for a checkpoint could not be answered"):
@@ -105,7 +105,7 @@ class RequestedCheckpoints:
                 self.refused(requests, error)
 
     def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error.
+        """Answers with an error. A failure is logged.
 
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
@@ -116,7 +116,7 @@ class RequestedCheckpoints:
             self.turn_down(requests, error)
 
     def turn_down(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """As :meth:`refused`, for who must not do what they ask for.
+        """Answers with an error, and raises if that fails: for a caller that must not do what is asked for.
 
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
@@ -147,7 +147,7 @@ class RequestedCheckpoints:
         self._exports.look(request, check)
 
     def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
-        """Makes the savepoint that was asked for; its URL. Durable on return; may be repeated.
+        """Makes the savepoint that was asked for, and returns its URL. Durable on return; may be repeated.
 
         Raises:
             RunCancelledError: The attempt was cancelled. What was begun stays.
@@ -177,7 +177,7 @@ class RequestedCheckpoints:
             self.turn_down(self._requests.open(), _after_the_last(manifest))
 
     def given_up(self, error: StreamPipelineError) -> None:
-        """Answers every open stop with the error for which its checkpoint can never become public: the start that follows abandons it.
+        """Answers every open stop with the error that keeps its checkpoint from ever becoming public: the next start abandons it.
 
         One that stayed open would stop that start's attempt.
 
@@ -188,7 +188,7 @@ class RequestedCheckpoints:
         self._answer(self._failure(request, error) for request in stops)
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
-        """Whether there can be a savepoint where it is wanted; who cannot be helped is told at once. A stop checks by itself."""
+        """Returns whether a savepoint can be made where it is wanted, and refuses its request if not. A stop checks by itself."""
         if request.wanted is Wanted.SAVEPOINT:
             with _logged("a directory for a savepoint cannot be looked at"):
                 try:
@@ -199,7 +199,7 @@ class RequestedCheckpoints:
         return True
 
     def _is_answered_by(self, request: CheckpointRequest, manifest: Manifest) -> bool:
-        """Tells whether a last checkpoint answers a request.
+        """Returns whether a last checkpoint answers a request.
 
         A request for a checkpoint or a savepoint was open before it by the clocks of two hosts, or by the savepoint that was begun. Both
         answers are true: the pipeline has done nothing after that checkpoint, and nothing is begun for a request that is turned down.
@@ -209,7 +209,7 @@ class RequestedCheckpoints:
         return request.requested_at <= manifest.began_at or self._begun_with(request) is not None
 
     def _begun_with(self, request: CheckpointRequest) -> Manifest | None:
-        """The checkpoint that an attempt before has begun its savepoint with. A stop's is that of its own checkpoint."""
+        """Returns the checkpoint that an earlier attempt has begun a request's savepoint with; None for a stop, which has its own."""
         found = None
         if request.wanted is Wanted.SAVEPOINT:
             with _logged(f"what there is of {request.request} cannot be looked at"):
@@ -219,7 +219,7 @@ class RequestedCheckpoints:
         return found
 
     def _has_abandoned(self, target: Files) -> bool:
-        """Deletes what was begun for a request that was answered with an error, and could not be deleted then; whether there was any."""
+        """Deletes the export of a request that was answered with an error, if it could not be deleted then. Returns whether it did."""
         before = begun_by(target)
         answer = self._requests.answer_of(before) if before else None
         if before is None or answer is None or answer.error is None or self._exports.is_left(before):
@@ -254,7 +254,10 @@ class RequestedCheckpoints:
     def _saved(
         self, request: CheckpointRequest, manifest: Manifest, sinks: dict[SinkName, CheckpointedSink]
     ) -> CheckpointResponse:
-        """The answer with the checkpoint. A savepoint that cannot be made is an error, but for the one that a stop waits for."""
+        """Returns the answer with the checkpoint, after its savepoint is made if one is wanted.
+
+        A savepoint that cannot be made is an error, except one that a stop waits for.
+        """
         savepoint = None
         if request.wanted is not Wanted.CHECKPOINT:
             try:

@@ -1,8 +1,8 @@
-"""When a periodic checkpoint is due, and how many failed ones are too many. Pure: the time is an argument.
+"""Decides when a periodic checkpoint is due, and how many failed ones are too many. Pure: the time is an argument.
 
-A checkpoint that somebody has asked for waits for neither interval nor pause, and leaves the next periodic one where it was planned, but
-for the pause after its own end. A failed one counts like any other, as a manually triggered checkpoint does in Flink; a failed savepoint
-does not: the pipeline's own checkpoints need not align, and go on.
+A requested checkpoint waits for neither interval nor pause. It leaves the next periodic one where it was planned, or moves it to
+``min_pause_s`` after its own end if that is later. A failed one counts like any other, as a manually triggered checkpoint does in Flink. A
+failed savepoint does not count: it is always aligned, which the pipeline's own checkpoints need not be.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class CheckpointSchedule:
     tolerable_failures: int
     began_s: float
     failures: int = 0
-    """Tries that have failed since the last checkpoint that completed, but for savepoints."""
+    """Tries that have failed since the last checkpoint that completed, without savepoints."""
     _due_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,24 +34,24 @@ class CheckpointSchedule:
 
     @staticmethod
     def declared(given: Checkpointing, began_s: float) -> "CheckpointSchedule":
-        """That of a pipeline which began to run then."""
+        """Returns the schedule of a pipeline that began to run then."""
         return CheckpointSchedule(given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, began_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a periodic checkpoint is to be triggered."""
+        """Returns whether a periodic checkpoint is to be triggered."""
         return now_s >= self._due_s
 
     def completed(self, triggered_s: float, now_s: float) -> None:
-        """A checkpoint that was triggered then is complete."""
+        """Counts a complete checkpoint, and plans the next one."""
         self.failures = 0
         self._plan(triggered_s, now_s)
 
     def skipped(self, now_s: float) -> None:
-        """None was needed: the next one is due after the interval."""
+        """Plans the next checkpoint after the interval, because none was needed."""
         self._plan(now_s, now_s)
 
     def failed(self, triggered_s: float, now_s: float, *, counts: bool = True) -> bool:
-        """A try that was triggered then has failed; whether the pipeline may go on."""
+        """Counts a failed try, and plans the next one. Returns whether the pipeline may go on."""
         self.failures += counts
         self._plan(triggered_s, now_s)
         return self.failures <= self.tolerable_failures

@@ -1,4 +1,4 @@
-"""Executes a stop: does what the table of states says, and tells it what that came to (design, section 9)."""
+"""Executes a stop: does what the table of states says, and reports the outcome to the table (design, section 9)."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ class Stop:
     Args:
         asked: What was asked for when it began, the stop that counts first.
         pipeline: What is stopped.
-        answers: For those who have asked.
-        tell: Told how far it is.
+        answers: Where requests are answered.
+        tell: Called with how far it is.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class Stop:
 
 
 def _ends_attempt(error: StreamPipelineError) -> bool:
-    """Whether a stage has given up, or nobody knows what became of the checkpoint; a job beside the stages may fail while they run on."""
+    """Returns whether a stage has given up, or the checkpoint's outcome is unknown. A failed job beside the stages ends no attempt."""
     return isinstance(error, InterruptedRunError) and not isinstance(error, SparkJobFailedError)
 
 
 def lost_to(winner: CheckpointRequest) -> ConflictError:
-    """Why a request is turned down that another one has come before."""
+    """Returns the error for a request that another one has come before."""
     return ConflictError(
         f"{winner.request} stops the pipeline already.",
         exists=f"See what becomes of it: its answer is {answer_path(winner.request)} in the home.",

@@ -1,8 +1,7 @@
-"""What a completed checkpoint makes needless: orphans, versions of private logs, what abandoned incarnations have left."""
+"""Deletes what is not needed after a completed checkpoint: orphans, versions of private logs, the rest of abandoned incarnations."""
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
@@ -12,7 +11,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName, start_request_id
+from spark_jobs.protocol.ids import BatchId, SinkName, StageName, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.publisher import never_public, published
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -22,26 +21,6 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """What checkpoints are needed for from now on."""
-
-    manifests: Sequence[Manifest]
-    """All valid ones, ascending."""
-    kept: Sequence[Manifest]
-    published: Mapping[SinkName, CheckpointId | None]
-    """By sink the newest one that is public."""
-
-    def in_flight(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files a channel of a kept checkpoint names."""
-        return in_flight_from(self.kept, stage)
-
-    def from_batch(self, stage: StageName) -> BatchId | None:
-        """The first batch of a stage whose files may be needed, in flight or because not every sink has them; None where none are."""
-        found = (self.in_flight(stage), unpublished_from(self.manifests, self.published, stage))
-        return min((batch for batch in found if batch is not None), default=None)
 
 
 def subsume(
@@ -67,70 +46,87 @@ def subsume(
         Whether it has swept them.
     """
     try:
-        store = CheckpointStore(home)
-        needs = _needs(home, store, manifest, results, retained)
-        _delete_staged(store, stages, manifest, needs, swept=swept)
-        _discard(home, stages, manifest, needs)
+        needless = _Needless(home, stages, manifest, results, retained)
+        needless.delete_staged(swept=swept)
+        needless.discard()
         if not swept:
-            sweep_abandoned(home, Attempts(home).read(manifest.attempt), {each.incarnation for each in needs.kept})
+            sweep_abandoned(home, Attempts(home).read(manifest.attempt), {each.incarnation for each in needless.kept})
     except (OSError, StreamPipelineError) as error:
         _LOG.warning("not all that nothing names was deleted: %s", error)
         return swept
     return True
 
 
-def _needs(
-    home: Files, store: CheckpointStore, manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int
-) -> _Needs:
-    published = {
-        sink: cut.known_published if results[sink].version is None else manifest.checkpoint
-        for sink, cut in manifest.sinks.items()
-    }
-    manifests = store.manifests()
-    asked = {each.request for each in CheckpointRequests(home).open()}
-    needed = {each.checkpoint for each in manifests if each.request in asked}
-    return _Needs(manifests, kept(manifests, retained=retained, published=published, needed=needed), published)
+class _Needless:
+    """What is needless after a checkpoint, because no checkpoint that is kept needs it; the arguments are those of :func:`subsume`."""
 
+    def __init__(
+        self, home: Files, stages: Sequence[StageRun], manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int
+    ) -> None:
+        self._home, self._store, self._stages, self._newest = home, CheckpointStore(home), stages, manifest
+        self._published = {
+            sink: cut.known_published if results[sink].version is None else manifest.checkpoint
+            for sink, cut in manifest.sinks.items()
+        }
+        """By sink the newest checkpoint that is public."""
+        self._manifests = self._store.manifests()
+        """All valid ones, ascending."""
+        asked = {each.request for each in CheckpointRequests(home).open()}
+        needed = {each.checkpoint for each in self._manifests if each.request in asked}
+        self.kept = kept(self._manifests, retained=retained, published=self._published, needed=needed)
 
-def _delete_staged(store: CheckpointStore, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs, *, swept: bool) -> None:
-    """Deletes staged files that nothing names, and what private logs need not remember.
+    def delete_staged(self, *, swept: bool) -> None:
+        """Deletes staged files that nothing names, and what private logs need not remember.
 
-    The public tables are swept once, for they are large, and ``VACUUM`` knows what in them is needless: before the logs forget the batches
-    of the parent. What is the runtime's own is swept each time, after that: it goes as soon as neither a log nor a checkpoint needs it.
-    """
-    named = {stage.stage.name: named_by_checkpoints(store, manifest, stage.stage, stage.log.oldest()) for stage in stages}
-    own = [stage for stage in stages if stage.outlet.is_own]
-    deleted = 0 if swept else _sweep([stage for stage in stages if not stage.outlet.is_own], manifest, named, needs)
-    _trim(store, stages, manifest, named, needs)
-    deleted += _sweep(own, manifest, named, needs)
-    if deleted or not swept:
-        _LOG.info("%d staged files that nothing names deleted", deleted)
+        The public tables are swept once, for they are large, and ``VACUUM`` knows what in them is needless: before the logs forget the
+        batches of the parent. What is the runtime's own is swept each time, after that: it goes as soon as neither a log nor a checkpoint
+        needs it.
+        """
+        named = {
+            stage.stage.name: named_by_checkpoints(self._store, self._newest, stage.stage, stage.log.oldest())
+            for stage in self._stages
+        }
+        deleted = 0 if swept else self._sweep(named, own=False)
+        parent = None if self._newest.parent is None else self._store.manifest(self._newest.parent)
+        for stage in self._stages:
+            name = stage.stage.name
+            trim(stage.log, stage.output.consumers, self._last_needless(name, parent), stage.directory, named[name])
+        deleted += self._sweep(named, own=True)
+        if deleted or not swept:
+            _LOG.info("%d staged files that nothing names deleted", deleted)
 
+    def discard(self) -> None:
+        """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
+        remembered = {stage.stage.name: stage.log.oldest() for stage in self._stages}
+        # those that this attempt has found abandoned when it began: it has closed them in every table, or would not run
+        closed = {each.incarnation for each in self._manifests if each.attempt < self._newest.attempt} - {
+            self._newest.incarnation
+        }
+        found = discardable(self._manifests, self.kept, remembered=remembered, published=self._published, closed=closed)
+        for each in self._manifests:
+            if each.checkpoint in found and each.checkpoint_kind is CheckpointKind.FINAL:
+                keep_answers(self._home, each, closed=each.incarnation in closed)
+        discard(self._home, found)
 
-def _sweep(stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs) -> int:
-    """Deletes what nothing names, and returns how many files went."""
-    names = ((stage, stage.stage.name) for stage in stages)
-    return sum(len(sweep(stage, manifest.stages[name].batch, named[name], needs.from_batch(name))) for stage, name in names)
+    def _sweep(self, named: Mapping[StageName, Set[str]], *, own: bool) -> int:
+        """Sweeps the directories that are the runtime's own, or the public tables; returns how many files went."""
+        deleted = 0
+        for stage in self._stages:
+            if stage.outlet.is_own == own:
+                name = stage.stage.name
+                # of batches before that one no files are needed: none are in flight, and every sink has them
+                needed = [in_flight_from(self.kept, name), unpublished_from(self._manifests, self._published, name)]
+                needed_from = min((batch for batch in needed if batch is not None), default=None)
+                deleted += len(sweep(stage, self._newest.stages[name].batch, named[name], needed_from))
+        return deleted
 
-
-def _trim(
-    store: CheckpointStore, stages: Sequence[StageRun], manifest: Manifest, named: Mapping[StageName, Set[str]], needs: _Needs
-) -> None:
-    parent = None if manifest.parent is None else store.manifest(manifest.parent)
-    for stage in stages:
-        name = stage.stage.name
-        trim(stage.log, stage.output.consumers, _needless(name, parent, needs), stage.directory, named[name])
-
-
-def _discard(home: Files, stages: Sequence[StageRun], manifest: Manifest, needs: _Needs) -> None:
-    """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
-    remembered = {stage.stage.name: stage.log.oldest() for stage in stages}
-    closed = _closed(needs.manifests, manifest)
-    found = discardable(needs.manifests, needs.kept, remembered=remembered, published=needs.published, closed=closed)
-    for each in needs.manifests:
-        if each.checkpoint in found and each.checkpoint_kind is CheckpointKind.FINAL:
-            keep_answers(home, each, closed=each.incarnation in closed)
-    discard(home, found)
+    def _last_needless(self, stage: StageName, parent: Manifest | None) -> BatchId:
+        """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
+        before = parent.stages.get(stage) if parent else None
+        if before is None:
+            return NO_BATCH
+        in_flight = in_flight_from(self.kept, stage)
+        return before.batch if in_flight is None else min(before.batch, BatchId(in_flight - 1))
 
 
 def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
@@ -169,17 +165,3 @@ def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
                     answered_at=datetime.now(UTC),
                 )
             )
-
-
-def _closed(manifests: Sequence[Manifest], manifest: Manifest) -> set[IncarnationId]:
-    """The incarnations that this attempt has found abandoned when it began: it has closed them in every table, or would not run."""
-    return {each.incarnation for each in manifests if each.attempt < manifest.attempt} - {manifest.incarnation}
-
-
-def _needless(stage: StageName, parent: Manifest | None, needs: _Needs) -> BatchId:
-    """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
-    before = parent.stages.get(stage) if parent else None
-    if before is None:
-        return NO_BATCH
-    in_flight = needs.in_flight(stage)
-    return before.batch if in_flight is None else min(before.batch, BatchId(in_flight - 1))

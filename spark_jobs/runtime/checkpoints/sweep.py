@@ -1,4 +1,4 @@
-"""Deleting staged files that nothing names (design, section 7, 'Deleting').
+"""Deletes staged files that nothing names (design, section 7, 'Deleting').
 
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
 batches that it holds: later ones may be under way. What a failed batch has left in a public table after the one look that an attempt takes
@@ -23,7 +23,7 @@ from spark_jobs.storage.files import Files
 
 
 def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> set[str]:
-    """The stage's files that a checkpoint names which was cut at batch ``since`` or later: ``manifest`` or an ancestor.
+    """Returns the stage's files that checkpoints name which were cut at batch ``since`` or later: ``manifest`` and its ancestors.
 
     They may be public, also where no batch has staged them: packed ones.
 
@@ -45,7 +45,7 @@ def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stag
 
 
 def orphans(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_from: BatchId | None = None) -> list[Path]:
-    """Staged files of a stage that nothing names which may still be read, sorted.
+    """Returns a stage's staged files that nothing names which may still be read, sorted.
 
     Of batches that the private log has not forgotten, those that neither it nor a checkpoint names. What a forgotten batch has left in a
     public table may be public, and is not looked at; in a directory of the runtime's own nothing is.
@@ -71,7 +71,7 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_fr
 
 
 def _batch(name: str) -> BatchId:
-    """The batch that has staged a file; -1 where the name does not say."""
+    """Returns the batch that has staged a file; -1 where the name does not say."""
     number, _, _ = name.partition("-")
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 

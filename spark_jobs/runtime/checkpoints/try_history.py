@@ -1,4 +1,4 @@
-"""What the history tells of a try at a checkpoint: how long its steps took, its cut and its state, and what became of it."""
+"""Records in the history how long the steps of a try at a checkpoint took, its cut and its state, and its outcome."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass
 class TryHistory:
-    """What is seen of a try, until it is recorded."""
+    """The history of one try, until it is recorded."""
 
     store: CheckpointStore
     checkpoint: CheckpointId

@@ -186,7 +186,7 @@ class Heartbeat:
                 "rows_in": rows_in,
                 "rows_per_s": float(progress["processedRowsPerSecond"] or 0.0),
                 "late_rows": before.late_rows + sum(int(o["numRowsDroppedByWatermark"]) for o in operators),
-                "watermark_ms": _milliseconds(watermark) if watermark else before.watermark_ms,
+                "watermark_ms": round(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else before.watermark_ms,
                 "progress": min(rows_in / expected, 1.0) if expected else None,
             },
         )
@@ -233,11 +233,6 @@ class Heartbeat:
             write_status(self._files, self.status.model_copy(update={"updated_at": datetime.now(UTC)}))
         except StreamPipelineError as error:
             _LOG.warning("the heartbeat was not written: %s", error)
-
-
-def _milliseconds(timestamp: str) -> int:
-    """A timestamp as Spark reports it, in milliseconds since 1970."""
-    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def _key(progress: Any) -> Seen:

@@ -1,4 +1,4 @@
-"""What a plain Spark query has left in its checkpoint directory: where it stopped, and which files it had read. Reads only."""
+"""Reads from the checkpoint directory of a plain Spark query where it stopped, and which files it had read. Writes nothing."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _DELTA_OFFSET_VERSION = 1
 
 
 def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
-    """Where the query with this checkpoint directory stopped.
+    """Returns where the query with this checkpoint directory stopped.
 
     Raises:
         InvalidParameterError: It has no offsets, its last batch is not committed, it has state, or it read something else than one
@@ -54,13 +54,13 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
 
 
 def batches_since(adopted: AdoptedOffsets) -> int:
-    """How many batches the query has planned since; 0 where its directory is gone."""
+    """Returns how many batches the query has planned since; 0 where its directory is gone."""
     planned = _last(open_files(adopted.checkpoint), "offsets")
     return 0 if planned is None else max(planned - adopted.batch, 0)
 
 
 def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
-    """What kind of source has written an offset.
+    """Returns what kind of source has written an offset.
 
     Raises:
         InvalidParameterError: Neither a Delta table nor files.
@@ -93,7 +93,7 @@ def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "fil
 def files_read(
     source: InputName, adopted: AdoptedOffsets, open_directory: Callable[[str], Files] = open_files
 ) -> list[dict[str, Any]]:
-    """The files that a query over files had read, as entries of Spark's log: ``path``, ``timestamp``, ``batchId``.
+    """Returns the files that a query over files had read, as entries of Spark's log: ``path``, ``timestamp``, ``batchId``.
 
     Spark writes that log before the offsets, so it may be ahead of them: what no committed batch has read is left out.
 
@@ -121,7 +121,7 @@ def files_read(
 
 
 def refused(source: InputName, problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
-    """The error to raise where offsets cannot be adopted."""
+    """Returns the error to raise if offsets cannot be adopted."""
     return InvalidParameterError(
         f"Source '{source}' cannot adopt offsets: {problem}.",
         safe="Nothing was changed.",

@@ -68,15 +68,15 @@ class SparkLog:
 
     def last_offsets(self) -> BatchId:
         """The newest batch that was planned; -1 where there is none."""
-        return self._last("offsets")
+        return max(self._batches("offsets"), default=NO_BATCH)
 
     def first_offsets(self) -> BatchId:
         """The oldest batch whose plan Spark has kept; 0 where there is none."""
-        return BatchId(min((int(name) for name in self.files.names(f"{self.directory}/offsets") if name.isdigit()), default=0))
+        return min(self._batches("offsets"), default=BatchId(0))
 
     def last_commit(self) -> BatchId:
         """The newest batch that Spark has committed; -1 where there is none."""
-        return self._last("commits")
+        return max(self._batches("commits"), default=NO_BATCH)
 
     def pending(self) -> bool:
         """Whether a batch was planned and not committed."""
@@ -216,10 +216,8 @@ class SparkLog:
         checksums.forget_checksum(self.files, f"{self.directory}/{name}")
         self.files.create(f"{self.directory}/{name}", data)
 
-    def _last(self, log: str) -> BatchId:
-        return BatchId(
-            max((int(name) for name in self.files.names(f"{self.directory}/{log}") if name.isdigit()), default=NO_BATCH)
-        )
+    def _batches(self, log: str) -> list[BatchId]:
+        return [BatchId(int(name)) for name in self.files.names(f"{self.directory}/{log}") if name.isdigit()]
 
     def _out_of_turn(self, what: str) -> CorruptDocumentError:
         return CorruptDocumentError(

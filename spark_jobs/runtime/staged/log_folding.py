@@ -101,12 +101,8 @@ def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, 
 
     def discard(staged: StagedBatch) -> None:
         for path in {unquote(add["path"]) for add in staged.adds} - named:
-            _delete_file(directory, path)
+            directory.delete(path)
+            forget_checksum(directory, path)
 
     fold_consumed(log, consumers, batches_min=1)
     log.forget(parent_batch, discard)
-
-
-def _delete_file(files: Files, path: str) -> None:
-    files.delete(path)
-    forget_checksum(files, path)

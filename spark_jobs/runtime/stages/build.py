@@ -1,4 +1,4 @@
-"""From a declared stage to one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
+"""Makes of a declared stage one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ def build_stage(
     ended: Set[str] = NONE_ENDED,
     recorded: BatchId = NO_BATCH,
 ) -> StageRun:
-    """A stage that is ready to run.
+    """Builds a stage that is ready to run.
 
     Pins the stage's inputs, makes its table if it is missing and begins its private log: once, and before any batch.
 
@@ -143,7 +143,7 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
-    """What a stage's function returns.
+    """Calls a stage's function, and returns its frame.
 
     Raises:
         InvalidPipelineError: It is not a streaming frame.

@@ -1,4 +1,4 @@
-"""Where a stage is held between two batches, or turned away from the next one."""
+"""Holds a stage between two batches, or turns it away from the next one."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -57,46 +57,46 @@ class Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """No other batch goes in; one that is in goes on."""
+        """Lets no other batch in; one that is in goes on."""
         with self._changed:
             self._closed = True
 
     def open(self) -> None:
-        """Batches go in again."""
+        """Lets batches in again."""
         with self._changed:
             self._closed = False
             self._changed.notify_all()
 
     def turn_away(self) -> None:
-        """The batch that waits, and every other one that comes, ends its query."""
+        """Makes the batch that waits, and every other one that comes, end its query."""
         with self._changed:
             self._turning_away = True
             self._changed.notify_all()
 
     def admit(self) -> None:
-        """The next query's batches are not turned away."""
+        """Stops turning batches away, for the next query."""
         with self._changed:
             self._turning_away = False
 
     def make_room(self) -> None:
-        """No batch waits for room any more: what would make some has ended, or runs only afterwards."""
+        """Stops holding batches for want of room: what would make some has ended, or runs only afterwards."""
         with self._changed:
             self._room = lambda: True
             self._changed.notify_all()
 
     def is_closed(self) -> bool:
-        """Whether batches are held."""
+        """Returns whether batches are held."""
         return self._closed
 
     def is_waiting(self) -> bool:
-        """Whether a batch waits outside: the one before it is committed."""
+        """Returns whether a batch waits outside: the one before it is committed."""
         return self._waiting
 
     def is_empty(self) -> bool:
-        """Whether no batch is in."""
+        """Returns whether no batch is in."""
         return not self._inside
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Waits for the batch that is in; whether it has come out."""
+        """Waits for the batch that is in. Returns whether it has come out."""
         with self._changed:
             return self._changed.wait_for(self.is_empty, timeout_s)

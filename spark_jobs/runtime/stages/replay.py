@@ -1,6 +1,6 @@
-"""Batches that a stage has staged, and that its state does not hold: they are computed again, for the state alone.
+"""Computes batches again that a stage has staged and that its state does not hold, for the state alone.
 
-A work directory comes to that where a file of the newest checkpoint's state is damaged: the stage's state is then that of an older
+That is so after a restore that has found a file of the newest checkpoint's state damaged: the stage's state is then that of an older
 checkpoint, its private log that of the newest one. Each version of the log has the entry of Spark's offset log that its batch was planned
 with. Planned again with it, the batch reads the same rows, and finds its version: what is staged stands.
 """
@@ -11,11 +11,11 @@ from uuid import uuid4
 
 from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId, StageName
-from spark_jobs.runtime.inputs.ended_source import is_ended
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage_inputs import replaced_inputs
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -51,8 +51,7 @@ def replay(stage: StageRun, rebuild: Callable[[StageRun], StageRun]) -> StageRun
         batch = BatchId(log.last_commit() + 1)
         if not log.pending():
             log.plan_again(batch, _offsets(stage, batch))
-        lines = zip(stage.arguments, log.offsets(batch).sources, strict=True)
-        if {argument for argument, line in lines if is_ended(line)} - stage.ended:
+        if replaced_inputs(log, stage.arguments) - stage.ended:
             stage = rebuild(stage)
         stage.run_planned()
     return stage

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from spark_jobs.protocol.documents import InputLag, StageState
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -15,68 +16,34 @@ from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 1
 _COMMIT_LOOK_S = 0.02
 
 
-class StageRestarts:
-    """Restarts of stages in one process.
-
-    Args:
-        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
-        stopping: Set once no stage is to go on.
-    """
-
-    def __init__(self, restarts: Restarts | None, stopping: threading.Event) -> None:
-        self._restarts = restarts
-        self._stopping = stopping
-
-    def wait(self, stage: StageRun, error: Exception) -> None:
-        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
-
-        Raises:
-            RestartsExhaustedError: The strategy allows no more.
-            Exception: ``error``, if no restart can heal it, or there is no strategy.
-        """
-        if self._stopping.is_set():
-            return
-        name = stage.stage.name
-        if self._restarts is None or not may_heal(error):
-            raise error
-        if application_has_ended(stage.frame.sparkSession):  # a new one needs a new attempt
-            raise error
-        decision = self._restarts.failed()
-        if isinstance(decision, Exhausted):
-            _LOG.error("stage %s failed for the last time: %s", name, decision.reason, extra={"stage": name})
-            raise exhausted(decision, error) from error
-        _LOG.warning("stage %s failed and starts again in %.1f s: %s", name, decision.delay_s, error, extra={"stage": name})
-        stage.heartbeat.restarting(name, error)
-        self._stopping.wait(decision.delay_s)
-
-
+@dataclass(eq=False)
 class StageAtWork:
     """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on.
 
     The cut rule sees it as a :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`.
 
     Args:
-        run: The stage as it begins.
-        restarts: What happens when it fails.
+        run: The stage as it is built now.
+        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
         stopping: Set once no stage is to go on.
     """
 
-    def __init__(self, run: StageRun, restarts: StageRestarts, stopping: threading.Event) -> None:
-        self.run = run
-        self._restarts = restarts
-        self._stop = stopping
-        self.failure: BaseException | None = None
-        """Why the stage has given up."""
-        self._thread = threading.Thread(target=self._work, name=f"stage-{run.stage.name}", daemon=True)
-        self._failed: tuple[Exception, BatchId] | None = None
-        """The last failure, and the last batch that was committed before it."""
+    run: StageRun
+    restarts: Restarts | None
+    stopping: threading.Event
+    failure: BaseException | None = field(default=None, init=False)
+    """Why the stage has given up."""
+    _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
+    """The last failure, and the last batch that was committed before it."""
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=f"stage-{self.name}", daemon=True)
 
     @property
     def name(self) -> StageName:
@@ -118,7 +85,10 @@ class StageAtWork:
         return error
 
     def _is_committing(self) -> bool:
-        """Whether a batch is staged, where consumers see it, and is not committed: every start of the query does it again until it is."""
+        """Returns whether a batch is staged, where consumers see it, and not committed.
+
+        Every start of the query does it again until it is.
+        """
         planned = self.run.spark_log.last_offsets()
         return self.run.spark_log.last_commit() < planned < self.run.log.latest()
 
@@ -135,36 +105,49 @@ class StageAtWork:
 
     def _work(self) -> None:
         try:
-            while not self._stop.is_set() and not self.run.output.ended.is_set():
+            while not self.stopping.is_set() and not self.run.output.ended.is_set():
                 try:
                     self._go_on()
                 except TurnedAwayError:
                     pass
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
                     self._wait_for_restart(error)
-        except BaseException as error:  # noqa: BLE001 - kept for the coordinator, which raises it
+        except BaseException as error:  # noqa: BLE001 - kept for the pipeline, which raises it
             self.failure = error
 
     def _wait_for_restart(self, error: Exception) -> None:
+        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
+
+        Raises:
+            RestartsExhaustedError: The strategy allows no more.
+            Exception: ``error``, if no restart can heal it, or there is no strategy.
+        """
         with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
             self._failed = error, self.committed()
-        self._restarts.wait(self.run, error)
+        if self.stopping.is_set():
+            return
+        if self.restarts is None or not may_heal(error):
+            raise error
+        if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
+            raise error
+        decision, extra = self.restarts.failed(), {"stage": self.name}
+        if isinstance(decision, Exhausted):
+            _LOG.error("stage %s failed for the last time: %s", self.name, decision.reason, extra=extra)
+            raise exhausted(decision, error) from error
+        _LOG.warning("stage %s failed and starts again in %.1f s: %s", self.name, decision.delay_s, error, extra=extra)
+        self.run.heartbeat.restarting(self.name, error)
+        self.stopping.wait(decision.delay_s)
 
     def _go_on(self) -> None:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class EndingStage(StageAtWork):
-    """A stage whose inputs all end. It begins when the stages that it reads have ended, whatever becomes of others.
+    """A stage whose inputs all end. It begins when the stages that it reads have ended, whatever becomes of others."""
 
-    ``to_its_end`` runs it to its end.
-    """
-
-    def __init__(
-        self, run: StageRun, to_its_end: Callable[[StageRun], object], restarts: StageRestarts, stopping: threading.Event
-    ) -> None:
-        super().__init__(run, restarts, stopping)
-        self._to_its_end = to_its_end
+    to_its_end: Callable[[StageRun], object]
+    """Runs it to its end."""
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
         return True
@@ -175,50 +158,42 @@ class EndingStage(StageAtWork):
 
     def _go_on(self) -> None:
         if all(producer.ended.wait(_LOOK_S) for producer in self.run.upstream):
-            self._to_its_end(self.run)
+            self.to_its_end(self.run)
 
 
+@dataclass(eq=False)
 class RunningStage(StageAtWork):
-    """A stage with an unbounded input.
+    """A stage with an unbounded input. Where an input has ended, it is stopped at a batch boundary and goes on without it."""
 
-    Where an input has ended, it is stopped at a batch boundary and goes on without it: ``rebuild`` makes it anew, with these of its inputs
-    ended.
-    """
-
-    def __init__(
-        self, run: StageRun, rebuild: Callable[[StageRun, Set[str]], StageRun], restarts: StageRestarts, stopping: threading.Event
-    ) -> None:
-        super().__init__(run, restarts, stopping)
-        self._rebuild = rebuild
+    rebuild: Callable[[StageRun, Set[str]], StageRun]
+    """Makes it anew, with these of its inputs ended."""
 
     def _go_on(self) -> None:
         self.run.heartbeat.stage(self.name, StageState.RUNNING)
-        try:
-            self._go_on_without_ended()
-            self._run_query()
-        except (PastPinError, BeforeEpochError) as replanned:
-            self.run.replan(replanned)
-
-    def _run_query(self) -> None:
+        self._go_on_without_ended()
         self.run.gate.admit()
         interval_ms = self.run.stage.limits.trigger_interval_ms or 0
-        query = self.run.start({"processingTime": f"{interval_ms} milliseconds"})
-        try:
-            while not query.has_ended(_LOOK_S):
-                self._tell_lag()
-                if self._stop.is_set() or self.run.ended_inputs() > self.run.ended:
-                    self._stop_at_boundary(query)
-                    break
-        except BaseException:
-            query.stop()
-            raise
+        failure = self.run.run_query({"processingTime": f"{interval_ms} milliseconds"}, self._look)
+        if failure is not None:
+            self.run.replan(failure)
+
+    def _look(self, query: StageQuery) -> bool:
+        """Looks at the running query; returns whether it was stopped, because no stage is to go on or an input has ended."""
+        self._tell_lag()
+        is_to_stop = self.stopping.is_set() or self.run.ended_inputs() > self.run.ended
+        if is_to_stop:
+            self._stop_at_boundary(query)
+        return is_to_stop
 
     def _go_on_without_ended(self) -> None:
-        """Before each start: a query that reads past an end fails before anybody looks at it."""
+        """Builds the stage anew if inputs have ended.
+
+        Before each start: a query that reads past an end fails before anybody looks at it.
+        """
         ended = self.run.ended_inputs()
         if ended > self.run.ended:
             _LOG.info("stage %s goes on without %s, which has ended", self.name, ", ".join(sorted(ended - self.run.ended)))
-            self.run = self._rebuild(self.run, ended)
+            self.run = self.rebuild(self.run, ended)
             self.run.plan_without_ended()
 
     def _tell_lag(self) -> None:

@@ -3,7 +3,7 @@
 Every method can be repeated after a crash: what has happened is read from Spark's logs and the private log, never remembered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,10 @@ class StageRun:
     spark_log: SparkLog
     output: StageOutput
     upstream: Sequence[StageOutput]
-    """What the stage consumes of other stages."""
+    """The outputs of other stages that the stage consumes."""
     bounds: Sequence[Bound]
     arguments: Sequence[str]
-    """Which input each of the bounds is of."""
+    """The input that each of the bounds is of."""
     ended: frozenset[str]
     """The inputs that something without rows stands in for."""
     watermarks: Mapping[InputName, InputWatermark]
@@ -93,7 +93,7 @@ class StageRun:
 
     @property
     def held(self) -> bool:
-        """Whether the watermark of an input is held."""
+        """True if the watermark of an input is held."""
         return any(mark.held for mark in self.watermarks.values())
 
     def ends_of(self, batch: BatchId) -> list[tuple[Bound, str | None, str]]:
@@ -122,7 +122,7 @@ class StageRun:
                 self.replan(failure)
 
     def ended_inputs(self) -> frozenset[str]:
-        """The inputs of which every row is in a committed batch: bounded ones at their ends."""
+        """Returns the inputs of which every row is in a committed batch: bounded ones at their ends."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
             return self.ended
@@ -135,7 +135,7 @@ class StageRun:
         return self.ended | (set(self.arguments) - left)
 
     def _may_end(self, bound: Bound) -> bool:
-        """Whether nothing can be added before this end: a channel ends with its producer."""
+        """Returns whether nothing can be added before this end: a channel ends with its producer."""
         return all(
             output.ended.is_set() for output in self.upstream if isinstance(bound, ChannelBound) and output.log is bound.log
         )
@@ -242,7 +242,7 @@ class StageRun:
             self.spark_log.replan(planned, entry)
 
     def _later_watermark(self, marks: Mapping[InputName, InputWatermark]) -> int | None:
-        """Where the watermark of these inputs is after the last batch; None where it is no later than that of the stage."""
+        """Returns where the watermark of these inputs is after the last batch; None if it is no later than that of the stage."""
         last = self.spark_log.last_commit()
         staged = self.log.read(last) if last != NO_BATCH else None
         newest = {InputName(name): event_ms for name, event_ms in (staged.newest_event_ms if staged else {}).items()}
@@ -275,7 +275,7 @@ class StageRun:
         return count
 
     def _watermark_before(self, batch: BatchId) -> int | None:
-        """The watermark after the batch before; None where Spark has forgotten that."""
+        """Returns the watermark after the batch before; None if Spark has forgotten that."""
         return self.spark_log.next_watermark_ms(BatchId(batch - 1)) if batch > self.spark_log.first_offsets() else None
 
     def _rows_expected(self) -> int | None:
@@ -289,7 +289,10 @@ class StageRun:
         return last != NO_BATCH and all(bound.reached(line) for bound, _, line in self.ends_of(last))
 
     def _pending_trigger(self) -> dict[str, bool]:
-        """A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again."""
+        """Returns the trigger for a pending batch.
+
+        A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again.
+        """
         told = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
         return {"availableNow": True} if told else {"once": True}
 
@@ -362,28 +365,38 @@ class StageRun:
             raise failure
 
     def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | None:
-        """Runs the query until it ends by itself. What only needs another plan is returned, everything else raised."""
+        """Runs the query until it ends by itself; see :meth:`run_query`."""
         self.cancellation.check()
-        query = self.start(trigger)
-        try:
-            while not query.has_ended(_POLL_S):
-                self.cancellation.check()
-        except (PastPinError, BeforeEpochError) as replanned:
-            return replanned
-        except BaseException:
-            query.stop()
-            raise
-        return None
+        return self.run_query(trigger, lambda query: self.cancellation.check())
 
-    def start(self, trigger: Mapping[str, Any]) -> StageQuery:
-        """Starts the stage's query, which goes on after its last batch.
+    def run_query(
+        self, trigger: Mapping[str, Any], look: Callable[[StageQuery], object]
+    ) -> PastPinError | BeforeEpochError | None:
+        """Runs the stage's query, which goes on after its last batch.
+
+        Args:
+            trigger: As Spark's ``DataStreamWriter.trigger`` takes it.
+            look: Called again and again while the query runs. It returns whether it has stopped the query.
+
+        Returns:
+            Why the planned batch has to be planned in another way: see :meth:`replan`. Every other failure is raised.
 
         Raises:
             InvalidPipelineError: Spark cannot run the stage as a stream.
         """
         if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
-        return StageQuery(self, trigger)
+        query = StageQuery(self, trigger)
+        try:
+            while not query.has_ended(_POLL_S):
+                if look(query):
+                    break
+        except (PastPinError, BeforeEpochError) as replanned:
+            return replanned
+        except BaseException:
+            query.stop()
+            raise
+        return None
 
     def limited_times(self) -> frozenset[str]:
         """The inputs whose event times matter to what the stage holds back, or whose newest one makes other rows late."""

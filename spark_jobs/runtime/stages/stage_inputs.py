@@ -1,4 +1,4 @@
-"""What a stage reads: its inputs as frames, and where each stream of them ends."""
+"""Reads the inputs of a stage as frames, and finds where each of their streams ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -127,7 +127,7 @@ def _begin_at(
 
 
 def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
-    """What a source's function returns; one that follows another begins behind that one's end, which is pinned first."""
+    """Returns the frame of a source. One that follows another begins behind that one's end, which is pinned first."""
     before = node.follows
     if before is None:
         return source_frame(node, session, site.params)
@@ -139,13 +139,13 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 
 
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
-    """Where a bounded source ends in this round; recorded the first time."""
+    """Returns where a bounded source ends in this round; records it the first time."""
     pinned = site.rounds.pinned(site.round.round, node.name)
     return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
 
 
 def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
-    """An input whose rows have all been read: it holds nothing back any more."""
+    """Returns an input whose rows have all been read: it holds nothing back any more."""
     stand_in = ended_frame(frame.sparkSession, frame, event_time)
     streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
     read = with_watermark(name, stand_in, streams, event_time, 0, False, position)
@@ -153,7 +153,7 @@ def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -
 
 
 def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId) -> DataFrame:
-    """The stream of what another stage staged.
+    """Returns the stream of what another stage staged.
 
     Where the watermark runs, a batch takes whole versions: the rows of one version are in no order, and a watermark that moved in between
     would make some of them late.
@@ -231,7 +231,7 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
 
 
 def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
-    """The end of the stream with this number. A stage that is read is told its consumer."""
+    """Returns the end of the stream with this number. If it is a channel, the stage that is read gets this consumer."""
     pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
     if found.source is not None and found.known is not None and found.adopted is None:
         found.source[0].begin_log(found.known, own_log)
@@ -247,7 +247,7 @@ def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:
-    """The inputs that had ended before, and that the stage's last batch read through what stands in for them."""
+    """Returns the inputs that had ended before, and that the stage's last batch read through what stands in for them."""
     last = spark_log.last_offsets()
     if last == NO_BATCH:
         return NONE_ENDED

@@ -1,4 +1,4 @@
-"""What a stage leaves for the stages behind it: the rows of its private log, and how far they have read."""
+"""The output of a stage for the stages behind it: the rows of its private log, and how far they have read."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 
 @dataclass(frozen=True)
 class StageOutput:
-    """What a stage's consumers read."""
+    """The output of a stage, which its consumers read."""
 
     producer: StageName
     log: PrivateLog
@@ -23,11 +23,11 @@ class StageOutput:
     """Every stage that is built on this one adds itself, before anything runs."""
 
     def ahead_bytes(self) -> int:
-        """How much is staged that the slowest consumer has not consumed."""
+        """Returns how many bytes are staged that the slowest consumer has not consumed."""
         return max((self.log.amount_after(consumer.consumed()).size_bytes for consumer in self.consumers), default=0)
 
     def has_room(self, max_channel_bytes: int | None) -> bool:
-        """Whether the slowest consumer is near enough for the stage to stage another batch; always where there is no limit."""
+        """Returns whether the slowest consumer is near enough for the stage to stage another batch; always where there is no limit."""
         return max_channel_bytes is None or self.ahead_bytes() < max_channel_bytes
 
     def add_consumer(self, consumer: Consumer) -> None:

@@ -34,7 +34,7 @@ class StageQuery:
         self._query = self._start(trigger)
 
     def has_ended(self, timeout_s: int) -> bool:
-        """Waits for the end; whether the query has ended by itself.
+        """Waits for the end. Returns whether the query has ended by itself.
 
         Raises:
             TurnedAwayError: The stage is to stop.
@@ -55,11 +55,11 @@ class StageQuery:
         return bool(ended)
 
     def is_active(self) -> bool:
-        """Whether it has not ended, for whatever reason."""
+        """Returns whether the query has not ended, for whatever reason."""
         return bool(self._query.isActive)
 
     def ending(self) -> AbstractContextManager[None]:
-        """Where somebody ends it: Spark does not report a batch that is turned away as the failure that it takes it for."""
+        """Returns a context in which the query is ended: Spark does not report the batch that is turned away as a failure."""
         return QuietQueries.during(self._stage.frame.sparkSession)
 
     def stop(self) -> None:

@@ -78,7 +78,8 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        self._check_bounds(batch)
+        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+            raise PastPinError
         self._tell_ends(batch)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
@@ -193,12 +194,11 @@ class StageWriter:
                 found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
         return found
 
-    def _check_bounds(self, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
-            raise PastPinError
-
     def _tell_ends(self, batch: BatchId) -> None:
-        """Each start of Spark finds an end of its own; told ours, its next batches need not be cut back and run by a start of their own."""
+        """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
+
+        The next batches then need not be cut back and run by a start of their own.
+        """
         if not self._told:
             self._told, ends = True, [bound.available(line) for bound, _, line in self.run.ends_of(batch)]
             if any(ends):
@@ -223,7 +223,10 @@ class StageWriter:
         return newest
 
     def _check_same(self, earlier: StagedBatch, offsets: str, rows: int) -> None:
-        """The first result of a batch stands; the second is only consumed, for the state's sake."""
+        """Refuses a second result of a batch that differs from the first.
+
+        The first one stands; the second is only consumed, for the state's sake.
+        """
         if earlier.offsets == offsets and earlier.rows == rows:
             return
         what = "other input" if earlier.offsets != offsets else f"{rows} rows after {earlier.rows}"
@@ -266,7 +269,7 @@ def _changed_files(session: SparkSession, expected: Mapping[str, int | None], li
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:
-    """What the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
+    """Returns what the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
 
     The batch follows, and ``-``.
     """

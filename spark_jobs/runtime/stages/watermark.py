@@ -1,4 +1,4 @@
-"""Where a stage's watermark goes at the end of a round.
+"""Decides where a stage's watermark goes at the end of a round.
 
 A *held* input has a watermark that never moves by itself, because its delay is longer than all history: no row in any order is late. It is
 moved once, at the round's end, by a batch that is planned by hand (design, sections 3 and 8).
@@ -18,17 +18,17 @@ _HELD_MS = 10_000 * 366 * 86_400_000
 
 
 def held_delay_ms(position: int) -> int:
-    """The delay that holds the watermark of an input; ``position`` makes it the input's own, so that it can be recognised in a plan."""
+    """Returns the delay that holds the watermark of an input; ``position`` makes it the input's own, to be recognised in a plan."""
     return _HELD_MS + position
 
 
 def held_position(delay_ms: int) -> int | None:
-    """Which input a held delay belongs to; None where the delay holds nothing."""
+    """Returns which input a held delay belongs to; None if the delay holds nothing."""
     return delay_ms - _HELD_MS if delay_ms >= _HELD_MS else None
 
 
 def release_watermark_ms(newest_event_ms: Mapping[InputName, int], delays_ms: Mapping[InputName, int]) -> int | None:
-    """Where a suspended round leaves the watermark: the newest event less the delay, the least of all inputs.
+    """Returns where a suspended round leaves the watermark: the newest event less the delay, the least of all inputs.
 
     None where an input has not had a row yet: nothing can be said about it.
     """

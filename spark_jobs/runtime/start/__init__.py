@@ -1,1 +1,1 @@
-"""Where an attempt begins: decided from the home's documents, then restored from a work directory, a checkpoint or a savepoint."""
+"""Begins an attempt: decides where from the home's documents, then restores from a work directory, a checkpoint or a savepoint."""

@@ -1,4 +1,4 @@
-"""A source goes on where an old, plain Spark query stopped: what is refused, and how a stage's first batches become that query's last.
+"""Lets a source go on where an old, plain Spark query stopped: refuses what cannot, and makes that query's last batch a stage's first.
 
 The stage gets two batches that were never run, both with the old offsets. Two, because Spark asks a source for the last batch again when
 a query starts: after one batch that would be everything from the source's beginning, after two it is nothing.
@@ -31,7 +31,7 @@ _ADOPTED_BATCHES = (BatchId(0), BatchId(1))
 
 
 def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[InputName, AdoptedOffsets]:
-    """Where the old queries stopped, by source, after every check that needs no Spark.
+    """Returns where the old queries stopped, by source, after every check that needs no Spark.
 
     Args:
         graph: The pipeline.

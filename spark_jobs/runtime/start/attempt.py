@@ -1,4 +1,4 @@
-"""How an attempt begins: in which incarnation and in which work directory, with the state in how many partitions (design, section 10)."""
+"""Begins an attempt: in an incarnation, in a work directory, with its state in a number of partitions (design, section 10)."""
 
 import logging
 import os
@@ -88,15 +88,16 @@ def begin_attempt(
     abandons = before.abandons if before and facts.head is None else ()
     partitions = request.state_partitions
     if isinstance(decision, BeginIncarnation):
-        begins_anew = before is not None
-        incarnation = new_incarnation_id() if begins_anew else first_incarnation_id(pipeline.uuid)
+        incarnation = new_incarnation_id() if before else first_incarnation_id(pipeline.uuid)
         work, restored = new_work_directory(host), None
+        begun_by, on_rewind = request.request, decision.on_rewind
         abandons = (*abandons, before.incarnation) if before else ()
         if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
             partitions = partitions or facts.newest.state_partitions
     else:
         previous = facts.newest
         incarnation, restored, restore = previous.incarnation, decision.parent, previous.restore
+        begun_by, on_rewind = previous.begun_by or previous.request, previous.on_rewind
         partitions = partitions or previous.state_partitions
         work = _work_directory(home, graph, request, facts, host, boot) if in_place else new_work_directory(host)
     attempt = AttemptDocument(
@@ -106,9 +107,9 @@ def begin_attempt(
         round=decision.round.round if isinstance(decision, Continue) else decision.round,
         highest_round=RoundNumber(max(before.round, before.highest_round) if before else 0),
         incarnation=incarnation,
-        begun_by=request.request if isinstance(decision, BeginIncarnation) else facts.newest.begun_by or facts.newest.request,
+        begun_by=begun_by,
         abandons=abandons,
-        on_rewind=decision.on_rewind if isinstance(decision, BeginIncarnation) else facts.newest.on_rewind,
+        on_rewind=on_rewind,
         restore=restore,
         restored_from=restored,
         work_directory=work,

@@ -1,4 +1,4 @@
-"""What a start request comes to, decided from the home's documents alone, before Spark starts (design, sections 8 and 10).
+"""Decides what a start request comes to, from the home's documents alone, before Spark starts (design, sections 8 and 10).
 
 Pure: everything it looks at is an argument.
 """
@@ -23,7 +23,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, 
 
 @dataclass(frozen=True)
 class Answer:
-    """The run has its checkpoint already: what is open of its publication is done, and that is all."""
+    """The run has its checkpoint already: only what is open of its publication is done."""
 
     manifest: Manifest
 
@@ -43,7 +43,7 @@ class Begin:
 
     round: RoundNumber
     parent: CheckpointId | None
-    """The checkpoint it continues; None at the beginning of an incarnation."""
+    """The checkpoint that it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
     interrupted: RoundDocument | None = None
     """The round that it takes the place of, with the same ends, because a source of it is another one now."""
@@ -62,7 +62,10 @@ class BeginIncarnation:
 
 @dataclass(frozen=True)
 class BeginFromSavepoint(BeginIncarnation):
-    """The same, and what it begins with is a savepoint: the one that the request names, unless one of the fields says otherwise."""
+    """A new round and a new incarnation begin, with a savepoint.
+
+    It is the savepoint that the request names, unless one of the fields says otherwise.
+    """
 
     checkpoint: CheckpointId | None = None
     """The checkpoint of the home that the start takes a savepoint of first, because its stages are others."""
@@ -77,7 +80,7 @@ Decision = Answer | Continue | Begin | BeginIncarnation
 
 @dataclass(frozen=True)
 class HomeFacts:
-    """What a home says about its past."""
+    """The past of a pipeline, as its home has it."""
 
     newest_attempt: AttemptDocument | None
     """The newest attempt that has begun."""
@@ -87,19 +90,19 @@ class HomeFacts:
     published: Callable[[], Mapping[SinkName, CheckpointId]]
     """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
     staging: bool = False
-    """Whether the latest round has planned a batch."""
+    """True if the latest round has planned a batch."""
     head: Manifest | None = None
     """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
-    """What the newest incarnation was begun for."""
+    """The request that the newest incarnation was begun for."""
     restored: Manifest | None = None
     """The checkpoint that the newest attempt went on from."""
     begun: frozenset[AttemptNumber] = frozenset()
     """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
-    """That of the savepoint that the request names, if it was not taken up before."""
+    """The manifest of the savepoint that the request names, if it was not taken up before."""
     taken_up: Manifest | None = None
-    """That of the savepoint that the newest incarnation was begun with, while it has no checkpoint."""
+    """The manifest of the savepoint that the newest incarnation was begun with, while it has no checkpoint."""
 
     @property
     def newest(self) -> AttemptDocument:
@@ -109,7 +112,7 @@ class HomeFacts:
 
     @property
     def incarnation(self) -> IncarnationId | None:
-        """The newest one that an attempt named: it is continued even if the head is another's."""
+        """The incarnation of the newest attempt: it is continued even if the head is another's."""
         return self.newest_attempt.incarnation if self.newest_attempt else None
 
     @property
@@ -120,7 +123,7 @@ class HomeFacts:
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
-    """What to do about ``request``.
+    """Decides what a start request comes to.
 
     Raises:
         RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
@@ -159,14 +162,18 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         return _begin_after(final, RoundNumber(latest.round + 1), facts, request, graph)
     restoring = facts.head is None and facts.begun_by is not None and facts.begun_by.restore is not None
-    if not facts.staging and not restoring and not _is_as_begun(latest, request, parameters, graph):
-        return _begin_again(facts, request, graph)
+    gives_way = not facts.staging and not restoring
     if latest.graph != dict(graph):
-        return _change(latest, stop, facts, request, parameters, graph)
-    if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
-        check_parameters(latest, parameters)
-    _check_ending(latest, request)
-    _check_adoption(latest, request, _adopted_from(latest))
+        return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
+    try:
+        if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
+            check_parameters(latest, parameters)
+        _check_ending(latest, request)
+        _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
+    except RejectedError:
+        if not gives_way:
+            raise
+        return _begin_again(facts, request, graph)
     return Continue(latest, facts.head.checkpoint if facts.head else None)
 
 
@@ -196,14 +203,8 @@ def _drained(stop: Manifest) -> RejectedError:
     )
 
 
-def _is_as_begun(latest: RoundDocument, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
-    ending = request.on_end in (None, latest.on_end) and request.publish in (None, latest.publish)
-    adopting = request.adopt_offsets in ({}, _adopted_from(latest))
-    return ending and adopting and latest.parameters == dict(parameters) and latest.graph == dict(graph)
-
-
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
-    """A round that was begun in other words and has planned no batch gives way to a new one: a mistyped path costs nothing."""
+    """Returns the new round that replaces one which was begun in other words and has planned no batch: a mistyped path costs nothing."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
@@ -277,12 +278,12 @@ def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) 
 
 
 def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
-    """The savepoint that a request wants to begin with; None where there is none, or it has been begun with."""
+    """Returns the savepoint that a request wants to begin with; None if it names none, or has begun with it before."""
     return None if _is_repeated(request, facts.begun_by) else request.restore
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Whether a new incarnation was asked for before, by the same run in the same words: then it goes on with what it has begun."""
+    """Returns whether the same run has asked for the new incarnation before, in the same words: then it goes on with what it has begun."""
     if begun_by is None or begun_by.run != request.run:
         return False
     return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
@@ -380,7 +381,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
 
 def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
-    """How a round ends is fixed when it begins: some of its stages may have been drained already."""
+    """Refuses another ending than that of the round: some of its stages may have been drained already."""
     for name, begun, asked in (("on_end", latest.on_end, request.on_end), ("publish", latest.publish, request.publish)):
         if asked is not None and asked != begun:
             raise RejectedError(
@@ -395,12 +396,8 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
             )
 
 
-def _adopted_from(latest: RoundDocument) -> dict[InputName, str]:
-    return {source: adopted.checkpoint for source, adopted in latest.adopted.items()}
-
-
 def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:
-    """Where a source begins is fixed when its first round begins; the request that says so again may be repeated."""
+    """Refuses other offsets than those that the first round began with. The request that says so again may be repeated."""
     if request.adopt_offsets and request.adopt_offsets != dict(allowed):
         raise RejectedError(
             f"Offsets of an old query can be adopted only where nothing has been read yet; the home is at round {latest.round}, "
@@ -415,7 +412,7 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
 
 
 def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
-    """Who asks for something else is not told that it is done. A parameter that only the newer code has is nothing else."""
+    """Refuses other parameters than those of the round that was drained. A parameter that only the newer code has does not count."""
     before, changed = latest.parameters, _changed_parameters(latest, parameters)
     if changed:
         raise RejectedError(

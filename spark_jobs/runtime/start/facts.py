@@ -89,7 +89,7 @@ def newest_public(store: CheckpointStore) -> dict[SinkName, CheckpointId]:
 
 
 def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Manifest | None) -> Manifest | None:
-    """The checkpoint that the newest attempt went on from; None also where it cannot be used any more."""
+    """Returns the checkpoint that the newest attempt went on from; None also if it cannot be used any more."""
     if newest is None or newest.restored_from is None:
         return None
     if head is not None and head.checkpoint == newest.restored_from:
@@ -117,7 +117,7 @@ def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest 
 
 
 def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
-    """A checkpoint; None where it was discarded, or is corrupt."""
+    """Returns a checkpoint; None if it was discarded, or is corrupt."""
     try:
         return store.kept(number)
     except CorruptDocumentError:
@@ -125,7 +125,7 @@ def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
 
 
 def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument, restored: Manifest | None) -> bool:
-    """Whether a batch of the latest round was planned: then its pins and parameters can no longer change."""
+    """Returns whether a batch of the latest round was planned: then its pins and parameters can no longer change."""
     work = home.below(attempt.work_directory.path)
     before = {} if restored is None else {stage: cut.batch for stage, cut in restored.stages.items()}
     return any(

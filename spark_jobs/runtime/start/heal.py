@@ -1,13 +1,14 @@
 """Verifies a work directory before an attempt goes on in it, and takes what is damaged from the home.
 
-A file that the newest checkpoint names is compared with the hash in the manifest, wherever it lies: the work directory's copy and the
-home's, where they are two. The right one replaces the wrong one. So a checkpoint that this attempt takes may refer to what it has not
-changed. Files of later batches are compared with the checksums that Hadoop keeps beside them, the private log with its own hashes.
+A file that the newest checkpoint names is compared with the hash in the manifest: the work directory's copy and, where the home is a
+directory that has a copy of its own, the home's. The right one replaces the wrong one. So a checkpoint that this attempt takes may refer to
+what it has not changed. Files of later batches are compared with the checksums that Hadoop keeps beside them, the private log with its
+own hashes.
 
 Invariants:
 
 1. A file is replaced only by one whose hash was compared. No byte of a damaged file is changed in place: it may be the home's, too.
-2. Where something is damaged that no other copy has, the work directory is not gone on in, and nothing of the home was changed.
+2. A work directory is not gone on in if one of its files is damaged and no other copy is right. Right files of the home stay as they are.
 """
 
 import logging
@@ -24,7 +25,7 @@ from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.start.restore import give, names_its_place, place, repointed
+from spark_jobs.runtime.state.pinning import StateCopies, names_its_place
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
@@ -33,13 +34,13 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 16
 _LASTING = re.compile(r"^metadata$|/_metadata/|/_stateSchema/")
-"""Files that every later batch needs: where one is gone, what is left does not tell."""
+"""Files that every later batch needs. If one is gone, the others do not say so."""
 _ROUNDS = 3
 """How often the needed files are looked for again, because one that was replaced says which others are needed."""
 
 
 class _HopelessError(Exception):
-    """The work directory cannot be gone on in; says why. Handled here, never shown."""
+    """The reason why a work directory cannot be gone on in. Handled here, never shown."""
 
 
 def heal_in_place(
@@ -66,7 +67,7 @@ def heal_in_place(
         for name in stages:
             cut = head.stages.get(name) if head else None
             log = SparkLog(work, checkpoint_directory(name))
-            _StageFiles(home, log, cut, second_copy=second_copy).heal()
+            _StageFiles(StateCopies(home, log, second_copy), cut).heal()
             _check_batches(work, name, log, cut)
     except _HopelessError as error:
         return str(error)
@@ -76,9 +77,9 @@ def heal_in_place(
 class _StageFiles:
     """The files of one stage: those of Spark's checkpoint in the work directory, and the home's copies."""
 
-    def __init__(self, home: Files, log: SparkLog, cut: StageCut | None, *, second_copy: bool) -> None:
-        self._second_copy = second_copy
-        self._home, self._log, self._work = home, log, log.files
+    def __init__(self, copies: StateCopies, cut: StageCut | None) -> None:
+        self._copies, self._log, self._at = copies, copies.log, copies.at
+        self._home, self._work = copies.home, copies.work
         self._named = {file.path: file for file in cut.files} if cut else {}
         self._batch = cut.batch if cut else NO_BATCH
 
@@ -109,7 +110,7 @@ class _StageFiles:
             raise _HopelessError(error.failed.rstrip(".")) from error
 
     def _heal(self, path: str) -> bool:
-        """Makes one file right; returns whether it was not."""
+        """Makes one file right. Returns whether it was replaced."""
         file = self._named.get(path)
         if file is None:
             if not all(_fits(self._work, self._at(each)) for each in (path, f"{path}.crc")):
@@ -130,8 +131,7 @@ class _StageFiles:
                 return True
             if not names_its_place(file.path) or state_file(self._home, file).look():
                 return False
-            here = repointed(self._home.read(file.stored), self._work, self._log.directory)
-            return self._work.read(self._at(file.path)) == here
+            return self._work.read(self._at(file.path)) == self._copies.repointed(self._home.read(file.stored))
         except NotFoundError:
             return False
 
@@ -142,11 +142,11 @@ class _StageFiles:
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)
         self._work.delete(target)
-        place(self._home, self._work, self._log.directory, file, second_copy=self._second_copy)
+        self._copies.place(file)
         self._work.sync(target)
 
     def _heal_home(self, file: StateFile) -> None:
-        """Replaces the home's copy where it is one of its own and damaged; a store looks after its copies itself."""
+        """Replaces the home's copy if it is damaged and not the same file. A store looks after its copies itself."""
         here, home = self._work.local(self._at(file.path)), self._home.local(file.stored)
         if here is None or home is None or names_its_place(file.path):
             return
@@ -154,7 +154,7 @@ class _StageFiles:
             return
         _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
         self._home.delete(file.stored)
-        give(self._work, self._at(file.path), self._home, file.stored, second_copy=self._second_copy)
+        self._copies.give_back(file)
         self._home.sync(file.stored)
 
     def _forget_checksums(self, path: str) -> None:
@@ -162,12 +162,9 @@ class _StageFiles:
             forget_checksum(self._work, each)
         self._work.delete(self._at(f"{path}.crc"))
 
-    def _at(self, path: str) -> str:
-        return f"{self._log.directory}/{path}"
-
 
 def _fits(files: Files, path: str) -> bool:
-    """Whether nothing speaks against a file; one that is not there, and one without a checksum, fits."""
+    """Returns whether nothing speaks against a file: it fits its checksum, has none, or is not there."""
     try:
         return fits_checksum(files, path) is not False
     except NotFoundError:
@@ -201,7 +198,7 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
 
 
 def _is_rescaled(log: SparkLog, batch: BatchId) -> bool:
-    """Whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
+    """Returns whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
     if batch == 0:
         return False
     before, after = (log.offsets(BatchId(number)).header.get("conf", {}) for number in (batch - 1, batch))

@@ -1,4 +1,4 @@
-"""Closing abandoned incarnations: nothing of them can be published any more (design, section 10)."""
+"""Closes abandoned incarnations: nothing of them can be published any more (design, section 10)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class _OpenLine:
-    """What an abandoned incarnation could still publish into one sink."""
+    """The line of an abandoned incarnation that could still publish into one sink."""
 
     incarnation: IncarnationId
     line: SinkLine
@@ -133,7 +133,7 @@ def check_new_stages(
 
 
 def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
-    """Whose tombstones are those of the table as it is: of who has published into it last.
+    """Returns the line whose tombstones are those of the table as it is: the line that has published into it last.
 
     An incarnation publishes only once those before it are closed. While it has not published, it has what it has inherited.
     """
@@ -145,7 +145,10 @@ def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLi
 def _open_lines(
     home: Files, pipeline: PipelineUuid, live: AttemptDocument, sinks: Mapping[SinkName, tuple[str, SinkMode]]
 ) -> list[list[_OpenLine]]:
-    """By sink and table, oldest incarnation first; tables that are not there are left out: one made later has another id."""
+    """Returns the open lines by sink and table, oldest incarnation first.
+
+    Tables that are not there are left out: one made later has another id.
+    """
     if not live.abandons:
         return []
     manifests = CheckpointStore(home).manifests()
@@ -165,7 +168,7 @@ def _lines(
     pipeline: PipelineUuid,
     sinks: Mapping[SinkName, tuple[str, SinkMode]],
 ) -> Iterable[SinkLine]:
-    """What one incarnation could publish."""
+    """Returns what one incarnation could publish."""
     found = {
         (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher)
         for manifest in manifests

@@ -1,7 +1,7 @@
-"""A new work directory from a checkpoint: the way back where the old one cannot be continued.
+"""Builds a new work directory from a checkpoint, for an attempt that cannot go on in the old one.
 
-The home is the truth. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
-missing, partial, torn or foreign local copy changes the time that this takes, never what comes of it.
+The home decides. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
+missing, partial, torn or foreign local copy changes the time that this takes, never its result.
 
 Where a file of a stage's state is damaged in the home, and no local copy is right, the stage gets the state of an older checkpoint. Its
 private log is that of the newest all the same, with every batch since: they are replayed for the state alone
@@ -14,9 +14,7 @@ Invariants:
 3. Nothing that is in the home, or in another work directory, is changed.
 """
 
-import json
 import logging
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,33 +22,31 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.runtime.spark.spark_log import checkpoint_directory
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
+from spark_jobs.runtime.state.pinning import StateCopies
 from spark_jobs.storage.beside import at_once
-from spark_jobs.storage.files import Digest, Files, by_directory, local_path, take
+from spark_jobs.storage.files import Files, by_directory
 
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
 _AT_ONCE = 16
 _LAST_OF_AN_ATTEMPT = (CheckpointKind.FINAL, CheckpointKind.STOP)
-_OPERATOR_FACTS = re.compile(r"state/\d+/_metadata/v2/\d+")
-_SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the files of one stage have come from."""
+    """The number and size of one stage's files, by where they have come from."""
 
     local_files: int
     local_bytes: int
@@ -59,7 +55,7 @@ class Restored:
 
 
 def is_whole(work: Files, manifest: Manifest) -> bool:
-    """Whether a work directory was built from a checkpoint to its end. What has been done in it since does not matter.
+    """Returns whether a work directory was built from a checkpoint to its end, whatever has been done in it since.
 
     Raises:
         RejectedError: It was built from another checkpoint.
@@ -79,7 +75,7 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
 
 
 def is_half_built(work: Files) -> bool:
-    """Whether a restore of a work directory has begun and not come to its end: nothing may be continued there."""
+    """Returns whether a restore of a work directory has begun and not ended: nothing may be continued there."""
     return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
 
 
@@ -98,7 +94,7 @@ def restore(
         home: The home, with what the manifest names.
         manifest: The checkpoint.
         work: The new work directory, which nobody else writes.
-        local: Other work directories of this host that may have the same files, the best first.
+        local: Other work directories of the home that may have the same files, the best first.
         rescale: Brings the state of a stage, once it is restored, into another number of partitions.
         second_copy: Whether the directory is to share no file with the home.
 
@@ -113,11 +109,12 @@ def restore(
     """
     if is_whole(work, manifest):
         return {}
-    line = _Line(home, manifest, second_copy=second_copy)
+    line = _Line(home, manifest)
     _begin(work, manifest)
     found, oldest = {}, 0
     for name in manifest.stages:
-        depth, found[name] = line.restore_state(work, local, name)
+        copies = StateCopies(home, SparkLog(work, checkpoint_directory(name)), second_copy)
+        depth, found[name] = line.restore_state(name, copies, local)
         oldest = max(oldest, depth)
         _LOG.info(
             "stage %s is restored from checkpoint %d: %d files (%d bytes) from a local copy, %d files (%d bytes) from the home",
@@ -134,21 +131,17 @@ def restore(
 
 
 class _Line:
-    """A checkpoint, and those before it that are kept, without a gap: what the state can be computed again from.
+    """A checkpoint, and those before it that are kept, without a gap. The state can be computed again from each of them."""
 
-    Args:
-        second_copy: As of :func:`restore`.
-    """
-
-    def __init__(self, home: Files, manifest: Manifest, *, second_copy: bool) -> None:
-        self._home, self._store, self._second_copy = home, CheckpointStore(home), second_copy
+    def __init__(self, home: Files, manifest: Manifest) -> None:
+        self._home, self._store = home, CheckpointStore(home)
         self.manifests = [manifest]
         """The newest first."""
         ancestry = self._store.ancestry(manifest.checkpoint)
         with suppress(NotFoundError, CorruptDocumentError):  # what is older is not kept, or of no use
             self.manifests.extend(islice(ancestry, 1, None))
 
-    def restore_state(self, work: Files, local: Sequence[Files], name: StageName) -> tuple[int, Restored]:
+    def restore_state(self, name: StageName, copies: StateCopies, local: Sequence[Files]) -> tuple[int, Restored]:
         """Gives a work directory the state of a stage, of the newest checkpoint whose files of it are right.
 
         Returns:
@@ -157,7 +150,6 @@ class _Line:
         Raises:
             CorruptDocumentError: There is none, or the batches since cannot be computed again.
         """
-        directory = checkpoint_directory(name)
         why: list[StreamPipelineError] = []
         for depth, older in enumerate(self.manifests):
             if name not in older.stages:
@@ -165,12 +157,11 @@ class _Line:
             try:
                 if depth:
                     self._check_replay(name, depth)
-                files = self._files(name, older)
-                return depth, _restore_state(self._home, work, local, directory, files, second_copy=self._second_copy)
+                return depth, _place_all(copies, local, self._files(name, older))
             except (CorruptDocumentError, NotFoundError) as error:
                 _LOG.warning("stage %s is not restored from checkpoint %d: %s", name, older.checkpoint, error.failed)
                 why.append(error)
-                work.delete(directory)
+                copies.work.delete(copies.log.directory)
         raise self._lost(name, why) from why[0]
 
     def rebuild_log(self, work: Files, name: StageName, depth: int) -> None:
@@ -192,12 +183,12 @@ class _Line:
         return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
-        """The lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
+        """Returns the lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
         channels = reversed(self._channels(name, depth))
         return {line["batch"]: line for cut in channels for line in self._store.read_channel(cut)}
 
     def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
-        """The files of an older checkpoint; and what sources have found since then: the offsets only refer to that."""
+        """Returns the files of an older checkpoint, and what sources have found since then: the offsets only refer to that."""
         files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
         return list((files | {file.path: file for file in older.stages[name].files}).values())
 
@@ -273,92 +264,12 @@ def _read(work: Files, name: str) -> bytes | None:
         return None
 
 
-def _restore_state(
-    home: Files, work: Files, local: Sequence[Files], directory: str, files: Sequence[StateFile], *, second_copy: bool
-) -> Restored:
-    placing = [partial(place, home, work, directory, file, local, second_copy=second_copy) for file in files]
-    is_local = dict(zip(files, at_once(placing, _AT_ONCE), strict=True))
-    at_once([partial(work.sync, *paths) for paths in by_directory(f"{directory}/{file.path}" for file in files)], _AT_ONCE)
+def _place_all(copies: StateCopies, local: Sequence[Files], files: Sequence[StateFile]) -> Restored:
+    is_local = dict(zip(files, at_once([partial(copies.place, file, local) for file in files], _AT_ONCE), strict=True))
+    at_once([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)], _AT_ONCE)
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),
         home_files=len(is_local) - sum(is_local.values()),
         home_bytes=sum(file.size_bytes for file, here in is_local.items() if not here),
     )
-
-
-def place(home: Files, work: Files, directory: str, file: StateFile, local: Sequence[Files] = (), *, second_copy: bool) -> bool:
-    """Gives a work directory a file that a checkpoint names, with the paths that it has there; not durable before :meth:`Files.sync`.
-
-    Returns:
-        Whether another work directory has had it.
-
-    Raises:
-        CorruptDocumentError: It has not, and the file in the home is gone or was altered.
-    """
-    target = f"{directory}/{file.path}"
-    is_local = any(_take_local(work, other, target, file) for other in local)
-    if not is_local:
-        try:
-            give(home, file.stored, work, target, second_copy=second_copy)
-            found: Digest | None = work.digest(target)
-        except NotFoundError:
-            found = None
-        if damage := state_file(home, file).damage(found):
-            raise damage
-    if names_its_place(file.path):
-        work.replace(target, repointed(work.read(target), work, directory))
-    return is_local
-
-
-def _take_local(work: Files, other: Files, path: str, file: StateFile) -> bool:
-    """Whether another work directory has had the file; whatever is wrong there is no more than that it has not."""
-    source = local_path(other, path)
-    try:
-        if source.is_symlink() or source.stat().st_size != file.size_bytes:
-            return False
-        work.adopt(source, path)
-        if work.digest(path) == (file.size_bytes, file.sha256):
-            return True
-    except (OSError, StorageError):
-        pass
-    work.delete(path)
-    return False
-
-
-def give(source: Files, named: str, target: Files, path: str, *, second_copy: bool) -> None:
-    """Gives one of the home and a work directory a file of the other: as :func:`~spark_jobs.storage.files.take`, or as a copy."""
-    if second_copy:
-        target.copy(source, named, path)
-    else:
-        take(source, named, target, path)
-
-
-def names_its_place(path: str) -> bool:
-    """Returns whether a file of Spark's checkpoint has absolute paths in it: the facts of an operator have those of its schemas."""
-    return _OPERATOR_FACTS.fullmatch(path) is not None
-
-
-def repointed(data: bytes, work: Files, directory: str) -> bytes:
-    """Returns the facts of an operator with the paths that they have in ``directory`` of a work directory.
-
-    Raises:
-        CorruptDocumentError: They do not say what Spark writes.
-    """
-    version, _, body = data.decode().partition("\n")
-    here = f"file:{local_path(work, directory)}"
-    facts: dict[str, Any] = json.loads(body)
-    for store in facts.get("stateStoreInfo", []):
-        for number, named in enumerate(store.get("stateSchemaFilePaths", [])):
-            found = _SCHEMA_FILE.search(named)
-            if found is None:
-                raise CorruptDocumentError(
-                    f"The facts of an operator in {work.url}/{directory} name {named}, which is no schema file of Spark's state.",
-                    exists="The work directory is not used.",
-                    safe="Nothing in the home was changed.",
-                    remedy="Report this.",
-                    path=f"{work.url}/{directory}",
-                    found=named,
-                )
-            store["stateSchemaFilePaths"][number] = here + found[0]
-    return f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode()

@@ -1,7 +1,10 @@
-"""Whether a pipeline may go on from a savepoint into a table that has rows of it, and the end of the line that has published them."""
+"""Decides whether a pipeline may go on from a savepoint into a table that has rows of it, and closes the line that has published them.
+
+A *line* is an incarnation as the table of one sink sees it: the checkpoints that are published there under one app id.
+"""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,7 +17,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Reje
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing
-from spark_jobs.publication.pending import CLOSED, is_unfinished
+from spark_jobs.publication.pending import CLOSED, is_unfinished, refuse_changed
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
@@ -28,150 +31,186 @@ WITHOUT_THOSE_ROWS = (
 """The remedy for a table that has rows of after the savepoint."""
 
 
-def kept_sinks(opened: OpenedSavepoint, places: Mapping[SinkName, TablePlace]) -> dict[SinkName, SinkCut]:
-    """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
-    found = {}
-    for sink, cut in opened.manifest.sinks.items():
-        if sink in places and places[sink].path.as_uri() == cut.table:
-            with suppress(NotFoundError):
-                if open_table(cut.table).facts.table_id == cut.table_id:
-                    found[sink] = cut
-    return found
-
-
-def decide_on(
-    home: Files,
-    pipeline: PipelineUuid,
-    opened: OpenedSavepoint,
-    kept: Mapping[SinkName, SinkCut],
-    *,
-    keep: bool,
-    again: bool,
-    take: bool = False,
-) -> dict[AppId, CheckpointId | None]:
-    """Where the savepoint's own line is in each table that is kept, after every check; writes nothing.
+class SavepointTables:
+    """The tables that a savepoint was taken with, as a start finds them that goes on from it.
 
     Args:
         home: The home that goes on from it.
         pipeline: Whose home it is.
         opened: The savepoint.
-        kept: As :func:`kept_sinks` has found them.
-        keep: Whether rows that were published after the savepoint may stay.
-        again: Whether an attempt before may have closed the savepoint's own line already.
-        take: Whether rows that are staged and not public are published before that line is closed.
-
-    Raises:
-        RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
-            would be.
+        places: The tables of the start's own sinks.
     """
-    decided: dict[AppId, CheckpointId | None] = {}
-    for sink, cut in kept.items():
-        table = open_table(cut.table)
-        before = _before_closing(table, cut.app)
-        later = None if keep else _Since(home, pipeline, opened.manifest, sink, table, before).has_rows(again=again)
-        if later is not None:
+
+    def __init__(
+        self, home: Files, pipeline: PipelineUuid, opened: OpenedSavepoint, places: Mapping[SinkName, TablePlace]
+    ) -> None:
+        self._home, self._pipeline, self._opened, self.places = home, pipeline, opened, places
+        self.is_of_another_home = opened.manifest.pipeline != pipeline
+        self.kept: dict[SinkName, SinkCut] = {}
+        """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
+        for sink, cut in opened.manifest.sinks.items():
+            if sink in places and places[sink].path.as_uri() == cut.table:
+                with suppress(NotFoundError):
+                    if open_table(cut.table).facts.table_id == cut.table_id:
+                        self.kept[sink] = cut
+
+    def decide(self, *, keep: bool, again: bool, take: bool = False) -> dict[AppId, CheckpointId | None]:
+        """Returns where the savepoint's own line is in each table that is kept, after every check; writes nothing.
+
+        Args:
+            keep: Whether rows that were published after the savepoint may stay.
+            again: Whether an attempt before may have closed the savepoint's own line already.
+            take: Whether rows that are staged and not public are published before that line is closed.
+
+        Raises:
+            RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
+                would be.
+        """
+        manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
+        for sink, cut in self.kept.items():
+            table = open_table(cut.table)
+            before = _before_closing(table, cut.app)
+            later = None if keep else _Since(self._home, self._pipeline, manifest, sink, table, before).has_rows(again=again)
+            if later is not None:
+                raise RejectedError(
+                    f"Sink {sink}: table {cut.table} {later}; the savepoint was taken at checkpoint "
+                    f"{manifest.checkpoint}, and they would be computed again.",
+                    safe="Nothing was changed.",
+                    remedy=WITHOUT_THOSE_ROWS,
+                    sink=sink,
+                    table=cut.table,
+                    checkpoint=manifest.checkpoint,
+                )
+            if not is_unfinished(manifest, cut) and not (take and self.takes(cut) and before is table):
+                self._refuse_lost(sink, cut, before)
+            decided[cut.app] = table.transaction_version(cut.app)
+        return decided
+
+    def unpublished(self) -> frozenset[SinkName]:
+        """Returns the sinks whose unfinished rows go along; not where the savepoint's own line has made them public since."""
+        found = set()
+        for sink, cut in self._opened.manifest.sinks.items():
+            if sink in self.places and is_unfinished(self._opened.manifest, cut):
+                before = _before_closing(open_table(cut.table), cut.app) if sink in self.kept else None
+                reached = before.transaction_version(cut.app) if before else None
+                if sink not in self.kept or (before and (reached or 0) < self._opened.manifest.checkpoint):
+                    found.add(sink)
+        return frozenset(found)
+
+    def takes(self, cut: SinkCut) -> bool:
+        """Returns whether the home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
+        return self.is_of_another_home and cut.upsert is None
+
+    def close_origin(self, decided: Mapping[AppId, CheckpointId | None], publishers: Publishers) -> None:
+        """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
+
+        Raises:
+            ConflictError: It has published meanwhile: decide again.
+        """
+        for sink, cut in self.kept.items():
+            if decided[cut.app] != CLOSED:
+                close_incarnation(self._home, SinkLine(sink, cut.table, cut.app, cut.publisher), decided[cut.app], publishers)
+
+    def refuse_lost_by_dropping(self) -> None:
+        """Refuses to leave a sink out that has rows which are staged and not public.
+
+        Raises:
+            RejectedError: One has, and the table that they are for is still there.
+        """
+        for sink in self._opened.manifest.sinks.keys() - self.places.keys():
+            cut = self._opened.manifest.sinks[sink]
+            with suppress(NotFoundError):
+                table = open_table(cut.table)
+                if table.facts.table_id == cut.table_id:
+                    self._refuse_lost(sink, cut, _before_closing(table, cut.app))
+
+    def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
+        """Returns how many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+
+        They stay behind: they are in no table, and what goes on goes on after them.
+
+        Args:
+            along: Sinks whose rows go along; see :meth:`unpublished`.
+        """
+        found = {}
+        for sink, cut in self._opened.manifest.sinks.items():
+            before = None
+            with suppress(StreamPipelineError):  # it need not be there any more
+                table = open_table(cut.table)
+                before = _before_closing(table, cut.app) if table.facts.table_id == cut.table_id else None
+            if sink not in self.kept and sink not in along and (rows := self._pending_rows(sink, cut, before)):
+                found[sink] = rows
+        return found
+
+    def refuse_left_behind(self) -> None:
+        """Refuses to take rows that no table of this start is for.
+
+        Raises:
+            RejectedError: There are some.
+        """
+        behind = self.left_behind(self.unpublished())
+        if behind:
+            rows = ", ".join(f"{count} of sink {sink}" for sink, count in behind.items())
             raise RejectedError(
-                f"Sink {sink}: table {cut.table} {later}; the savepoint was taken at checkpoint "
-                f"{opened.manifest.checkpoint}, and they would be computed again.",
+                f"The savepoint holds staged rows for tables that this start does not go on with: {rows}.",
                 safe="Nothing was changed.",
-                remedy=WITHOUT_THOSE_ROWS,
+                remedy="Give those sinks the tables that they had. Or leave --take-pending out, which leaves the rows behind.",
+                rows=behind,
+            )
+
+    def refuse_changed(self) -> None:
+        """Refuses tables that no longer fit the unfinished rows which go along into them.
+
+        Raises:
+            RejectedError: One was changed since those rows were staged.
+        """
+        for sink in self.unpublished() & self.kept.keys():
+            refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
+
+    def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
+        """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
+
+        Args:
+            sink: One of the savepoint's sinks.
+            cut: What it says of it.
+            before: The sink's table while the savepoint's own line could publish; None: nobody knows.
+        """
+        number = self._opened.manifest.checkpoint
+        rows = self._pending_rows(sink, cut, before)
+        if rows and is_unfinished(self._opened.manifest, cut):
+            raise RejectedError(
+                f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
+                "round would make them public. Going on without the sink would leave them out.",
+                safe="Nothing was changed.",
+                remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
                 sink=sink,
                 table=cut.table,
-                checkpoint=opened.manifest.checkpoint,
+                checkpoint=number,
+                rows=rows,
             )
-        if not is_unfinished(opened.manifest, cut) and not (take and takes(opened, pipeline, cut) and before is table):
-            _refuse_lost(opened, sink, cut, before)
-        decided[cut.app] = table.transaction_version(cut.app)
-    return decided
+        if rows:
+            raise RejectedError(
+                f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
+                "would leave them out.",
+                exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
+                safe="Nothing was changed.",
+                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is "
+                "gone, add --take-pending, which publishes the copies, unless they are of an upsert. Or give the sinks other tables.",
+                sink=sink,
+                table=cut.table,
+                checkpoint=number,
+                rows=rows,
+            )
 
-
-def unpublished(opened: OpenedSavepoint, places: Container[SinkName], kept: Container[SinkName]) -> frozenset[SinkName]:
-    """The sinks of a start whose unfinished rows go along; not where the savepoint's own line has made them public since.
-
-    Args:
-        opened: The savepoint.
-        places: The sinks of the start.
-        kept: Those of them that :func:`kept_sinks` has found.
-    """
-    found = set()
-    for sink, cut in opened.manifest.sinks.items():
-        if sink in places and is_unfinished(opened.manifest, cut):
-            before = _before_closing(open_table(cut.table), cut.app) if sink in kept else None
-            reached = before.transaction_version(cut.app) if before else None
-            if sink not in kept or (before and (reached or 0) < opened.manifest.checkpoint):
-                found.add(sink)
-    return frozenset(found)
-
-
-def takes(opened: OpenedSavepoint, pipeline: PipelineUuid, cut: SinkCut) -> bool:
-    """Whether a home can publish what another one has staged for a sink; its own it publishes anyway, with all that it needs for it."""
-    return opened.manifest.pipeline != pipeline and cut.upsert is None
-
-
-def close_origin(
-    home: Files,
-    kept: Mapping[SinkName, SinkCut],
-    decided: Mapping[AppId, CheckpointId | None],
-    publishers: Publishers,
-) -> None:
-    """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
-
-    Raises:
-        ConflictError: It has published meanwhile: decide again.
-    """
-    for sink, cut in kept.items():
-        if decided[cut.app] != CLOSED:
-            close_incarnation(home, SinkLine(sink, cut.table, cut.app, cut.publisher), decided[cut.app], publishers)
-
-
-def refuse_lost_by_dropping(opened: OpenedSavepoint, sinks: Iterable[SinkName]) -> None:
-    """Refuses to leave a sink behind that has rows which are staged and not public.
-
-    Raises:
-        RejectedError: One has, and the table that they are for is still there.
-    """
-    for sink in sinks:
-        cut = opened.manifest.sinks[sink]
-        with suppress(NotFoundError):
-            table = open_table(cut.table)
-            if table.facts.table_id == cut.table_id:
-                _refuse_lost(opened, sink, cut, _before_closing(table, cut.app))
-
-
-def left_behind(opened: OpenedSavepoint, kept: Container[SinkName]) -> dict[SinkName, int]:
-    """How many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
-
-    They stay behind: they are in no table, and what goes on goes on after them.
-    """
-    found = {}
-    for sink, cut in opened.manifest.sinks.items():
-        before = None
-        with suppress(StreamPipelineError):  # it need not be there any more
-            table = open_table(cut.table)
-            before = _before_closing(table, cut.app) if table.facts.table_id == cut.table_id else None
-        if sink not in kept and (rows := _pending_rows(opened, sink, cut, before)):
-            found[sink] = rows
-    return found
-
-
-def refuse_left_behind(behind: Mapping[SinkName, int]) -> None:
-    """Refuses to take rows that no table of this start is for.
-
-    Raises:
-        RejectedError: There are some.
-    """
-    if behind:
-        rows = ", ".join(f"{count} of sink {sink}" for sink, count in behind.items())
-        raise RejectedError(
-            f"The savepoint holds staged rows for tables that this start does not go on with: {rows}.",
-            safe="Nothing was changed.",
-            remedy="Give those sinks the tables that they had. Or leave --take-pending out, which leaves the rows behind.",
-            rows=dict(behind),
-        )
+    def _pending_rows(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
+        """How many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
+        after = (before.transaction_version(cut.app) if before else None) or 0
+        manifest = self._opened.manifest
+        return 0 if after >= manifest.checkpoint else pending_rows(self._opened.files, manifest, sink, after)
 
 
 def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
-    """As :func:`before_closing`; None where nobody knows any more."""
+    """Calls :func:`before_closing`; returns None if the table's log does not tell any more."""
     try:
         return before_closing(table, app)
     except NotFoundError:
@@ -180,7 +219,7 @@ def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
 
 @dataclass(frozen=True)
 class _Since:
-    """What has been published into the table of a sink since a savepoint was taken.
+    """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
     manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
@@ -199,7 +238,7 @@ class _Since:
     before: OpenTable | None
 
     def has_rows(self, *, again: bool) -> str | None:
-        """What the table has of later checkpoints, in words; None where it has nothing.
+        """Returns what the table has of later checkpoints, in words; None if it has nothing of them.
 
         Args:
             again: Whether an attempt before may have closed the savepoint's own line already.
@@ -220,7 +259,7 @@ class _Since:
         return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
-        """The home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
+        """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
         names: defaultdict[IncarnationId, set[SinkName]] = defaultdict(set)
         for each in Rounds(self.home).all():
             names[each.incarnation] |= {
@@ -235,11 +274,11 @@ class _Since:
         return [app for app in found if app != own and self.table.transaction_version(app) != before.transaction_version(app)]
 
     def _closed_here(self) -> bool:
-        """Whether the home has begun an incarnation after the savepoint's, which has closed it."""
+        """Returns whether the home has begun an incarnation after the savepoint's, which has closed it."""
         return self.savepoint.incarnation in Attempts(self.home).incarnations()[:-1]
 
     def _newest_adding(self, app: AppId, reached: CheckpointId | None, after: CheckpointId | None) -> str | None:
-        """What the table has of a line: of its checkpoints after one, by default from its beginning, up to ``reached``.
+        """Returns in words what the table has of a line's checkpoints after ``after``, or of all if that is None, up to ``reached``.
 
         A checkpoint is published into every sink, also into those that it has no rows for.
         """
@@ -259,46 +298,3 @@ class _Since:
 
 def _adds(cut: SinkCut) -> bool:
     return cut.actions.files > 0 or cut.replace
-
-
-def _refuse_lost(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
-    """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
-
-    Args:
-        opened: The savepoint.
-        sink: One of its sinks.
-        cut: What it says of it.
-        before: The sink's table while the savepoint's own line could publish; None: nobody knows.
-    """
-    number = opened.manifest.checkpoint
-    rows = _pending_rows(opened, sink, cut, before)
-    if rows and is_unfinished(opened.manifest, cut):
-        raise RejectedError(
-            f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
-            "round would make them public. Going on without the sink would leave them out.",
-            safe="Nothing was changed.",
-            remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
-            sink=sink,
-            table=cut.table,
-            checkpoint=number,
-            rows=rows,
-        )
-    if rows:
-        raise RejectedError(
-            f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
-            "would leave them out.",
-            exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
-            safe="Nothing was changed.",
-            remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is gone, "
-            "add --take-pending, which publishes the copies, unless they are of an upsert. Or give the sinks other tables.",
-            sink=sink,
-            table=cut.table,
-            checkpoint=number,
-            rows=rows,
-        )
-
-
-def _pending_rows(opened: OpenedSavepoint, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-    """How many rows of a savepoint are not public in its sink's table; ``before`` as for :func:`_refuse_lost`."""
-    after = (before.transaction_version(cut.app) if before else None) or 0
-    return 0 if after >= opened.manifest.checkpoint else pending_rows(opened.files, opened.manifest, sink, after)

@@ -1,4 +1,4 @@
-"""A new incarnation that begins with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
+"""Begins a new incarnation with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
 
 Invariants:
 
@@ -74,7 +74,7 @@ class OpenedSavepoint:
 
     @property
     def origin(self) -> Origin:
-        """What the manifest says that it becomes."""
+        """The ``origin`` in the manifest that the savepoint becomes."""
         found = self.whole
         return Origin(
             savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
@@ -83,7 +83,7 @@ class OpenedSavepoint:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a savepoint becomes the first checkpoint of.
+    """The beginning of an incarnation, whose first checkpoint a savepoint becomes.
 
     Args:
         attempt: The live attempt, whose incarnation has no checkpoint yet.
@@ -259,7 +259,7 @@ class _Stage:
         return StateFile(path=path, stored=f"{self.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)
 
     def _rewrite(self, log: SparkLog) -> None:
-        """A query of its own, with the watermark where it was before a drain."""
+        """Rewrites Spark's logs for a query of its own, with the watermark where it was before a drain."""
         if log.query_id() is not None:
             log.rename(str(uuid5(NAMESPACE_URL, f"{self.begins.attempt.incarnation}/{self.name}")))
         before_ms = self.cut.watermark_before_drain_ms
@@ -268,7 +268,7 @@ class _Stage:
             log.leave_watermark(self.cut.batch, before_ms)
 
     def _bring_channel(self) -> ChannelCut:
-        """The channel, whose files are copies of its own.
+        """Brings in the channel of a stage. Its files are copies of its own.
 
         Lines of batches that every consumer has consumed name no files any more: those may be public, and what only a private log names is
         deleted once it is forgotten.
@@ -315,14 +315,14 @@ class _Stage:
         )
 
     def _own_name(self, batch: int, path: str) -> str:
-        """The path of a staged file as one of this incarnation's own."""
+        """Returns the path of a staged file as one of this incarnation's own."""
         directory, _, name = path.rpartition("/")
         own = f"{file_prefix(self.begins.attempt.incarnation, self.name)}{batch}-{name}"
         return f"{directory}/{own}" if directory else own
 
 
 def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
-    """The tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
+    """Returns the tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
     found = {}
     for sink in begins.remembering:
         place = f"{TOMBSTONES}/{sink}/"

@@ -1,4 +1,4 @@
-"""A start that begins with a savepoint, step by step: what it names, what is decided about its tables, and how it gets into the home."""
+"""Begins with a savepoint, step by step: opens it, decides about its tables, and brings it into the home."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -17,25 +17,13 @@ from spark_jobs.protocol.documents import (
     Publish,
     RestoreFrom,
     RoundDocument,
-    SinkCut,
     StartRequest,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
-from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.pending import refuse_changed
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.decision import Answer, BeginFromSavepoint, BeginIncarnation, Decision, HomeFacts, goes_on_from
-from spark_jobs.runtime.start.rewind import (
-    close_origin,
-    decide_on,
-    kept_sinks,
-    left_behind,
-    refuse_left_behind,
-    refuse_lost_by_dropping,
-    takes,
-    unpublished,
-)
+from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files, local_path
@@ -70,26 +58,22 @@ class SavepointStart:
     ) -> None:
         self._home, self._pipeline, self._opened = home, pipeline, opened
         self._keep, self._take, self._again, self._restore = keep, take, again, restore
-        self._places: Mapping[SinkName, TablePlace] = {}
-        self._kept: Mapping[SinkName, SinkCut] = {}
+        self._tables = SavepointTables(home, pipeline.uuid, opened, {})
         self._decided: dict[AppId, CheckpointId | None] = {}
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
-        """Where the savepoint's own line is in the tables that it shares with this start, after every check; writes nothing.
+        """Checks the tables. Returns where the savepoint's own line is in those that it shares with this start; writes nothing.
 
         Raises:
             RejectedError: What is public does not allow to go on from the savepoint.
         """
-        self._places, self._kept = places, kept_sinks(self._opened, places)
-        if self._opened.manifest.pipeline == self._pipeline.uuid:
-            refuse_lost_by_dropping(self._opened, self._opened.manifest.sinks.keys() - places.keys())
-        self._decided = decide_on(
-            self._home, self._pipeline.uuid, self._opened, self._kept, keep=self._keep, again=self._again, take=self._take
-        )
+        self._tables = SavepointTables(self._home, self._pipeline.uuid, self._opened, places)
+        if not self._tables.is_of_another_home:
+            self._tables.refuse_lost_by_dropping()
+        self._decided = self._tables.decide(keep=self._keep, again=self._again, take=self._take)
         if self._take:
-            refuse_left_behind(left_behind(self._opened, {*self._kept, *self._unpublished()}))
-        for sink in self._unpublished() & self._kept.keys():
-            refuse_changed(open_table(self._kept[sink].table), sink, [self._opened.manifest])
+            self._tables.refuse_left_behind()
+        self._tables.refuse_changed()
         return self._decided
 
     def take_own(self, check: Callable[[], object]) -> RestoreFrom | None:
@@ -118,16 +102,16 @@ class SavepointStart:
         Raises:
             ConflictError: It has published meanwhile: start again.
         """
-        if self._opened.manifest.pipeline != self._pipeline.uuid:
-            close_origin(self._home, self._kept, self._decided | self._taken(publishers), publishers)
+        if self._tables.is_of_another_home:
+            self._tables.close_origin(self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
         """Where the lines are that the rows of the savepoint were published in now."""
         number = self._opened.manifest.checkpoint
         lacking = {
             sink: cut.app
-            for sink, cut in self._kept.items()
-            if self._take and takes(self._opened, self._pipeline.uuid, cut) and (self._decided[cut.app] or 0) < number
+            for sink, cut in self._tables.kept.items()
+            if self._take and self._tables.takes(cut) and (self._decided[cut.app] or 0) < number
         }
         if lacking:
             self._publish(sorted(lacking), publishers)
@@ -151,33 +135,32 @@ class SavepointStart:
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
         """The attempt as it goes on: from the checkpoint that the savepoint has become."""
-        along = self._unpublished()
-        for sink, rows in left_behind(self._opened, {*self._kept, *along}).items():
+        along = self._tables.unpublished()
+        for sink, rows in self._tables.left_behind(along).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
         channels = local_path(self._home, channels_path(attempt.incarnation))
         own = {
-            stage.name: self._places[stage.sink.name].path if stage.sink and not stage.sink.upsert else channels / stage.name
+            stage.name: self._tables.places[stage.sink.name].path
+            if stage.sink and not stage.sink.upsert
+            else channels / stage.name
             for stage in graph.stages.values()
         }
-        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._kept)
+        kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._tables.kept)
         staged_in = {name: path.as_uri() for name, path in own.items()}
         begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering(), along)
         manifest = bring_in(self._opened, begins)
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})
 
-    def _unpublished(self) -> frozenset[SinkName]:
-        return unpublished(self._opened, self._places, self._kept)
-
     def _remembering(self) -> frozenset[SinkName]:
         """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
-        inherited = self._kept if self._opened.manifest.pipeline == self._pipeline.uuid else {}
-        return frozenset((self._opened.manifest.sinks.keys() & self._places.keys()) - inherited.keys())
+        inherited = {} if self._tables.is_of_another_home else self._tables.kept
+        return frozenset((self._opened.manifest.sinks.keys() & self._tables.places.keys()) - inherited.keys())
 
 
 def savepoint_start(
     home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts, decision: Decision, *, verified: bool = True
 ) -> SavepointStart | None:
-    """The savepoint that a start begins with; None where it goes on with what is in the home.
+    """Opens and verifies the savepoint that a start begins with; returns None if the start goes on with what is in the home.
 
     Args:
         home: The home.

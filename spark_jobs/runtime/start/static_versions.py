@@ -1,4 +1,4 @@
-"""Which version of a static input an attempt reads.
+"""Decides which version of a static input an attempt reads.
 
 Each attempt pins the versions that it reads. It takes over the pin of the attempt before it in two cases:
 
@@ -49,7 +49,10 @@ def keep_pinned_versions(graph: Graph, home: Files, attempt: AttemptDocument, pa
 
 
 def _pinned_before(home: Files, attempt: AttemptDocument, name: InputName) -> PinnedInput | None:
-    """The newest pin of an earlier attempt at the same round. An attempt that ended before it pinned anything has planned nothing."""
+    """Returns the newest pin of an earlier attempt at the same round.
+
+    An attempt that ended before it pinned anything has planned nothing.
+    """
     attempts = Attempts(home)
     for number in reversed(attempts.numbers()):
         if number < attempt.attempt:

@@ -1,4 +1,4 @@
-"""Which work directory an attempt goes on in: the last one, or one that is built from the newest checkpoint (design, section 10)."""
+"""Decides which work directory an attempt goes on in: the last one, or one built from the newest checkpoint (design, section 10)."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str | None:
-    """Names the time since this host was started; None where the system does not tell.
+    """Returns the id that the system gives to the time since this host was started; None if it gives none.
 
     Spark leaves it to the operating system when its files become durable: a host that has gone down may have lost some of them, and
     then no file of a work directory can be trusted.
@@ -29,36 +29,39 @@ def boot_id() -> str | None:
 
 
 def new_work_directory(host: str) -> WorkDirectory:
-    """A directory that nobody has used."""
+    """Returns a work directory that nobody has used."""
     directory = new_work_directory_id()
     return WorkDirectory(id=directory, path=work_path(directory), host=host)
 
 
 def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which stages are ended before their inputs are: only that drain goes on there. Durable; idempotent."""
+    """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent."""
     with step(Step.DRAIN_BEGIN):
         work.create(_DRAINING, canonical({"request": request}) + b"\n")
 
 
 def drain_begun(work: Files) -> RequestId | None:
-    """For which request the stages of a work directory are being drained; None where they are not."""
+    """Returns the request for which the stages of a work directory are being drained; None if they are not."""
     if _DRAINING not in work.names(""):
         return None
     return RequestId(json.loads(work.read(_DRAINING))["request"])
 
 
 def take_over(work: Files) -> None:
-    """Marks a work directory: whoever goes on in it has every batch that an open drain may have been asked for. Durable; idempotent."""
+    """Marks a work directory that has every batch for which an open drain may have been asked. Durable; idempotent."""
     work.create(_TAKEN_OVER, b"{}\n")
 
 
 def is_taken_over(work: Files) -> bool:
-    """Whether nobody waits for a drain that was asked for before a work directory was built: who has built it may have died by then."""
+    """Returns whether nobody waits for a drain that was asked for before a work directory was built.
+
+    The attempt that built it may have died before it turned such drains down.
+    """
     return _TAKEN_OVER in work.names("")
 
 
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
-    """Why the work directory of the attempt before cannot be continued, in a few words; None where it can.
+    """Returns why the work directory of the attempt before cannot be continued, in a few words; None if it can.
 
     Args:
         home: The home.
@@ -105,6 +108,6 @@ def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str 
 
 
 def _lost(work: Files, manifest: Manifest) -> StageName | None:
-    """A stage whose newest batch in a work directory is before the cut of a checkpoint that was cut there; None where none is."""
+    """Returns a stage whose newest batch in a work directory is before its cut in a checkpoint that was cut there; None if none is."""
     stages = manifest.stages.items()
     return next((name for name, cut in stages if SparkLog(work, checkpoint_directory(name)).last_commit() < cut.batch), None)

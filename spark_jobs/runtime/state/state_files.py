@@ -94,15 +94,13 @@ def _state_files(log: SparkLog, batch: BatchId) -> list[str]:
     found: list[str] = []
     for operator, partitions in _store_ids(log, batch).items():
         root = f"state/{operator}"
-        found += [path for path in _below(log, f"{root}/_metadata") if _is_of(path, f"{root}/_metadata/v2/", batch)]
+        numbered = f"{root}/_metadata/v2/"
+        facts = _below(log, f"{root}/_metadata")
+        found += [path for path in facts if not path.startswith(numbered) or _batch_of(path) <= batch]
         found += [path for path in _below(log, f"{root}/_stateSchema") if _batch_of(path) <= batch]
         for partition, ids in enumerate(partitions):
             found += _partition_files(log, f"{root}/{partition}", batch, set(ids))
     return found
-
-
-def _is_of(path: str, numbered: str, batch: BatchId) -> bool:
-    return not path.startswith(numbered) or _batch_of(path) <= batch
 
 
 def _batch_of(path: str) -> int:
@@ -144,7 +142,8 @@ def _partition_files(log: SparkLog, directory: str, batch: BatchId, ids: set[str
         if newest is None:
             continue
         left.remove(newest.id)
-        found += [f"{store}/{name}" for name in store_files(_place(log, store), names, newest)]
+        place = local_path(log.files, f"{log.directory}/{store}")
+        found += [f"{store}/{name}" for name in store_files(place, names, newest)]
         found += _below(log, f"{store}/_metadata")
     if left:
         raise _purged(log, f"{directory}/{batch + 1}_{min(left)}")
@@ -170,10 +169,6 @@ def _below(log: SparkLog, directory: str) -> list[str]:
     root = local_path(log.files, log.directory)
     paths = ((Path(above) / name).relative_to(root) for above, _, names in os.walk(root / directory) for name in names)
     return [path.as_posix() for path in paths if not path.name.startswith(".") and path.suffix != ".crc"]
-
-
-def _place(log: SparkLog, directory: str) -> Path:
-    return local_path(log.files, f"{log.directory}/{directory}")
 
 
 def _purged(log: SparkLog, path: str) -> NotFoundError:

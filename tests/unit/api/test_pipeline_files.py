@@ -22,13 +22,13 @@ F = "from pyspark.sql import functions as F\n"
 
 
 @pytest.fixture(autouse=True)
-def _fresh_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
     for name in sys.modules.keys() - modules:
-        if "/pytest-of-" in (getattr(sys.modules[name], "__file__", None) or ""):
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]
 
 

@@ -1,7 +1,7 @@
 """The cut rule over stages that go on while it looks."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import cast
 
@@ -298,7 +298,7 @@ def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> Non
     def let_go() -> None:
         told.append((line.now_s, "all go on"))
 
-    quiesce(line.stages, line.waiting(), held, let_go)
+    quiesce(line.stages, replace(line.waiting(), held=held, let_go=let_go))
     assert told == [
         (0.0, "producer"),
         *((float(second), "all go on") for second in range(5, 20)),

@@ -28,7 +28,7 @@ from tests.support.left_behind import land_left_behind
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import NOW
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 class SlowFiles(LocalFiles):

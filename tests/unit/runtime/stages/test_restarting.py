@@ -11,9 +11,11 @@ from spark_jobs.protocol.errors import FencedError, RejectedError, RestartsExhau
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import Restarts
+from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages import running_stage
-from spark_jobs.runtime.stages.running_stage import StageRestarts
+from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
+from tests.support.memory_files import MemoryFiles
 
 STAGE = StageName("hourly")
 
@@ -25,17 +27,17 @@ class Failing:
         self.stopping = threading.Event()
         settings = FixedDelay(attempts=attempts, delay_ms=0)
         self.restarts = Restarts(settings, lambda: 0.0, random.Random(0))
-        self._again = StageRestarts(self.restarts, self.stopping)
         self.told: list[tuple[StageName, Exception]] = []
         stage = SimpleNamespace(
             stage=SimpleNamespace(name=STAGE),
             frame=SimpleNamespace(sparkSession=None),
+            spark_log=SparkLog(MemoryFiles(), "stage"),
             heartbeat=SimpleNamespace(restarting=lambda name, error: self.told.append((name, error))),
         )
-        self._stage = cast(StageRun, stage)
+        self._at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping)
 
     def fails(self, error: Exception) -> None:
-        self._again.wait(self._stage, error)
+        self._at_work._wait_for_restart(error)
 
 
 @pytest.fixture

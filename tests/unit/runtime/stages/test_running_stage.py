@@ -1,6 +1,7 @@
 """A stage as the cut rule sees it, when it is at rest and when it is failing; and when a bounded one begins."""
 
 import json
+import random
 import threading
 from types import SimpleNamespace
 from typing import cast
@@ -9,9 +10,12 @@ import pytest
 
 from spark_jobs.protocol.errors import InterruptedRunError, StorageError
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.stages import running_stage
 from spark_jobs.runtime.stages.gate import Gate
-from spark_jobs.runtime.stages.running_stage import EndingStage, StageAtWork, StageRestarts
+from spark_jobs.runtime.stages.running_stage import EndingStage, StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
@@ -20,6 +24,17 @@ from tests.unit.runtime.staged.test_consumption import PRODUCER, Channel
 FAILURE = InterruptedRunError("A row cannot be read.")
 ALL_READ, NOTHING_READ = 5, None
 SOON_S = 5.0
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_stage, "application_has_ended", lambda spark: False)
+
+
+def restarts_after(delay_ms: int) -> Restarts:
+    """A strategy that always allows a restart, after so long."""
+    return Restarts(FixedDelay(attempts=1_000, delay_ms=delay_ms), lambda: 0.0, random.Random(0))
 
 
 class Stage:
@@ -37,9 +52,10 @@ class Stage:
             log=self._log,
             gate=self.gate,
             upstream=[SimpleNamespace(producer=PRODUCER)],
+            frame=SimpleNamespace(sparkSession=None),
+            heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        again = SimpleNamespace(wait=lambda run, error: None)
-        self.in_cut = StageAtWork(cast(StageRun, run), cast(StageRestarts, again), threading.Event())
+        self.in_cut = StageAtWork(cast(StageRun, run), restarts_after(0), threading.Event())
 
     def plans(self) -> None:
         entry = "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), '{"else": 1}', "-"]).encode()
@@ -110,7 +126,7 @@ class Ending:
     """Stages whose inputs all end; those in ``failing`` never come to their end, but wait for a restart."""
 
     def __init__(self, *failing: str, restarts: bool = True) -> None:
-        self._failing, self._restarts = failing, restarts
+        self._failing, self._restarts = failing, restarts_after(HOUR_MS) if restarts else None
         self.stopping = threading.Event()
         self.begun: list[str] = []
         self.stages: list[EndingStage] = []
@@ -122,9 +138,10 @@ class Ending:
             upstream=[producer.run.output for producer in producers],
             spark_log=SparkLog(MemoryFiles(), "stage"),
             gate=Gate(),
+            frame=SimpleNamespace(sparkSession=None),
+            heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        again = SimpleNamespace(wait=self._wait)
-        self.stages.append(EndingStage(cast(StageRun, run), self._to_its_end, cast(StageRestarts, again), self.stopping))
+        self.stages.append(EndingStage(cast(StageRun, run), self._restarts, self.stopping, self._to_its_end))
         return self.stages[-1]
 
     def _to_its_end(self, run: StageRun) -> None:
@@ -132,11 +149,6 @@ class Ending:
         if run.stage.name in self._failing:
             raise FAILURE
         run.output.ended.set()
-
-    def _wait(self, run: StageRun, error: Exception) -> None:
-        if not self._restarts:
-            raise error
-        self.stopping.wait()
 
     def stop(self) -> None:
         self.stopping.set()

@@ -199,7 +199,7 @@ def test_a_stage_that_has_not_begun_is_right(tmp_path: Path) -> None:
 
 
 def test_with_a_second_copy_what_is_replaced_shares_no_bytes(site: Site) -> None:
-    files = persist(site.home, site.pin(3), second_copy=True)
+    files = persist(site.pin(3, second_copy=True))
     manifest = manifest_of(site.home, 1, 3, files, site.channel)
     before = needed(site)
     path = next(path for path in before if path.endswith(".changelog"))
@@ -212,7 +212,7 @@ def test_with_a_second_copy_what_is_replaced_shares_no_bytes(site: Site) -> None
 
 
 def test_with_a_second_copy_a_restored_work_directory_shares_no_bytes_with_the_home(site: Site) -> None:
-    files = persist(site.home, site.pin(3), second_copy=True)
+    files = persist(site.pin(3, second_copy=True))
     manifest = manifest_of(site.home, 1, 3, files, site.channel)
     restore(site.home, manifest, quick(site.root / "home/work/new"), second_copy=True)
     assert {(site.root / "home" / file.stored).stat().st_nlink for file in files} == {1}

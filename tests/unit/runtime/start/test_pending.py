@@ -16,7 +16,7 @@ from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.publication.transactions import Publishers, Transaction
-from spark_jobs.runtime.start.rewind import kept_sinks, left_behind
+from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -112,15 +112,15 @@ def test_rows_that_stay_behind_are_counted_and_never_while_they_are_to_be_taken(
     site: SavepointSite, opened: OpenedSavepoint
 ) -> None:
     elsewhere = (site.root / "elsewhere").as_uri()
-    kept = kept_sinks(opened, {HOURLY: TablePlace(path_of(elsewhere))})
-    assert left_behind(opened, kept) == {HOURLY: 3}
+    tables = SavepointTables(site.home, PIPELINE, opened, {HOURLY: TablePlace(path_of(elsewhere))})
+    assert tables.left_behind() == {HOURLY: 3}
     with pytest.raises(RejectedError, match="3 of sink hourly"):
         Start(site, opened).checked(table=elsewhere)
     Start(site, opened, take=False).goes_on(table=elsewhere)
     publish(site.home, CheckpointId(2))
-    assert left_behind(opened, kept) == {HOURLY: 1}
+    assert tables.left_behind() == {HOURLY: 1}
     rmtree(path_of(site.table))
-    assert left_behind(opened, kept) == {HOURLY: 3}
+    assert tables.left_behind() == {HOURLY: 3}
 
 
 def test_the_log_says_what_stays_behind(site: SavepointSite, opened: OpenedSavepoint, caplog: pytest.LogCaptureFixture) -> None:

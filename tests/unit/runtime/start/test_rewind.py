@@ -10,14 +10,14 @@ from deltalake import DeltaTable
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import Manifest, OnEnd, Publish, RoundDocument
+from spark_jobs.protocol.documents import Manifest, OnEnd, Publish, RoundDocument, SinkCut
 from spark_jobs.protocol.errors import ConflictError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, RoundNumber, RunId, SinkName, app_id
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
-from spark_jobs.runtime.start.rewind import close_origin, decide_on, kept_sinks
+from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
@@ -42,15 +42,15 @@ class Start:
         self.opened = opened
         self.home: Files = quick(site.root / "other") if elsewhere else site.home
         self.pipeline = OTHER if elsewhere else PIPELINE
-        self.kept = kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))})
+        self.tables = SavepointTables(self.home, self.pipeline, opened, {HOURLY: TablePlace(path_of(site.table))})
 
     def decided(self, *, keep: bool = False, again: bool = False) -> CheckpointId | None:
-        (found,) = decide_on(self.home, self.pipeline, self.opened, self.kept, keep=keep, again=again).values()
+        (found,) = self.tables.decide(keep=keep, again=again).values()
         return found
 
     def publishes(self, incarnation: str, checkpoint: int) -> None:
         """What this home publishes, once it has gone on."""
-        table = open_table(self.kept[HOURLY].table)
+        table = open_table(self.tables.kept[HOURLY].table)
         table.commit((), app_id(self.pipeline, IncarnationId(incarnation), HOURLY), CheckpointId(checkpoint), {})
 
 
@@ -114,8 +114,9 @@ class TwoSinks:
             self.pipeline.close(sink, cut.app, CheckpointId(reached))
 
     def decided(self) -> list[CheckpointId | None]:
-        kept = dict(self.opened.manifest.sinks)
-        return list(decide_on(self.pipeline.files, PIPELINE, self.opened, kept, keep=False, again=False).values())
+        places = {sink: TablePlace(path_of(cut.table)) for sink, cut in self.opened.manifest.sinks.items()}
+        tables = SavepointTables(self.pipeline.files, PIPELINE, self.opened, places)
+        return list(tables.decide(keep=False, again=False).values())
 
     def refused(self) -> str:
         with pytest.raises(RejectedError) as caught:
@@ -204,7 +205,7 @@ def test_what_was_published_before_the_savepoints_line_began_is_in_nobodys_way(s
     site.pipeline.close(HOURLY, app_id(OTHER, IncarnationId("before"), HOURLY), CheckpointId(7))
     publish(site.home)
     assert start.decided() == 1
-    close_origin(start.home, start.kept, {start.kept[HOURLY].app: CheckpointId(1)}, WITHOUT_SPARK)
+    start.tables.close_origin({start.tables.kept[HOURLY].app: CheckpointId(1)}, WITHOUT_SPARK)
     assert start.decided(again=True) == CLOSED
 
 
@@ -240,7 +241,7 @@ def test_after_a_move_the_first_home_does_not_compute_again_what_the_other_one_h
     publish(site.home)
     begin(site.home, "first")
     moved, back = Start(site, opened, elsewhere=True), Start(site, opened)
-    close_origin(moved.home, moved.kept, {manifest.sinks[HOURLY].app: moved.decided()}, WITHOUT_SPARK)
+    moved.tables.close_origin({manifest.sinks[HOURLY].app: moved.decided()}, WITHOUT_SPARK)
     moved.publishes("moved", 2)
     with pytest.raises(RejectedError, match="whoever has closed its incarnation"):
         back.decided()
@@ -291,7 +292,7 @@ def test_a_line_that_another_start_has_closed_is_refused_elsewhere_unless_it_was
     manifest = site.complete(rows(1))
     publish(site.home)
     start = Start(site, saved(site, manifest), elsewhere=True)
-    close_origin(start.home, start.kept, {manifest.sinks[HOURLY].app: start.decided()}, WITHOUT_SPARK)
+    start.tables.close_origin({manifest.sinks[HOURLY].app: start.decided()}, WITHOUT_SPARK)
     with pytest.raises(RejectedError, match="whoever has closed its incarnation"):
         start.decided()
     assert start.decided(again=True) == CLOSED
@@ -303,7 +304,7 @@ def test_the_old_line_can_publish_nothing_more_once_it_is_closed(site: Savepoint
     start = Start(site, saved(site, manifest), elsewhere=True)
     decided = {manifest.sinks[HOURLY].app: start.decided()}
     for _ in range(2):
-        close_origin(start.home, start.kept, decided, WITHOUT_SPARK)
+        start.tables.close_origin(decided, WITHOUT_SPARK)
     site.complete(rows(2))
     with pytest.raises(RejectedError, match="was closed"):
         publish(site.home)
@@ -318,7 +319,12 @@ def test_what_is_published_between_the_decision_and_the_closing_is_a_conflict(si
     site.complete(rows(2))
     publish(site.home)
     with pytest.raises(ConflictError, match="published meanwhile"):
-        close_origin(start.home, start.kept, decided, WITHOUT_SPARK)
+        start.tables.close_origin(decided, WITHOUT_SPARK)
+
+
+def kept(site: SavepointSite, opened: OpenedSavepoint, places: dict[SinkName, TablePlace]) -> dict[SinkName, SinkCut]:
+    """The sinks whose table is the one that the savepoint was taken with."""
+    return SavepointTables(site.home, PIPELINE, opened, places).kept
 
 
 class TestForks:
@@ -326,14 +332,14 @@ class TestForks:
 
     def test_a_table_elsewhere(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
-        assert kept_sinks(opened, {HOURLY: TablePlace(site.root / "elsewhere")}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace(site.root / "elsewhere")}) == {}
 
     def test_a_table_that_was_made_anew_in_the_same_place(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
         rmtree(path_of(site.table))
-        assert kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
         site.pipeline.make_table(HOURLY)
-        assert kept_sinks(opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
 
     def test_a_sink_that_the_pipeline_does_not_have_any_more(self, site: SavepointSite) -> None:
-        assert kept_sinks(saved(site, site.complete(rows(1))), {}) == {}
+        assert kept(site, saved(site, site.complete(rows(1))), {}) == {}

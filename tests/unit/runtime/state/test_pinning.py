@@ -10,7 +10,7 @@ from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state import pinning
-from spark_jobs.runtime.state.pinning import persist, pin, place_of
+from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
@@ -30,7 +30,7 @@ def test_every_needed_file_is_kept_as_it_was_although_spark_deletes_it(site: Sit
     contents = {path: site.log.files.read(f"{site.log.directory}/{path}") for path in paths}
     pinned = site.pin(4)
     shutil.rmtree(site.checkpoint.root)
-    files = persist(site.home, pinned)
+    files = persist(pinned)
     assert {file.path: site.home.read(file.stored) for file in files} == contents
     assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
     assert {file.stored for file in files} == {f"state/hourly/1-1-1/{path}" for path in paths}
@@ -93,7 +93,7 @@ def test_each_try_has_a_directory_of_its_own(site: Site) -> None:
     for attempt in (1, 1, 2):
         place = place_of(site.home, HOURLY, CheckpointId(7), AttemptNumber(attempt))
         places.append(place)
-        pin(site.home, site.log, BatchId(0), place, None)
+        pin(StateCopies(site.home, site.log), BatchId(0), place, None)
     assert places == ["state/hourly/7-1-1", "state/hourly/7-1-2", "state/hourly/7-2-1"]
 
 
@@ -119,7 +119,7 @@ class _Purges(RealSystem):
 def test_what_went_while_it_was_pinned_is_chosen_again(site: Site) -> None:
     site.batches(5)
     home = LocalFiles(site.root / "home", _Purges(site, 1))
-    pinned = pin(home, site.log, BatchId(4), "state/hourly/1-1-1", None)
+    pinned = pin(StateCopies(home, site.log), BatchId(4), "state/hourly/1-1-1", None)
     assert list(pinned.new) == needed_files(site.log, BatchId(4))
     assert len([path for path in pinned.new if path.endswith(".zip")]) == 2
     kept = {
@@ -164,7 +164,7 @@ def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, s
         site.checkpoint.snapshot(0)
         home, files = LocalFiles(root / "home", system), None
         with suppress(Crashed):
-            files = persist(home, pin(home, site.log, BatchId(1), "state/hourly/1-1-1", None))
+            files = persist(pin(StateCopies(home, site.log), BatchId(1), "state/hourly/1-1-1", None))
         system.crash()
         if files is not None:
             shutil.rmtree(site.checkpoint.root)
@@ -180,7 +180,7 @@ def names(path: Path) -> int:
 def test_a_second_copy_takes_the_place_of_the_second_name(site: Site) -> None:
     site.batches(3)
     before = {path: (site.checkpoint.root / path).read_bytes() for path in needed_files(site.log, BatchId(2))}
-    files = persist(site.home, site.pin(2), second_copy=True)
+    files = persist(site.pin(2, second_copy=True))
     assert {file.path: site.home.read(file.stored) for file in files} == before
     assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
     assert {names(site.root / "home" / file.stored) for file in files} == {1}
@@ -191,17 +191,18 @@ def test_a_second_copy_takes_the_place_of_the_second_name(site: Site) -> None:
 
 def test_a_second_copy_may_be_made_again(site: Site) -> None:
     site.batches(1)
-    pinned = site.pin(0)
+    pinned = site.pin(0, second_copy=True)
     site.home.copy(site.home, f"{pinned.place}/metadata", f"{pinned.place}/copies/metadata")
-    assert {file.path for file in persist(site.home, pinned, second_copy=True)} == set(pinned.new)
+    assert {file.path for file in persist(pinned)} == set(pinned.new)
 
 
 def test_with_a_second_copy_nothing_is_referred_to_that_shares_its_bytes(site: Site) -> None:
     site.batches(3)
     shared = site.take(2)
+    copies = StateCopies(site.home, site.log, second_copy=True)
     place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(1))
-    pinned = pin(site.home, site.log, BatchId(2), place, shared, second_copy=True)
+    pinned = pin(copies, BatchId(2), place, shared)
     assert (pinned.held, set(pinned.new)) == ((), {file.path for file in shared.files})
-    own = cut(2, persist(site.home, pinned, second_copy=True))
+    own = cut(2, persist(pinned))
     third = place_of(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
-    assert pin(site.home, site.log, BatchId(2), third, own, second_copy=True).held == own.files
+    assert pin(copies, BatchId(2), third, own).held == own.files

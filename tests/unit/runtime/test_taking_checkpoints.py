@@ -1,7 +1,8 @@
-"""When the coordinator takes a checkpoint, and whom it tells."""
+"""When a running pipeline takes a checkpoint, and whom it tells."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,12 +22,14 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
-from spark_jobs.runtime.checkpoints import coordinator
-from spark_jobs.runtime.checkpoints.coordinator import Coordinator
+from spark_jobs.protocol.masking import unmasked
+from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import NOW, a_manifest
 from tests.unit.runtime.checkpoints.test_cut import Model
@@ -73,8 +76,8 @@ class Askers:
         self.failed_with.append((list(requests), type(error).__name__))
 
 
-class World:
-    """A coordinator whose tries end as they are told to: after one it has run long enough, unless ``tries`` says otherwise."""
+class World(RunningPipeline):
+    """A pipeline whose tries end as they are told to: after one it has run long enough, unless ``tries`` says otherwise."""
 
     def __init__(
         self,
@@ -86,7 +89,18 @@ class World:
         tries: int = 1,
         **settings: Any,
     ) -> None:
-        self.askers = askers
+        home = LocalFiles(directory)
+        run: Any = SimpleNamespace(
+            graph=SimpleNamespace(restart=None, checkpointing=DECLARED.model_copy(update=settings)),
+            home=home,
+            attempt=SimpleNamespace(attempt=AttemptNumber(1)),
+            mask=unmasked,
+            site=SimpleNamespace(cancellation=Cancellation(Owners(home, AttemptNumber(1)))),
+            parent=None,
+            build=lambda: [],
+        )
+        super().__init__(cast(RoundRun, run))
+        self.askers, self._requests = askers, cast(RequestedCheckpoints, askers)
         self._tries = tries
         self.due: list[Due] = []
         self.cuts: list[Cut] = []
@@ -100,13 +114,7 @@ class World:
         """Whether all stages have ended, and how often the final checkpoint was taken."""
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
-        self.stages, self._idle = stages, idle
-        self._coordinator = Coordinator(
-            cast(RunningPipeline, self),
-            DECLARED.model_copy(update=settings),
-            Cancellation(Owners(LocalFiles(directory), AttemptNumber(1))),
-            cast(RequestedCheckpoints, askers),
-        )
+        self.stages, self._idle = cast(list[StageAtWork], list(stages)), idle
 
     def has_ended(self) -> bool:
         return self.ended
@@ -116,14 +124,14 @@ class World:
 
     def run(self) -> None:
         with pytest.raises(TheEnd):
-            self._coordinator.run()
+            self._take_checkpoints()
 
     def run_to_its_stop(self) -> Manifest:
-        return self._coordinator.run()
+        return self._take_checkpoints()
 
     def run_until(self, error: type[Exception]) -> None:
         with pytest.raises(error):
-            self._coordinator.run()
+            self._take_checkpoints()
 
     def check_live(self) -> None:
         self.looked += 1
@@ -134,8 +142,10 @@ class World:
         if self.not_published:
             raise self.not_published.pop(0)
 
-    def failure(self) -> BaseException | None:
-        return TheEnd() if not self.askers.asked and not self.errors and self._tries <= 0 else None
+    def _pause(self) -> None:
+        if not self.askers.asked and not self.errors and self._tries <= 0:
+            raise TheEnd
+        super()._pause()
 
     def finish(self) -> Manifest:
         self.finished += 1
@@ -159,7 +169,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "_LOOK_S", 0.0)
+    monkeypatch.setattr(running_pipeline, "_LOOK_S", 0.0)
 
 
 def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
@@ -311,7 +321,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(coordinator, "time", made)
+    monkeypatch.setattr(running_pipeline, "time", made)
     return made
 
 
