@@ -34,6 +34,7 @@ class StartOrder:
     restore: RestoreFrom | None = None
     """The savepoint to begin with, inside the home roots."""
     state_partitions: int | None = None
+    allow_dropped: bool = False
     new_sources: tuple[InputName, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None

@@ -33,6 +33,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
         publish=choice("publish", task.publish, Publish),
         fresh=task.fresh,
         restore=_restore_from(task),
+        allow_dropped=is_true(task.allow_dropped),
         state_partitions=count("state_partitions", task.state_partitions),
         new_sources=names("new_sources", task.new_sources),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
@@ -43,7 +44,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
 
 
 def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
-    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "allow_dropped", "take_pending")}
+    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "take_pending")}
     if task.restore and task.restore != LATEST:
         return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
     for name in (name for name, said in allowed.items() if said):

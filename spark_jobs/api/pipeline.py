@@ -180,6 +180,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -198,6 +199,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -217,6 +219,8 @@ class Pipeline:
             trigger_interval: Between the beginnings of two batches, such as ``"10 seconds"``; only behind an unbounded source.
             max_channel_bytes: How far it may be ahead of the slowest stage that reads it; only where those never end.
             conf: Spark settings of this query alone.
+            begin: Where the stage begins to read its sources if it is new in a pipeline that goes on: at their beginning, or after
+                what the pipeline has read of them before.
             name: The function's, unless given.
         """
 
@@ -239,6 +243,7 @@ class Pipeline:
                         max_channel_bytes=max_channel_bytes,
                     ),
                     conf=conf,
+                    begin=begin,
                 )
                 self._add(place, stage)
             return function
@@ -321,7 +326,7 @@ class Pipeline:
                 where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
-            allow_dropped: Whether stages of it may be left behind that are not there any more.
+            allow_dropped: Whether the state of stages may be left behind that are not there any more.
             take_pending: Whether rows that it holds staged for tables which stay are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
             new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
@@ -340,7 +345,8 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
+            restore=restore_from(restore, allow_drained, take_pending),
+            allow_dropped=allow_dropped,
             state_partitions=checked_partitions(state_partitions),
             new_sources=tuple(new_sources),
             workspace=None if workspace is None else os.fspath(workspace),

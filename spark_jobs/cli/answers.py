@@ -330,6 +330,10 @@ class StageOutlook(Answer):
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
     """With its state; without; or it is not there any more, and its state is left behind."""
+    begin: Literal["earliest", "now"] | None = None
+    """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
+    state_bytes: int | None = None
+    """The size of the state that it continues with; None of others, and from ``validate``."""
 
 
 class Outlook(Answer):
@@ -346,6 +350,39 @@ class Outlook(Answer):
     """In a few words; then a work directory is built from ``checkpoint``, and what came after it is read again."""
     stages: tuple[StageOutlook, ...] = ()
     """What would become of each; empty where nothing would run."""
+
+
+class SourcePlan(Answer):
+    """What a run would make of a source."""
+
+    source: InputName
+    fate: Literal["is the same", "is new", "is another one"]
+    """One that is new, or another one, is read from its beginning."""
+
+
+class TablePlan(Answer):
+    """What a run would make of a sink's table."""
+
+    sink: SinkName
+    table: str
+    """Its directory."""
+    fate: Literal["is made", "goes on", "gets columns"]
+    columns: tuple[str, ...] = ()
+    """The columns and fields that are added, or get a wider type."""
+
+
+class PlanAnswer(Answer):
+    """``spark-jobs run --dry-run``: what the run would do. Nothing was written."""
+
+    pipeline: PipelineName
+    home: str
+    run: RunId
+    outlook: Outlook
+    sources: tuple[SourcePlan, ...] = ()
+    """Empty if nothing would run, as are the tables."""
+    tables: tuple[TablePlan, ...] = ()
+    open_requests: tuple[RequestId, ...] = ()
+    """Requests for checkpoints, savepoints and stops that the run would answer."""
 
 
 class ValidateAnswer(Answer):

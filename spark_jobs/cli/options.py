@@ -75,7 +75,7 @@ AllowDrained = Annotated[
 AllowDropped = Annotated[
     bool,
     typer.Option(
-        "--allow-dropped", help="With --restore: stages of the savepoint may be left behind that are not there any more."
+        "--allow-dropped", help="The state of stages may be left behind that are not there any more; their tables stay."
     ),
 ]
 TakePending = Annotated[

@@ -156,6 +156,11 @@ def state_path(stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumbe
     return f"{STATE}/{stage}/{checkpoint}-{attempt}-{number}"
 
 
+def changed_code_path(checkpoint: CheckpointId) -> str:
+    """The directory of the savepoint that a start of changed code takes of a checkpoint."""
+    return f"{SAVEPOINTS}/checkpoint-{checkpoint}"
+
+
 def savepoint_path(request: RequestId) -> str:
     """Returns the directory of a savepoint whose asker has named no other."""
     return f"{SAVEPOINTS}/{request}"

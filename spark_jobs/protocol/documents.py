@@ -108,8 +108,6 @@ class RestoreFrom(Part):
     savepoint: str
     allow_drained: bool = False
     """Whether it may be one that was taken after a drain."""
-    allow_dropped: bool = False
-    """Whether stages of it may be left behind that are not there any more."""
     take_pending: bool = False
     """Whether rows that it holds staged for tables which stay are published before the line that has staged them is closed."""
 
@@ -130,6 +128,8 @@ class StartRequest(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
+    allow_dropped: bool = False
+    """Whether the state of stages may be left behind that are not there any more."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
     checkpoint: CheckpointOverrides | None = None
@@ -167,6 +167,8 @@ class AttemptDocument(Document):
     abandons: tuple[IncarnationId, ...] = ()
     """Earlier incarnations, oldest first, that may still publish until this attempt has closed them. One that is not named is closed."""
     on_rewind: OnRewind = OnRewind.REFUSE
+    restore: RestoreFrom | None = None
+    """The savepoint that the incarnation begins with, where not the request names it: a start of changed code has taken it itself."""
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     state_partitions: int | None = None
@@ -203,7 +205,9 @@ class RoundDocument(Document):
     adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
     """By source where an old query stopped; only in the first round of an incarnation."""
     begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
-    """By stage that a savepoint was begun with and had no batch of, by producer: the last batch before those that it reads."""
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""
+    begins_now: dict[StageName, dict[InputName, tuple[KnownSource, ...]]] = Field(default_factory=dict)
+    """By stage that is new and begins now, by source: where it begins, instead of where :attr:`sources` say."""
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """What each stream of each source was when the round began, and where reading it begins."""
     begun_at: datetime

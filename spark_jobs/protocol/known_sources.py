@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Part
+from spark_jobs.protocol.pins import FilePin
 from spark_jobs.protocol.table_shape import TableShape
 
 
@@ -31,6 +32,8 @@ class KnownFiles(Part):
     format: Literal["files"] = "files"
     path: str
     """Its URL, perhaps with a pattern."""
+    passed: tuple[FilePin, ...] = ()
+    """Files that are not read, because reading begins after them."""
 
 
 class KnownKafka(Part):

@@ -5,7 +5,8 @@ from typing import Any
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.table_shape import StagedFor
 
 
@@ -70,4 +71,6 @@ class StageCut(Part):
     """What the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)
     """By producer the last batch before those that it reads, where it was not there from the beginning."""
+    begins_now: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """By source where it begins, as long as it has no batch, where that is not where the source says."""
     channel: ChannelCut

@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.continuation import Fate, with_fate
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
@@ -21,7 +24,6 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
-from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -34,7 +36,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
@@ -42,7 +44,7 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
+from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
@@ -53,23 +55,25 @@ from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
+from spark_jobs.runtime.start.beginnings import behind_stages, in_sources
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
     BeginFromSavepoint,
     BeginIncarnation,
     Continue,
-    Decision,
     HomeFacts,
     begin_with_new_sources,
     check_parameters,
     decide,
+    goes_on_from,
+    stage_fates,
 )
-from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.runtime.start.incarnations import check_replacement, close_abandoned
-from spark_jobs.runtime.start.savepoint_import import beginnings
-from spark_jobs.runtime.start.savepoint_start import savepoint_start
+from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
+from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
+from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
 from spark_jobs.runtime.start.source_identity import (
+    FoundSource,
     SettledSources,
     Sources,
     check_names,
@@ -78,7 +82,10 @@ from spark_jobs.runtime.start.source_identity import (
     settle,
     sources_before,
 )
+from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
+from spark_jobs.runtime.tables.tables import PlannedTable
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -149,16 +156,15 @@ class Application:
         given = self._given_before(request, facts)
         if given is not None:
             return given
-        start = savepoint_start(self.home, self.pipeline, request, facts)
-        facts = start.told_to(facts) if start else facts
+        facts = look_at_savepoint(request, facts)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
         check_names(self.graph, request.new_sources)
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
-        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
@@ -167,23 +173,20 @@ class Application:
             spark = self.start_spark()
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
-            places = self._places(spark)
-            decided = start.check(places) if start else None
-            planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
-            settled = self._settle(request, decision, facts, session_for_run(spark), adopted)
-            if settled.renewed:
-                decision = begin_with_new_sources(decision, facts)
-            check_stages(self.graph, session_for_run(spark), planned, adopted)
             publishers = Publishers(lambda: spark, at_work=True)
-            if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
-                stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
-                check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
+            plan = self._plan(request, decision, facts, start, spark)
+            decision, places, settled = plan.decision, plan.places, plan.settled
             cancellation.check()
             # Spark may have waited long for the cluster: nobody may want it now
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts, in_place=not settled.renewed)
+            restore = start.take_own(cancellation.check) if start else None
+            attempt = begin_attempt(
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not settled.renewed
+            )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
@@ -196,11 +199,10 @@ class Application:
             afterwards.callback(publishers.finish)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
-            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
-            begins = beginnings(start.opened.manifest, self.graph) if start else {}
-            round_document = self._round(request, decision, attempt, adopted, begins, settled)
+            round_document = self._round(request, plan, attempt)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
@@ -208,6 +210,60 @@ class Application:
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
+
+    def plan(self, request: StartRequest) -> StartPlan | Manifest:
+        """Decides what a start would do, and does none of it: writes nothing. Errors are those of the start.
+
+        Returns:
+            The checkpoint that the start would be answered with, if nothing would run.
+        """
+        check_free(self.home, request)
+        facts = look_at_savepoint(request, read_facts(self.home))
+        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        if isinstance(decision, Answer):
+            return decision.manifest
+        check_names(self.graph, request.new_sources)
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
+        return self._plan(request, decision, facts, start, self.start_spark())
+
+    def _plan(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        start: SavepointStart | None,
+        spark: SparkSession,
+    ) -> StartPlan:
+        """Checks a start against its sources, tables and functions; writes nothing."""
+        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
+        session = session_for_run(spark)
+        places = self._places(spark)
+        reached = start.check(places) if start else None
+        planned = plan_stages(self.graph, session, self.parameters.values)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted)
+        settled = self._settle(request, decision, facts, sources)
+        if settled.renewed:
+            decision = begin_with_new_sources(decision, facts)
+        check_stages(self.graph, session, planned, adopted)
+        mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
+        for stage in self.graph.stages.values():
+            if stage.sink:
+                with mistakes.noted():
+                    frame = planned[stage.name].frame
+                    tables[stage.sink.name] = plan_outlet(stage.sink, frame.sparkSession, frame, places[stage.sink.name])
+        mistakes.check()
+        if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
+            stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
+            publishers = Publishers(lambda: spark, at_work=True)
+            check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+        fates = stage_fates(decision, facts, self.graph.describe())
+        if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
+            empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
+            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST]
+            check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+        before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
+        begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
+        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, begins_now, adopted)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -262,36 +318,33 @@ class Application:
         return places
 
     def _settle(
-        self, request: StartRequest, decision: Decision, facts: HomeFacts, session: SparkSession, adopted: Collection[InputName]
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        found: Mapping[InputName, FoundSource],
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
-        found, before = find_sources(self.graph, session, self.parameters.values, adopted), self._sources_before(decision, facts)
+        before = self._sources_before(decision, facts)
         settled = settle(found, before, request.new_sources)
-        if newest := facts.savepoint or facts.head:
+        if newest := goes_on_from(decision, facts) or facts.head:
             refuse_drained(newest, settled.renewed)
         if isinstance(decision, Continue) and not settled.renewed:
             check_parameters(decision.round, self.parameters.public())
         return settled
 
-    def _sources_before(self, decision: Decision, facts: HomeFacts) -> Sources:
+    def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):
             return sources_before(decision.round, facts.head)
-        if isinstance(decision, BeginFromSavepoint):
-            return sources_before(None, facts.savepoint)
-        parent = decision.parent if isinstance(decision, Begin) else None
-        kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None]
-        return next((manifest.sources for manifest in kept if manifest.checkpoint == parent), {})
+        return sources_before(None, goes_on_from(decision, facts))
 
     def _round(
         self,
         request: StartRequest,
-        decision: Decision,
+        plan: StartPlan,
         attempt: AttemptDocument,
-        adopted: dict[InputName, AdoptedOffsets],
-        begins: dict[StageName, dict[StageName, BatchId]],
-        settled: SettledSources,
     ) -> RoundDocument:
-        rounds = Rounds(self.home)
+        rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
         if isinstance(decision, Begin) and decision.interrupted is not None:
@@ -311,8 +364,9 @@ class Application:
                 publish=request.publish,
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
-                adopted=adopted,
-                begins=begins,
+                adopted=dict(plan.adopted),
+                begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
+                begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
                 begun_at=datetime.now(UTC),
             )

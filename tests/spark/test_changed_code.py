@@ -79,7 +79,7 @@ def code(
 
 
 def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> RunOptions:
-    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url, allow_dropped=allow_dropped))
+    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url), allow_dropped=allow_dropped)
 
 
 def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beginning(

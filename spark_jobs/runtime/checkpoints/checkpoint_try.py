@@ -119,6 +119,8 @@ class CheckpointTry:
             for stage in stages:
                 name = stage.stage.name
                 own: dict[str, Any] = {"undrained": stage.undrained, "begins": self.round.begins.get(name, {})}
+                if cut.batches[name] == NO_BATCH:
+                    own["begins_now"] = self.round.begins_now.get(name, {})
                 facts = found[name].facts | self._staged(stage, cut) | own
                 cuts[name] = StageCut(**facts, files=files[name], channel=channels[name])
         with history.timed("actions"):

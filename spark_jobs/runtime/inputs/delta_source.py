@@ -71,6 +71,10 @@ class DeltaSource(SourceKind):
             may_begin_later(frame.sparkSession)
             change_options(leaf, {"startingVersion": str(known.begins)}, without=("startingTimestamp",))
 
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, DeltaPin)
+        return known.model_copy(update={"begins": pin.version + 1})
+
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> DeltaPin:
         path = leaf.options["path"]
         pin = delta_pin(frame.sparkSession, path)

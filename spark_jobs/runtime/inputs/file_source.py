@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -26,6 +26,8 @@ FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet",
 _FIXED_COLUMNS = frozenset({"binaryfile", "text"})
 _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
+_PASSED = 2**62
+"""The batch of files that no batch reads: Spark, and we, take the files of an entry for read, and read those that have its number."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
@@ -56,6 +58,14 @@ class FileSource(SourceKind):
             return another_kind(before, now)
         return None if before.path == now.path else f"reads another folder: {now.path}, and before it read {before.path}"
 
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, FilesPin)
+        return known.model_copy(update={"passed": pin.files})
+
+    def begin_log(self, known: KnownSource, log: OwnLog) -> None:
+        if isinstance(known, KnownFiles) and known.passed:
+            FileSourceLog(log.files, log.directory).pass_over(known.passed)
+
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
         """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
         session = frame.sparkSession
@@ -76,7 +86,10 @@ class FileSource(SourceKind):
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
         assert isinstance(pin, FilesPin)
-        return FilesBound(pin, FileSourceLog(log.files, log.directory), _files_per_batch(leaf))
+        own = FileSourceLog(log.files, log.directory)
+        passed = own.passed()
+        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in passed)})
+        return FilesBound(left, own, _files_per_batch(leaf))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         path = leaf.options.get("path", "")
@@ -199,9 +212,21 @@ class FileSourceLog:
         names = (name.removesuffix(".compact") for name in self._files.names(self._directory))
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    def pass_over(self, files: Iterable[FilePin]) -> None:
+        """Lets Spark take files for read that no batch reads. Idempotent."""
+        if self.latest() < 0:
+            self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
+
+    def passed(self) -> set[str]:
+        """The files that were passed over."""
+        return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
+
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
-        repeated = [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id] if _compact(log_id) else []
+        repeated = []
+        if _compact(log_id):
+            passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
+            repeated = passed + [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id]
         lines = [json.dumps(entry) for entry in repeated + entries]
         checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
 
@@ -215,7 +240,7 @@ class FileSourceLog:
             ]
             later = min((number for number in compact if number > log_id), default=None)
             entries = [] if later is None else self._entries(_file_name(later))
-            return [entry for entry in entries if entry["batchId"] <= log_id]
+            return [entry for entry in entries if entry["batchId"] <= log_id or entry["batchId"] == _PASSED]
 
     def _entries(self, name: str) -> list[dict[str, Any]]:
         data = self._files.read(f"{self._directory}/{name}")

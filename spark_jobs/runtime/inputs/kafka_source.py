@@ -88,6 +88,10 @@ class KafkaSource(SourceKind):
             with suppress(AlreadyExistsError):  # Spark's own, or an earlier attempt's
                 log.files.create(f"{log.directory}/0", _FIRST + kafka_line(_offsets(known.begins)).encode())
 
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, KafkaPin)
+        return known.model_copy(update={"begins": pin.topics})
+
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
         return KafkaBound(pin, partial(kafka_beginning, log.files, log.directory))

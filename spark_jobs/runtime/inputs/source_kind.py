@@ -80,6 +80,10 @@ class SourceKind(ABC):
         return {}
 
     @abstractmethod
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        """Returns a stream whose reading begins where a pin ends."""
+
+    @abstractmethod
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         """Returns where a stream ends if it ends now.
 

@@ -30,6 +30,9 @@ class OtherSource(SourceKind):
             return another_kind(before, now)
         return None if before.source == now.source else f"reads {now.source!r}, and before it read {before.source!r}"
 
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        raise NotImplementedError("it has no pin")
+
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         raise _endless(name, leaf)
 

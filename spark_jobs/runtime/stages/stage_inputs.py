@@ -92,7 +92,8 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         return _ended(node.name, frame, node.event_time, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
-    known = _begin_at(node, frame, leaves, site)
+    known = _begin_at(node, frame, leaves, site, stage)
+    leaves = plan.streaming_leaves(frame)
     if not node.bounded:
         endless = {
             leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each)
@@ -111,13 +112,16 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
     return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
 
 
-def _begin_at(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> Sequence[KnownSource | None]:
+def _begin_at(
+    node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite, stage: Stage
+) -> Sequence[KnownSource | None]:
     """Lets the streams of a source begin where the round says."""
-    known: Sequence[KnownSource | None] = site.sources.get(node.name, ())
+    own = site.round.begins_now.get(stage.name, {})
+    known: Sequence[KnownSource | None] = own.get(node.name, site.sources.get(node.name, ()))
     if len(known) != len(leaves):
         return (None,) * len(leaves)
     for leaf, each in zip(leaves, known, strict=True):
-        if each is not None and node.follows is None:
+        if each is not None and (node.follows is None or node.name in own):
             kind_of(leaf).begin_at(frame, leaf, each)
     return known
 

@@ -17,7 +17,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Reje
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing
-from spark_jobs.publication.pending import CLOSED, is_unfinished
+from spark_jobs.publication.pending import CLOSED, is_unfinished, refuse_changed
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
@@ -158,6 +158,15 @@ class SavepointTables:
                 rows=behind,
             )
 
+    def refuse_changed(self) -> None:
+        """Refuses tables that no longer fit the unfinished rows which go along into them.
+
+        Raises:
+            RejectedError: One was changed since those rows were staged.
+        """
+        for sink in self.unpublished() & self.kept.keys():
+            refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
+
     def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
         """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
 
@@ -168,6 +177,17 @@ class SavepointTables:
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
+        if rows and is_unfinished(self._opened.manifest, cut):
+            raise RejectedError(
+                f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
+                "round would make them public. Going on without the sink would leave them out.",
+                safe="Nothing was changed.",
+                remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
+                sink=sink,
+                table=cut.table,
+                checkpoint=number,
+                rows=rows,
+            )
         if rows:
             raise RejectedError(
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "

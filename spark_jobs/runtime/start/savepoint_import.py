@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
-from spark_jobs.api.graph import Graph
-from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
@@ -37,7 +35,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -56,21 +54,28 @@ _MAPPING = "delta.columnMapping.mode"
 
 @dataclass(frozen=True)
 class OpenedSavepoint:
-    """A savepoint that was found whole."""
+    """A savepoint that was found whole; or a checkpoint of which the home's own savepoint is still to be taken."""
 
     files: Files
-    savepoint: Savepoint
+    savepoint: Savepoint | None
+    """None: it is still to be taken, and only the manifest may be asked."""
     manifest: Manifest
 
     def copy(self, target: Files, paths: Mapping[str, str]) -> None:
         """Copies files, by their paths here and there, durably. One that is there with the right bytes is left."""
-        named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.savepoint.files}
+        named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.whole.files}
         copy_files(target, {there: named[here] for here, there in paths.items()})
+
+    @property
+    def whole(self) -> Savepoint:
+        """The savepoint, which was taken."""
+        assert self.savepoint is not None
+        return self.savepoint
 
     @property
     def origin(self) -> Origin:
         """The ``origin`` in the manifest that the savepoint becomes."""
-        found = self.savepoint
+        found = self.whole
         return Origin(
             savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
         )
@@ -139,7 +144,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     stages = {name: _Stage(opened, begins, name, cut, number, places[name]) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
-    pins = {} if source.drained else _pin(begins, source)
+    pins = {} if source.ends_round else _pin(begins, source)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}
@@ -195,19 +200,6 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
     return pins
 
 
-def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """Returns by stage that was not there from the beginning, by producer, the last batch before those that it reads.
-
-    A stage that is new reads what its producers stage after the savepoint; one that was new before goes on from where it began.
-    """
-    found = {name: dict(cut.begins) for name, cut in manifest.stages.items() if name in graph.stages}
-    for stage in graph.stages.values():
-        if stage.name not in manifest.stages:
-            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
-            found[stage.name] = {name: manifest.stages[name].channel.last for name in producers if name in manifest.stages}
-    return {name: after for name, after in found.items() if after}
-
-
 @dataclass(frozen=True)
 class _Stage:
     """One stage on its way into the home."""
@@ -259,7 +251,8 @@ class _Stage:
                 "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
                 "channel": channel,
             }
-            | ({"finished": False, "drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
+            | ({"finished": False} if self.opened.manifest.ends_round else {})
+            | ({"drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
         )
 
     def _state_file(self, path: str, digest: Digest) -> StateFile:
@@ -292,7 +285,7 @@ class _Stage:
             line["adds"] = [add | {"path": self._own_name(line["batch"], add["path"])} for add in adds]
             copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
         log = f"{STAGED}/{self.name}/_delta_log/"
-        own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
+        own_table = [file.path for file in self.opened.whole.files if file.path.startswith(log)]
         self.opened.copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
         known = self.cut.channel.staged_for if self.name in self.begins.kept else None
@@ -333,7 +326,7 @@ def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
     found = {}
     for sink in begins.remembering:
         place = f"{TOMBSTONES}/{sink}/"
-        for file in opened.savepoint.files:
+        for file in opened.whole.files:
             if file.path.startswith(place):
                 found[file.path] = f"{tombstones_path(begins.attempt.incarnation)}/{sink}/{file.path.removeprefix(place)}"
     return found

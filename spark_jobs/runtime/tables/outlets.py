@@ -20,7 +20,7 @@ from spark_jobs.runtime.tables.channels import event_channel, own_design
 from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
 from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
+from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
@@ -84,10 +84,7 @@ def prepare_outlet(
     if sink is None or place is None:
         return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
     rule = sink.merge
-    if rule:
-        check_rule(sink, rule, frame)
-    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
-        check_publishable(place.path.as_uri(), sink.mode)
+    plan_outlet(sink, session, frame, place)
     table = prepare_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
@@ -101,6 +98,19 @@ def prepare_outlet(
     settings = {key: str(session.conf.get(key)) for key in _MEANING}
     cut = MergeCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
     return Outlet(staged_in, public, cut, frame)
+
+
+def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: TablePlace) -> PlannedTable:
+    """Decides what becomes of a sink's table; writes nothing. Errors as :func:`prepare_outlet`."""
+    rule = sink.merge
+    if rule:
+        check_rule(sink, rule, frame)
+    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
+        check_publishable(place.path.as_uri(), sink.mode)
+    planned = plan_table(session, place, with_versions(frame, rule), sink.design, sink.name)
+    if rule and planned.table is not None and not planned.grown:
+        check_versions(sink, rule, planned.table)
+    return planned
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:

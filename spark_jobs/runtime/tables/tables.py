@@ -35,6 +35,11 @@ _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
+_REARRANGED = {
+    "partition_by": "or give the sink another table; or rewrite this one while the pipeline does not run: CREATE OR REPLACE TABLE {table} "
+    "USING delta PARTITIONED BY ({columns}) AS SELECT * FROM {table}",
+    "cluster_by": "or change the table: ALTER TABLE {table} CLUSTER BY ({columns})",
+}
 _LOG = "_delta_log"
 _TYPE_WIDENING = "delta.enableTypeWidening"
 _SAFE = "Nothing was written."
@@ -61,30 +66,54 @@ class StagingTable:
         return found
 
 
-def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
-    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+@dataclass(frozen=True)
+class PlannedTable:
+    """What a start makes of a table."""
+
+    table: StagingTable | None
+    """The table as it is; None: it is made."""
+    grown: Growth
+    """The columns and types that it gets."""
+
+
+def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
+    """Decides what becomes of a table for the rows of a stage; writes nothing.
 
     Args:
         session: The stage's session.
-        place: Where it is.
+        place: Where the table is.
         frame: What will be staged for it.
         design: How it is made and what it must be.
         name: The sink's or stage's name, for errors.
 
     Raises:
-        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed. Nothing was written.
+        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed.
     """
     found = find_table(session, place.path)
     if found is None:
+        _check_arranged(frame, design, name)
+        return PlannedTable(None, Growth(frame.schema))
+    grown = _growth(found, frame, design)
+    _check_fits(found, frame, name, grown)
+    _check_design(session, found, design, name)
+    return PlannedTable(found, grown)
+
+
+def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
+    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+
+    The arguments and errors are those of :func:`plan_table`.
+    """
+    planned = plan_table(session, place, frame, design, name)
+    if planned.table is None:
         _create(session, place, frame, design, name)
-    table = found or read_table(session, place.path)
-    grown = _growth(table, frame, design)
-    _check_fits(table, frame, name, grown)
-    if found is not None:
-        _check_design(session, table, design, name)
-    if not grown:
-        return table
-    _grow(session, table, grown, name)
+        table = read_table(session, place.path)
+        planned = PlannedTable(table, _growth(table, frame, design))
+        _check_fits(table, frame, name, planned.grown)
+    assert planned.table is not None
+    if not planned.grown:
+        return planned.table
+    _grow(session, planned.table, planned.grown, name)
     return read_table(session, place.path)
 
 
@@ -99,7 +128,7 @@ def find_table(session: SparkSession, path: Path) -> StagingTable | None:
     return read_table(session, path) if DeltaJvm(session).snapshot(str(path))[0] >= 0 else None
 
 
-def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
+def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
     for option, what in _ARRANGED.items():
         if missing := lacking(getattr(design, option), frame.columns):
             raise UnsupportedTableError(
@@ -111,6 +140,9 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 missing=missing,
                 columns=frame.columns,
             )
+
+
+def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
     with step(Step.TABLE_CREATE):
         # the same name after a crash, so that what was begun is gone on with
         path = place.path / f".{place.staged_prefix}table" if _has_staged_alone(place) else place.path
@@ -206,7 +238,10 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
     for option, columns in arranged.items():
         declared = list(getattr(design, option))
         if declared and not same_names(declared, columns):
-            raise _not_as_designed(table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns)
+            remedy = _REARRANGED[option].format(table=delta_at(table.path), columns=", ".join(map(quoted, declared)))
+            raise _not_as_designed(
+                table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns, remedy
+            )
     configuration = {key.lower(): value for key, value in table.configuration.items()}
     features = {*table.protocol.get("readerFeatures", ()), *table.protocol.get("writerFeatures", ())}
     for key, value in design.properties.items():
@@ -217,16 +252,17 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
         else:
             found = configuration.get(key.lower())
         if found is None or found.lower() != value.lower():
-            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found)
+            remedy = "or change the table (ALTER TABLE)."
+            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found, remedy)
 
 
 def _not_as_designed(
-    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object
+    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object, remedy: str
 ) -> UnsupportedTableError:
     return UnsupportedTableError(
         f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
         safe=_SAFE,
-        remedy="Declare what the table is, or leave it out; or change the table (ALTER TABLE).",
+        remedy=f"Declare what the table is, or leave it out; {remedy}",
         sink=name,
         table=table.uri,
         expected=expected,

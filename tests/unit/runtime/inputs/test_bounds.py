@@ -158,3 +158,26 @@ def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> No
 @pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
 def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
     assert BOUND.passed_over(line) is None
+
+
+class TestFilesThatArePassedOver:
+    """A stage that begins after them: Spark takes them for read, and no batch reads them."""
+
+    def test_are_no_batchs_and_not_left_to_read(self, tmp_path: Path) -> None:
+        log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
+        pins = [FilePin(path=path, timestamp_ms=0, size_bytes=1) for path in ("a", "b")]
+        for _ in range(2):
+            log.pass_over(pins)
+        assert log.passed() == {"a", "b"}
+        assert log.between(-1, 0) == []
+        assert log.latest() == 0
+
+    def test_are_in_a_compact_entry_that_is_written_again(self, tmp_path: Path) -> None:
+        log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
+        log.pass_over([FilePin(path="a", timestamp_ms=0, size_bytes=1)])
+        for number in range(1, 10):
+            log.rewrite(number, [json.loads(entry(f"f{number}", number))])
+        for number in range(9):
+            (tmp_path / f"sources/0/{number}").unlink()
+        assert log.passed() == {"a"}
+        assert [found["path"] for found in log.between(-1, 9)] == [f"f{number}" for number in range(1, 10)]

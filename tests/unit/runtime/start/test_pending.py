@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher, RestoreFrom
+from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineName
 from spark_jobs.protocol.merge_cut import MergeCut
@@ -24,7 +24,6 @@ from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import beginning, saved
 from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
 from tests.support.systems import quick
-from tests.unit.runtime.start.test_decision import request
 from tests.unit.runtime.start.test_rewind import OTHER
 
 EXTERNAL, ALL = Publish.EXTERNAL, [(number, "a") for number in range(1, 5)]
@@ -51,7 +50,7 @@ class Start:
 
     def __init__(self, site: SavepointSite, opened: OpenedSavepoint, *, take: bool = True) -> None:
         self.home, self.opened, self.table = quick(site.root / "other"), opened, site.table
-        self.asked = request("tuesday", restore=RestoreFrom(savepoint=opened.files.url, take_pending=take))
+        self.take = take
 
     def goes_on(self, *, table: str | None = None, again: bool = False, publishers: Publishers = WITHOUT_SPARK) -> None:
         start = self.checked(table=table, again=again)
@@ -59,7 +58,7 @@ class Start:
 
     def checked(self, *, table: str | None = None, again: bool = False, own: bool = False) -> SavepointStart:
         home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else OTHER)
-        start = SavepointStart(self.home, home, self.opened, self.asked, named=not again)
+        start = SavepointStart(self.home, home, self.opened, take=self.take, again=again)
         start.check({HOURLY: TablePlace(path_of(table or self.table))})
         return start
 

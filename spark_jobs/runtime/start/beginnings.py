@@ -1,0 +1,62 @@
+"""Where stages begin that were not in a pipeline from its beginning: behind other stages, and in sources that were read before."""
+
+from collections.abc import Mapping
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.source import Source
+from spark_jobs.api.stage import BeginAt, Stage
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
+from spark_jobs.runtime.start.source_identity import FoundSource, SettledSources
+
+
+def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads.
+
+    A stage that is new reads what its producers stage after the checkpoint; one that was new before goes on from where it began.
+    """
+    found = {name: dict(cut.begins) for name, cut in before.stages.items() if name in graph.stages}
+    for stage in graph.stages.values():
+        if stage.name not in before.stages:
+            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
+            found[stage.name] = {name: before.stages[name].channel.last for name in producers if name in before.stages}
+    return {name: after for name, after in found.items() if after}
+
+
+def in_sources(
+    before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
+) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
+    """By stage that begins now, by source: where it begins. One that was new before, and has read nothing, keeps its beginning.
+
+    Args:
+        before: The checkpoint that the start goes on from.
+        graph: The pipeline.
+        settled: What the stages read.
+        found: The sources as they are now.
+
+    Raises:
+        InvalidPipelineError: Where a source ends now cannot be told.
+    """
+    begins = {name: dict(cut.begins_now) for name, cut in before.stages.items() if name in graph.stages}
+    for stage in graph.stages.values():
+        if stage.name in before.stages or stage.begin is not BeginAt.NOW:
+            continue
+        read = {node.name for node in stage.inputs.values() if isinstance(node, Source)}
+        begins[stage.name] = {
+            name: tuple(
+                kind_of_known(known).after(known, pin)
+                for known, pin in zip(settled.sources[name], _pins(name, before, found[name]), strict=True)
+            )
+            for name in sorted(read)
+            if name not in settled.renewed
+        }
+    return {name: now for name, now in begins.items() if now}
+
+
+def _pins(name: InputName, before: Manifest, source: FoundSource) -> tuple[Pin, ...]:
+    """Where a source ended in the checkpoint's round; one without an end, or that is new, ends now."""
+    pinned = before.inputs.get(name) if name in before.sources else None
+    return pinned or tuple(kind_of(leaf).pin(name, source.frame, leaf) for leaf in source.leaves)
