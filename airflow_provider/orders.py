@@ -35,6 +35,7 @@ class StartOrder:
     """The savepoint to begin with, inside the home roots."""
     state_partitions: int | None = None
     new_sources: tuple[InputName, ...] = ()
+    accept_data_loss: tuple[InputName, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)

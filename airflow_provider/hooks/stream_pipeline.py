@@ -187,6 +187,7 @@ class StreamPipelineHook(BaseHook):
             restore=order.restore,
             state_partitions=order.state_partitions,
             new_sources=order.new_sources,
+            accept_data_loss=order.accept_data_loss,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )

@@ -301,6 +301,7 @@ class Pipeline:
         take_pending: bool = False,
         state_partitions: int | None = None,
         new_sources: Sequence[str] = (),
+        accept_data_loss: Sequence[str] = (),
         workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -326,6 +327,8 @@ class Pipeline:
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
             new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
                 beginning, and the state of the stages stays. A source that is the same goes on.
+            accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
+                out what is gone, and records it. What is there is read.
             workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
 
         Raises:
@@ -343,6 +346,7 @@ class Pipeline:
             restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
             state_partitions=checked_partitions(state_partitions),
             new_sources=tuple(new_sources),
+            accept_data_loss=tuple(accept_data_loss),
             workspace=None if workspace is None else os.fspath(workspace),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)

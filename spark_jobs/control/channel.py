@@ -122,6 +122,7 @@ class Channel:
         restore: RestoreFrom | None = None,
         state_partitions: int | None = None,
         new_sources: Collection[InputName] = (),
+        accept_data_loss: Collection[InputName] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
@@ -138,6 +139,7 @@ class Channel:
             restore: What a new incarnation begins with.
             state_partitions: In how many partitions the state is from then on; None: as it is.
             new_sources: Sources that may be other ones than before.
+            accept_data_loss: Sources that are read without what is gone of them.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
@@ -161,6 +163,7 @@ class Channel:
                 restore=restore,
                 state_partitions=state_partitions,
                 new_sources=tuple(sorted(new_sources)),
+                accept_data_loss=tuple(sorted(accept_data_loss)),
                 restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)

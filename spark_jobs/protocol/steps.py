@@ -30,6 +30,8 @@ class Step(Enum):
     """The round is bound to its run id."""
     INPUT_PIN = "input.pin"
     """The end of a bounded source, or a static input's version, is recorded."""
+    LOSS_ACCEPT = "loss.accept"
+    """What is gone of a source is recorded, and left out from there on."""
     TABLE_CREATE = "table.create"
     """A sink's Delta table exists."""
     TABLE_ALTER = "table.alter"

@@ -49,6 +49,7 @@ from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
@@ -155,6 +156,7 @@ class Application:
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
         check_names(self.graph, request.new_sources)
+        check_names(self.graph, request.accept_data_loss)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
@@ -182,7 +184,8 @@ class Application:
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts, in_place=not settled.renewed)
+            in_place = not settled.renewed and not (request.accept_data_loss and self._is_half_done(facts))
+            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts, in_place=in_place)
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
@@ -204,7 +207,9 @@ class Application:
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
-            run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
+            run = RoundRun(
+                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask, request.accept_data_loss)
+            )
             self._publish_head(attempt, publishers)
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
@@ -272,6 +277,13 @@ class Application:
         if isinstance(decision, Continue) and not settled.renewed:
             check_parameters(decision.round, self.parameters.public())
         return settled
+
+    def _is_half_done(self, facts: HomeFacts) -> bool:
+        """Whether a batch would have to be computed again as it was, although something of its input may be gone."""
+        if facts.newest_attempt is None:
+            return False
+        work = self.home.below(facts.newest_attempt.work_directory.path)
+        return any(is_half_done(work, name) for name in self.graph.stages)
 
     def _sources_before(self, decision: Decision, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):
@@ -347,6 +359,7 @@ class Application:
             cancellation=cancellation,
             open_directory=self.open_directory,
             sources=settled.sources,
+            losses=list(Rounds(self.home).losses(round_document.round)),
         )
 
 

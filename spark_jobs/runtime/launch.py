@@ -41,6 +41,7 @@ class RunOptions:
         restore: The savepoint to begin with.
         state_partitions: In how many partitions the state is from then on.
         new_sources: Sources that may be other ones than before.
+        accept_data_loss: Sources that are read without what is gone of them.
         workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -54,6 +55,7 @@ class RunOptions:
     restore: RestoreFrom | None = None
     state_partitions: int | None = None
     new_sources: Sequence[str] = ()
+    accept_data_loss: Sequence[str] = ()
     workspace: str | None = None
 
 
@@ -94,6 +96,7 @@ def launch(
         restore=options.restore,
         state_partitions=options.state_partitions,
         new_sources=[InputName(name) for name in options.new_sources],
+        accept_data_loss=[InputName(name) for name in options.accept_data_loss],
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

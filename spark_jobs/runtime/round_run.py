@@ -1,7 +1,7 @@
 """What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,8 +27,9 @@ from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
-from spark_jobs.runtime.stages.new_source import begin_anew
+from spark_jobs.runtime.stages.lost_input import leave_out_lost
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
@@ -55,6 +56,8 @@ class RoundRun:
     publishers: Publishers
     mask: Mask = unmasked
     """Takes secrets out of what is written about failures."""
+    accept_data_loss: Collection[InputName] = ()
+    """Sources that are read without what is gone of them."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
     _swept: bool = False
 
@@ -71,7 +74,9 @@ class RoundRun:
             adopt_offsets(run, self.round)
         stages = [replay(run, self.build_again) for run in stages]
         renewed = self._renewed()
-        return [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages] if renewed else stages
+        if renewed:
+            stages = [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages]
+        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, self.build_again)
 
     def _renewed(self) -> frozenset[InputName]:
         """The sources that are others than those which the checkpoint has read that this attempt goes on from."""
@@ -126,7 +131,16 @@ class RoundRun:
             return inputs
 
         effort = CheckpointTry(
-            self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask, self.site.sources
+            self.home,
+            self.pipeline,
+            self.attempt,
+            self.round,
+            due,
+            parent,
+            look,
+            self.mask,
+            self.site.sources,
+            tuple(self.site.losses),
         )
         return self._told(effort.take(stages))
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -12,10 +12,11 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
 from spark_jobs.runtime.inputs.old_query import files_read, refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
 from spark_jobs.runtime.spark.session import file_statuses, qualified_path
 from spark_jobs.storage import checksums
@@ -68,12 +69,32 @@ class FileSource(SourceKind):
         files = [FilePin(path=path, timestamp_ms=status[0], size_bytes=status[1]) for path, status in found.items() if status]
         return FilesPin(path=leaf.options["path"], files=tuple(files))
 
-    def endless(self, log: OwnLog) -> Bound:
-        return EndlessFiles(FileSourceLog(log.files, log.directory))
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostFiles | None:
+        """Looks at each file, or at none: a folder may have a million."""
+        if not thorough:
+            return None
+        log = FileSourceLog(read.log.files, read.log.directory)
+        if isinstance(read.pin, FilesPin):
+            taken = {entry["path"] for entry in log.between(-1, _log_id(read.line))}
+            left = {file.path: _pinned_file(file) for file in read.pin.files if file.path not in taken}
+        else:
+            left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
+        statuses = file_statuses(read.session, left)
+        gone = [
+            LostFile(path=path, size_bytes=left[path].size_bytes)
+            for path, status in statuses.items()
+            if left[path].difference(status)
+        ]
+        return LostFiles(input=read.name, stage=read.stage, files=tuple(gone)) if gone else None
 
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
+    def endless(self, log: OwnLog, losses: Sequence[Loss]) -> Bound:
+        return EndlessFiles(FileSourceLog(log.files, log.directory), _lost_paths(losses))
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
-        return FilesBound(pin, FileSourceLog(log.files, log.directory), _files_per_batch(leaf))
+        lost = _lost_paths(losses)
+        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in lost)})
+        return FilesBound(left, FileSourceLog(log.files, log.directory), _files_per_batch(leaf))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         path = leaf.options.get("path", "")
@@ -96,15 +117,29 @@ class FileSource(SourceKind):
 
 
 class EndlessFiles(Bound):
-    """Every file that comes. What was read is known by its name alone: nobody has pinned a size."""
+    """Every file that comes. Spark has noted when it was changed; nobody has pinned its size."""
 
     names_files = True
 
-    def __init__(self, log: "FileSourceLog") -> None:
+    def __init__(self, log: "FileSourceLog", lost: frozenset[str]) -> None:
         self._log = log
+        self._lost = lost
 
-    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
-        return {entry["path"]: None for entry in self._log.between(_log_id(previous), _log_id(line))}
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        """Whether a batch reads files that are lost."""
+        if not self._lost:
+            return False
+        return any(entry["path"] in self._lost for entry in self._log.between(_log_id(previous), _log_id(line)))
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        start, end = _log_id(previous), _log_id(line)
+        planned = [entry for entry in self._log.between(start, end) if entry["path"] not in self._lost]
+        for log_id in range(start + 1, end + 1):
+            self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
+        return line
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        return {entry["path"]: _planned_file(entry) for entry in self._log.between(_log_id(previous), _log_id(line))}
 
 
 class FilesBound(Bound):
@@ -144,9 +179,13 @@ class FilesBound(Bound):
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
         return json.dumps({"logOffset": newest + 1})
 
-    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
-        paths = [entry["path"] for entry in self._log.between(_log_id(previous), _log_id(line))]
-        return {path: self._pinned[path].size_bytes if path in self._pinned else None for path in paths}
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        entries = self._log.between(_log_id(previous), _log_id(line))
+        return {
+            path: _pinned_file(self._pinned[path]) if path in self._pinned else _planned_file(entry)
+            for entry in entries
+            for path in [entry["path"]]
+        }
 
     def unread(self, line: str | None) -> str | None:
         missing = self._without({entry["path"] for entry in self._log.between(-1, _log_id(line))})
@@ -220,6 +259,18 @@ def _compact(log_id: int) -> bool:
 
 def _file_name(log_id: int) -> str:
     return f"{log_id}.compact" if _compact(log_id) else str(log_id)
+
+
+def _pinned_file(file: FilePin) -> ExpectedFile:
+    return ExpectedFile(file.path, file.timestamp_ms, file.size_bytes)
+
+
+def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
+    return ExpectedFile(entry["path"], int(entry["timestamp"]))
+
+
+def _lost_paths(losses: Sequence[Loss]) -> frozenset[str]:
+    return frozenset(file.path for loss in losses if isinstance(loss, LostFiles) for file in loss.files)
 
 
 def _file_entry(file: FilePin, log_id: int) -> dict[str, Any]:
