@@ -8,10 +8,11 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from spark_jobs.control.pins import pins_of_round
-from spark_jobs.home.layout import ROUNDS, loss_numbers, round_loss_path, round_numbers, round_path
-from spark_jobs.protocol.documents import AcceptedLoss, PinnedInput, RoundDocument
+from spark_jobs.home.layout import ROUNDS, loss_numbers, round_loss_path, round_numbers, round_path, round_tidied_path
+from spark_jobs.protocol.documents import AcceptedLoss, PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.losses import Loss
@@ -67,6 +68,18 @@ class Rounds:
         """Returns what a round leaves out."""
         paths = [round_loss_path(number, loss) for loss in self._loss_numbers(number)]
         return tuple(loss for path in paths for loss in read_document(self.files, path, AcceptedLoss).losses)
+
+    def tidy(self, tidied: TidiedInput) -> None:
+        """Records that the files of a source that a round has read are archived or deleted; durable on return."""
+        with suppress(AlreadyExistsError), step(Step.TIDY_END):
+            create_document(self.files, round_tidied_path(tidied.round, tidied.input), tidied)
+
+    def tidied(self, number: RoundNumber, name: InputName) -> TidiedInput | None:
+        """The record that they are; None where they are not."""
+        try:
+            return read_document(self.files, round_tidied_path(number, name), TidiedInput)
+        except NotFoundError:
+            return None
 
     def _loss_numbers(self, number: RoundNumber) -> list[int]:
         return loss_numbers(self.files.names(ROUNDS), number)

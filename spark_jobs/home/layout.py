@@ -108,6 +108,11 @@ def round_loss_path(number: RoundNumber, loss: int) -> str:
     return f"{ROUNDS}/{number}.loss-{loss}.json"
 
 
+def round_tidied_path(number: RoundNumber, name: InputName) -> str:
+    """Says that the files of a source that a round has read are archived or deleted."""
+    return f"{ROUNDS}/{number}.tidied-{name}.json"
+
+
 def request_path(request: RequestId) -> str:
     return f"{REQUESTS}/{request}.json"
 

@@ -226,6 +226,17 @@ class AcceptedLoss(Document):
     losses: tuple[Loss, ...]
 
 
+class TidiedInput(Document):
+    """``rounds/<r>.tidied-<input>.json``: the files of a source that round r has read are archived or deleted."""
+
+    kind = "tidied_input"
+    round: RoundNumber
+    input: InputName
+    tidied_at: datetime
+    left: tuple[str, ...] = ()
+    """Files that have changed since they were read, and stay."""
+
+
 class CheckpointKind(StrEnum):
     """Why a checkpoint was taken."""
 

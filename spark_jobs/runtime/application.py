@@ -39,6 +39,7 @@ from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -171,6 +172,8 @@ class Application:
             places = self._places(spark)
             decided = start.check(places) if start else None
             planned = plan_stages(self.graph, session_for_run(spark), self.parameters.values)
+            tidying = Tidying(self.home, self.graph, self.graph.archives(self.parameters), session_for_run(spark))
+            tidying.check(session_for_run(spark), self.parameters.values)
             settled = self._settle(request, decision, facts, session_for_run(spark), adopted)
             if settled.renewed:
                 decision = begin_with_new_sources(decision, facts)
@@ -208,9 +211,11 @@ class Application:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
             run = RoundRun(
-                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask, request.accept_data_loss)
+                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
+                *(request.accept_data_loss, tidying),
             )
             self._publish_head(attempt, publishers)
+            run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 

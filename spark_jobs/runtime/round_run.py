@@ -18,6 +18,7 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
@@ -26,6 +27,8 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.tidying import Tidying
+from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
@@ -58,6 +61,8 @@ class RoundRun:
     """Takes secrets out of what is written about failures."""
     accept_data_loss: Collection[InputName] = ()
     """Sources that are read without what is gone of them."""
+    tidying: Tidying | None = None
+    """Takes away files that were read."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
     _swept: bool = False
 
@@ -166,7 +171,17 @@ class RoundRun:
         results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
         retained = self.graph.checkpointing.retained
         self._swept = subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
+        self.tidy()
         return results
+
+    def tidy(self) -> None:
+        """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
+        failures: tuple[type[Exception], ...] = (OSError, StreamPipelineError, *spark_failures())
+        try:
+            if self.tidying is not None:
+                self.tidying.run()
+        except failures as error:
+            _LOG.warning("not all files that were read are archived or deleted: %s", error)
 
     @cached_property
     def parent(self) -> Manifest | None:

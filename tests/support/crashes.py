@@ -24,6 +24,8 @@ NOT_IN_A_SMALL_RUN = frozenset(
     {
         Step.WORKSPACE_CREATE,
         Step.LOSS_ACCEPT,
+        Step.TIDY_FILE,
+        Step.TIDY_END,
         Step.KEEP_ANSWER,
         Step.FORGET,
         Step.OWNER_CREATE,

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
@@ -75,8 +75,8 @@ class FileSource(SourceKind):
             return None
         log = FileSourceLog(read.log.files, read.log.directory)
         if isinstance(read.pin, FilesPin):
-            taken = {entry["path"] for entry in log.between(-1, _log_id(read.line))}
-            left = {file.path: _pinned_file(file) for file in read.pin.files if file.path not in taken}
+            taken = {(entry["path"], int(entry["timestamp"])) for entry in log.between(-1, _log_id(read.line))}
+            left = {file.path: _pinned_file(file) for file in read.pin.files if (file.path, file.timestamp_ms) not in taken}
         else:
             left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
         statuses = file_statuses(read.session, left)
@@ -86,6 +86,22 @@ class FileSource(SourceKind):
             if left[path].difference(status)
         ]
         return LostFiles(input=read.name, stage=read.stage, files=tuple(gone)) if gone else None
+
+    def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:
+        if not isinstance(earlier, FilesPin) or not isinstance(now, FilesPin):
+            return
+        lost, read = _lost_paths(losses), {file.path: file for file in earlier.files}
+        changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
+        if changed:
+            raise RejectedError(
+                f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
+                exists="What the round before has read of them is public, or staged.",
+                safe="Nothing was staged.",
+                remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
+                "Or begin anew with --fresh.",
+                source=name,
+                files=len(changed),
+            )
 
     def endless(self, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         return EndlessFiles(FileSourceLog(log.files, log.directory), _lost_paths(losses))
@@ -98,7 +114,7 @@ class FileSource(SourceKind):
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         path = leaf.options.get("path", "")
-        root = qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+        root = files_root(session, path)
         read = [file["path"] for file in files_read(name, adopted)]
         foreign = [each for each in read if each != root and not each.startswith(f"{root}/")]
         if foreign:
@@ -114,6 +130,11 @@ class FileSource(SourceKind):
         """Also writes the files that were read as the first entry of Spark's log."""
         FileSourceLog(log.files, log.directory).rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])
         return json.dumps({"logOffset": 0})
+
+
+def files_root(session: SparkSession, path: str) -> str:
+    """The URL of the folder that a path leads to, without its pattern."""
+    return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
 
 
 class EndlessFiles(Bound):
@@ -143,7 +164,11 @@ class EndlessFiles(Bound):
 
 
 class FilesBound(Bound):
-    """Exactly the pinned files, through the file source's own log of which files belong to which batch."""
+    """Exactly the pinned files, through the file source's own log of which files belong to which batch.
+
+    A file is known by its path and its modification time: one that has come later under the name of another is a file of its own. To Spark
+    it is the old one, and is passed over.
+    """
 
     names_files = True
 
@@ -153,16 +178,20 @@ class FilesBound(Bound):
         self._files_per_batch = files_per_batch
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        return any(entry["path"] not in self._pinned for entry in self._log.between(_log_id(previous), _log_id(line)))
+        return not all(self._is_pinned(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))
 
     def reached(self, line: str | None) -> bool:
-        return self._pinned.keys() <= {entry["path"] for entry in self._log.between(-1, _log_id(line))}
+        return not self._left_after(_log_id(line))
 
     def cut_back(self, previous: str | None, line: str) -> str:
         start, end = _log_id(previous), _log_id(line)
-        taken = {entry["path"] for entry in self._log.between(-1, start)}
-        planned = [entry for entry in self._log.between(start, end) if entry["path"] in self._pinned]
-        missing = self._without(taken | {entry["path"] for entry in planned})
+        planned = [
+            _file_entry(self._pinned[entry["path"]], entry["batchId"])
+            for entry in self._log.between(start, end)
+            if entry["path"] in self._pinned
+        ]
+        named = {entry["path"] for entry in planned}
+        missing = [file for file in self._left_after(start) if file.path not in named]
         room = max(self._files_per_batch - len(planned), 0) if self._files_per_batch else len(missing)
         for log_id in range(start + 1, end):
             self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
@@ -173,7 +202,7 @@ class FilesBound(Bound):
     def passed_over(self, line: str) -> str | None:
         """Spark's file source forgets files that are a week older than its newest one, and then takes none that is as old."""
         newest = max(self._log.latest(), _log_id(line))
-        missing = self._without({entry["path"] for entry in self._log.between(-1, newest)})
+        missing = self._left_after(newest)
         if not missing:
             return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
@@ -188,15 +217,20 @@ class FilesBound(Bound):
         }
 
     def unread(self, line: str | None) -> str | None:
-        missing = self._without({entry["path"] for entry in self._log.between(-1, _log_id(line))})
+        missing = self._left_after(_log_id(line))
         if not missing:
             return None
         return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
 
-    def _without(self, paths: set[str]) -> list[FilePin]:
-        """The pinned files that are not in ``paths``, the oldest first."""
-        missing = [file for path, file in self._pinned.items() if path not in paths]
+    def _left_after(self, log_id: int) -> list[FilePin]:
+        """The pinned files that no entry up to this one adds, the oldest first."""
+        taken = {entry["path"] for entry in self._log.between(-1, log_id) if self._is_pinned(entry)}
+        missing = [file for path, file in self._pinned.items() if path not in taken]
         return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
+
+    def _is_pinned(self, entry: Mapping[str, Any]) -> bool:
+        file = self._pinned.get(entry["path"])
+        return file is not None and file.timestamp_ms == int(entry["timestamp"])
 
 
 class FileSourceLog:

@@ -110,6 +110,19 @@ class SourceKind(ABC):
         """
         return None
 
+    def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:  # noqa: B027
+        """Refuses the end of a round in which something has changed that was read in the round before.
+
+        Args:
+            name: The source.
+            earlier: Where the stream ended in the round before.
+            now: Where it ends.
+            losses: What that round has left out.
+
+        Raises:
+            RejectedError: Something has.
+        """
+
     def after(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         """Returns a stream with the beginning at which it has to begin anew to get past a loss; None where it just goes on."""
         return None

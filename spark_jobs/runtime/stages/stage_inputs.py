@@ -148,7 +148,15 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
     """Where a bounded source ends in this round; recorded the first time."""
     pinned = site.rounds.pinned(site.round.round, node.name)
-    return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
+    if pinned is not None:
+        return pinned
+    now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
+    earlier = site.rounds.pinned(before, node.name)
+    if earlier is not None and node.after_publication is None:  # else what was read is taken away
+        losses = [loss for loss in site.rounds.losses(before) if loss.input == node.name]
+        for leaf, old, new in zip(leaves, earlier.pins, now, strict=False):
+            kind_of(leaf).check_unchanged(node.name, old, new, losses)
+    return site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=now))
 
 
 def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
