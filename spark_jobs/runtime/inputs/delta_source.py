@@ -127,6 +127,8 @@ class DeltaSource(SourceKind):
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "DeltaBound":
         assert isinstance(pin, DeltaPin)
+        gone = [loss.last for loss in losses if isinstance(loss, LostVersions) and loss.last is not None]
+        pin = pin.model_copy(update={"version": max([pin.version, *gone])})  # reading goes on after what is gone
         before = earlier.rows or 0 if isinstance(earlier, DeltaPin) else 0
         whole = not _STARTING & {option.lower() for option in leaf.options} and not losses
         return DeltaBound(pin, None if pin.rows is None else pin.rows - before, whole=whole)
