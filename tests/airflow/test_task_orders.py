@@ -95,7 +95,8 @@ def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | s
     [(None, ()), ("", ()), ([], ()), (["orders", "clicks"], ("orders", "clicks")), (" orders, clicks ", ("orders", "clicks"))],
 )
 def test_a_form_may_name_sources(homes: Homes, argument: str, given: list[str] | str | None, sources: tuple[str, ...]) -> None:
-    assert getattr(order_of(a_task(**{argument: given}), RUN), argument) == sources
+    named: dict[str, Any] = {argument: given}
+    assert getattr(order_of(a_task(**named), RUN), argument) == sources
 
 
 def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:

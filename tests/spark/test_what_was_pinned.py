@@ -19,9 +19,11 @@ from pyspark.sql import functions as F
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.steps import observed_by
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
+from tests.spark.test_sources_in_motion import Meanwhile
 from tests.support.kafka_broker import KafkaBroker, kafka_options
 
 pytestmark = pytest.mark.spark
@@ -143,10 +145,9 @@ def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(s
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "second")))
     def second(rows: DataFrame, first: DataFrame) -> DataFrame:
-        (folder / "2.json").unlink(missing_ok=True)
         return rows.union(first)
 
-    with pytest.raises(InterruptedRunError, match=r"2\.json"):
+    with observed_by(Meanwhile((folder / "2.json").unlink)), pytest.raises(InterruptedRunError, match=r"2\.json"):
         site.run(pipeline, run_id="only")
     assert not public_count(site.tables / "first")
 
