@@ -36,6 +36,7 @@ class StartOrder:
     state_partitions: int | None = None
     allow_dropped: bool = False
     new_sources: tuple[InputName, ...] = ()
+    accept_data_loss: tuple[InputName, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)

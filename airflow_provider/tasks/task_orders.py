@@ -12,7 +12,10 @@ from spark_jobs.protocol.ids import RunId
 if TYPE_CHECKING:
     from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 
-RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_sources")
+RESTORE_FIELDS = (
+    *("restore", "allow_drained", "allow_dropped", "take_pending"),
+    *("state_partitions", "new_sources", "accept_data_loss"),
+)
 """The arguments of a task that say what it begins with."""
 LATEST = "latest"
 """As ``restore``: no savepoint, but the newest checkpoint of the home, as where none is given."""
@@ -36,6 +39,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
         allow_dropped=is_true(task.allow_dropped),
         state_partitions=count("state_partitions", task.state_partitions),
         new_sources=names("new_sources", task.new_sources),
+        accept_data_loss=names("accept_data_loss", task.accept_data_loss),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),

@@ -67,6 +67,16 @@ class Graph:
         check_distinct(tables)
         return {sink.name: table for sink, table in tables.items()}
 
+    def archives(self, parameters: BoundParameters) -> dict[InputName, str]:
+        """Where the files of sources go that are archived.
+
+        Raises:
+            InvalidPipelineError: A value cannot be in a path.
+        """
+        public, declared = parameters.public(), self.sources.items()
+        places = {name: Place(self.pipeline, "source", name) for name, _ in declared}
+        return {name: str(source.archive.filled(places[name], public)) for name, source in declared if source.archive}
+
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
@@ -122,6 +132,10 @@ def build_graph(
     if all(stage.sink is None for stage in declared.values()):
         raise here.refused("no stage has a sink.", "Give the last stage one: @pipeline.stage(sink=DeltaSink(...)).")
     mistakes = Mistakes()
+    for source in _of(declarations, Source).values():
+        with mistakes.noted():
+            if source.archive is not None:
+                source.archive.check_fields(Place(name, "source", source.name), public_fields(params))
     for stage in declared.values():
         with mistakes.noted():
             _check_inputs(Place(name, "stage", stage.name), stage, declarations)

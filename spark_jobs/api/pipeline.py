@@ -20,7 +20,7 @@ from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
-from spark_jobs.api.source import Source, Static, declare_source, declare_static
+from spark_jobs.api.source import AfterPublication, Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
@@ -93,6 +93,8 @@ class Pipeline:
         shared: bool = False,
         after: str | None = None,
         event_time_zone: str | None = None,
+        after_publication: AfterPublication | Literal["archive", "delete"] | None = None,
+        archive: str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -111,6 +113,9 @@ class Pipeline:
                 with the version after that one's pinned end, so that the two together have each row once.
             event_time_zone: The time zone of an event time that has none of its own (``TIMESTAMP_NTZ``), such as ``"Europe/Berlin"``.
                 Stages are given the column as the moments that it means there.
+            after_publication: Of a bounded source of files: what becomes of the files of a round, once all tables have its rows:
+                ``"archive"`` or ``"delete"``. Unless given they stay.
+            archive: With ``"archive"``: the directory that they go to, with their paths below the source's. It may have parameters.
             name: The function's, unless given.
         """
 
@@ -127,6 +132,8 @@ class Pipeline:
                     shared=shared,
                     after=after,
                     event_time_zone=event_time_zone,
+                    after_publication=after_publication,
+                    archive=archive,
                 )
                 self._add(place, source)
             return function
@@ -306,6 +313,7 @@ class Pipeline:
         take_pending: bool = False,
         state_partitions: int | None = None,
         new_sources: Sequence[str] = (),
+        accept_data_loss: Sequence[str] = (),
         workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -331,6 +339,8 @@ class Pipeline:
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
             new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
                 beginning, and the state of the stages stays. A source that is the same goes on.
+            accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
+                out what is gone, and records it. What is there is read.
             workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
 
         Raises:
@@ -349,6 +359,7 @@ class Pipeline:
             allow_dropped=allow_dropped,
             state_partitions=checked_partitions(state_partitions),
             new_sources=tuple(new_sources),
+            accept_data_loss=tuple(accept_data_loss),
             workspace=None if workspace is None else os.fspath(workspace),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
@@ -381,7 +392,9 @@ class Pipeline:
             if not isinstance(part, Source | Static):
                 raise Place(self.name).refused(f"{name!r} is not one of its inputs.", suggestion(name, known), input=name)
             if isinstance(part, Source):
-                copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True, after=None)
+                copy._declarations[name] = dataclasses.replace(
+                    part, function=function, bounded=True, after=None, after_publication=None
+                )
             else:
                 copy._declarations[name] = dataclasses.replace(part, function=function)
         copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}

@@ -30,6 +30,7 @@ from spark_jobs.protocol.ids import (
     SinkName,
     StageName,
 )
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
 
 
@@ -64,6 +65,8 @@ class RunAnswer(Answer):
     sinks: dict[SinkName, SinkResult]
     late_rows: dict[StageName, int]
     """Rows dropped as late; only stages that dropped some."""
+    losses: tuple[Loss, ...] = ()
+    """What the round has left out, because it was gone for good, and accepted as lost."""
 
 
 class TakenAnswer(Answer):
@@ -106,6 +109,8 @@ class StatusAnswer(Answer):
     """Tries that have failed since."""
     drained: bool
     """Whether that checkpoint ends the pipeline."""
+    losses: tuple[Loss, ...] = ()
+    """What the newest round leaves out, because it is gone for good, and was accepted as lost."""
     error: ErrorReport | None = None
     """With which the newest start was answered; None where it was not, or with success."""
 

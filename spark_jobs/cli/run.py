@@ -95,6 +95,11 @@ NewSource = Annotated[
     typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
 ]
 
+AcceptDataLoss = Annotated[
+    Listed,
+    typer.Option(metavar="SOURCE", help="Go on without what is gone of this source for good, and record it; may be repeated."),
+]
+
 
 def run(
     context: typer.Context,
@@ -119,6 +124,7 @@ def run(
     take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
     new_source: NewSource = None,
+    accept_data_loss: AcceptDataLoss = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -169,7 +175,7 @@ def run(
 
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
-    *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source"),
+    *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source", "accept_data_loss"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""
@@ -256,6 +262,7 @@ class _Order:
             manifest=manifest_url(self.home, manifest) if manifest else None,
             sinks=response.sinks,
             late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
+            losses=manifest.losses if manifest else (),
         )
         self.terminal.answer(answer, *_text(answer, manifest))
 
@@ -344,6 +351,7 @@ def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[
         restore=restore_from(given["restore"], given["allow_drained"], given["take_pending"]),
         adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
         new_sources=tuple(given["new_source"] or ()),
+        accept_data_loss=tuple(given["accept_data_loss"] or ()),
         **{name: given[name] for name in _AS_GIVEN},
     )
 
@@ -365,6 +373,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
         for name, rows in answer.late_rows.items()
     ]
+    late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))
     shown = [] if answer.manifest is None else [words.facts(("manifest", answer.manifest)), *_next_steps(answer)]

@@ -140,6 +140,7 @@ class Channel:
         allow_dropped: bool = False,
         state_partitions: int | None = None,
         new_sources: Collection[InputName] = (),
+        accept_data_loss: Collection[InputName] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
@@ -157,6 +158,7 @@ class Channel:
             allow_dropped: Whether the state of stages may be left behind that are not there any more.
             state_partitions: In how many partitions the state is from then on; None: as it is.
             new_sources: Sources that may be other ones than before.
+            accept_data_loss: Sources that are read without what is gone of them.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
@@ -181,6 +183,7 @@ class Channel:
                 allow_dropped=allow_dropped,
                 state_partitions=state_partitions,
                 new_sources=tuple(sorted(new_sources)),
+                accept_data_loss=tuple(sorted(accept_data_loss)),
                 restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)

@@ -26,6 +26,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
@@ -132,6 +133,8 @@ class StartRequest(Document):
     """Whether the state of stages may be left behind that are not there any more."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
+    accept_data_loss: tuple[InputName, ...] = ()
+    """Sources that are read without what is gone of them."""
     checkpoint: CheckpointOverrides | None = None
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
     restore: RestoreFrom | None = None
@@ -222,6 +225,29 @@ class PinnedInput(Document):
     kind = "pinned_input"
     input: InputName
     pins: tuple[Pin, ...]
+
+
+class AcceptedLoss(Document):
+    """``rounds/<r>.loss-<n>.json``: what the stages of round r leave out, because it is gone for good."""
+
+    kind = "accepted_loss"
+    round: RoundNumber
+    attempt: AttemptNumber
+    """The attempt that was started with the acceptance."""
+    run: RunId
+    accepted_at: datetime
+    losses: tuple[Loss, ...]
+
+
+class TidiedInput(Document):
+    """``rounds/<r>.tidied-<input>.json``: the files of a source that round r has read are archived or deleted."""
+
+    kind = "tidied_input"
+    round: RoundNumber
+    input: InputName
+    tidied_at: datetime
+    left: tuple[str, ...] = ()
+    """Files that have changed since they were read, and stay."""
 
 
 class CheckpointKind(StrEnum):
@@ -328,6 +354,8 @@ class Manifest(Document):
     inputs: dict[InputName, tuple[Pin, ...]]
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """What each stream of each source is that the stages have read, and where reading it has begun."""
+    losses: tuple[Loss, ...] = ()
+    """What the stages have left out in this round, because it is gone for good."""
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool

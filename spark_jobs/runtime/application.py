@@ -41,6 +41,7 @@ from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -51,6 +52,7 @@ from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
@@ -161,7 +163,7 @@ class Application:
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
-        check_names(self.graph, request.new_sources)
+        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
         start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
@@ -183,9 +185,10 @@ class Application:
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
+            in_place = not settled.renewed and not (request.accept_data_loss and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             attempt = begin_attempt(
-                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not settled.renewed
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=in_place
             )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
@@ -206,8 +209,12 @@ class Application:
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
-            run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
+            run = RoundRun(
+                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
+                *(request.accept_data_loss, self._tidying(session_for_run(spark))),
+            )
             self._publish_head(attempt, publishers)
+            run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 
@@ -222,7 +229,7 @@ class Application:
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             return decision.manifest
-        check_names(self.graph, request.new_sources)
+        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
         start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         return self._plan(request, decision, facts, start, self.start_spark())
 
@@ -240,6 +247,7 @@ class Application:
         places = self._places(spark)
         reached = start.check(places) if start else None
         planned = plan_stages(self.graph, session, self.parameters.values)
+        self._tidying(session).check(session, self.parameters.values)
         sources = find_sources(self.graph, session, self.parameters.values, adopted)
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
@@ -333,6 +341,16 @@ class Application:
             check_parameters(decision.round, self.parameters.public())
         return settled
 
+    def _tidying(self, session: SparkSession) -> Tidying:
+        return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
+
+    def _is_half_done(self, facts: HomeFacts) -> bool:
+        """Whether a batch would have to be computed again as it was, although something of its input may be gone."""
+        if facts.newest_attempt is None:
+            return False
+        work = self.home.below(facts.newest_attempt.work_directory.path)
+        return any(is_half_done(work, name) for name in self.graph.stages)
+
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):
             return sources_before(decision.round, facts.head)
@@ -401,6 +419,7 @@ class Application:
             cancellation=cancellation,
             open_directory=self.open_directory,
             sources=settled.sources,
+            losses=list(Rounds(self.home).losses(round_document.round)),
         )
 
 

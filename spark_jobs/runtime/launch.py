@@ -44,6 +44,7 @@ class RunOptions:
         allow_dropped: The state of stages may be left behind that are not there any more.
         state_partitions: In how many partitions the state is from then on.
         new_sources: Sources that may be other ones than before.
+        accept_data_loss: Sources that are read without what is gone of them.
         workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -58,6 +59,7 @@ class RunOptions:
     allow_dropped: bool = False
     state_partitions: int | None = None
     new_sources: Sequence[str] = ()
+    accept_data_loss: Sequence[str] = ()
     workspace: str | None = None
 
     def request(self, attempt: AttemptNumber, parameters: dict[str, Any]) -> StartRequest:
@@ -119,6 +121,7 @@ def launch(
         allow_dropped=options.allow_dropped,
         state_partitions=options.state_partitions,
         new_sources=[InputName(name) for name in options.new_sources],
+        accept_data_loss=[InputName(name) for name in options.accept_data_loss],
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 

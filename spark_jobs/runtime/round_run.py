@@ -1,7 +1,7 @@
 """What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
@@ -26,9 +27,12 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.tidying import Tidying
+from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
-from spark_jobs.runtime.stages.new_source import begin_anew
+from spark_jobs.runtime.stages.lost_input import leave_out_lost
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -56,6 +60,10 @@ class RoundRun:
     publishers: Publishers
     mask: Mask = unmasked
     """Takes secrets out of what is written about failures."""
+    accept_data_loss: Collection[InputName] = ()
+    """Sources that are read without what is gone of them."""
+    tidying: Tidying | None = None
+    """Takes away files that were read."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
     _swept: bool = False
 
@@ -72,7 +80,9 @@ class RoundRun:
             adopt_offsets(run, self.round)
         stages = [replay(run, self.build_again) for run in stages]
         renewed = self._renewed()
-        return [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages] if renewed else stages
+        if renewed:
+            stages = [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages]
+        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, self.build_again)
 
     def look_again(self, newest: Manifest | None) -> None:
         """Looks at the sources once more, after one of them has got other columns; the stages are to be built again.
@@ -142,7 +152,16 @@ class RoundRun:
             return inputs
 
         effort = CheckpointTry(
-            self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask, self.site.sources
+            self.home,
+            self.pipeline,
+            self.attempt,
+            self.round,
+            due,
+            parent,
+            look,
+            self.mask,
+            self.site.sources,
+            tuple(self.site.losses),
         )
         return self._told(effort.take(stages))
 
@@ -168,7 +187,17 @@ class RoundRun:
         results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
         retained = self.graph.checkpointing.retained
         self._swept = subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
+        self.tidy()
         return results
+
+    def tidy(self) -> None:
+        """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
+        failures: tuple[type[Exception], ...] = (OSError, StreamPipelineError, *spark_failures())
+        try:
+            if self.tidying is not None:
+                self.tidying.run()
+        except failures as error:
+            _LOG.warning("not all files that were read are archived or deleted: %s", error)
 
     @cached_property
     def parent(self) -> Manifest | None:

@@ -89,6 +89,16 @@ def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | s
         order_of(a_task(state_partitions=given), RUN)
 
 
+@pytest.mark.parametrize("argument", ["new_sources", "accept_data_loss"])
+@pytest.mark.parametrize(
+    ("given", "sources"),
+    [(None, ()), ("", ()), ([], ()), (["orders", "clicks"], ("orders", "clicks")), (" orders, clicks ", ("orders", "clicks"))],
+)
+def test_a_form_may_name_sources(homes: Homes, argument: str, given: list[str] | str | None, sources: tuple[str, ...]) -> None:
+    named: dict[str, Any] = {argument: given}
+    assert getattr(order_of(a_task(**named), RUN), argument) == sources
+
+
 def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:
     assert order_of(a_task(allow_dropped="true"), RUN).allow_dropped is True
     assert order_of(a_task(restore="saved", allow_dropped=True), RUN).allow_dropped is True

@@ -27,6 +27,7 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
@@ -78,6 +79,8 @@ class CheckpointTry:
     """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
     """What each source is."""
+    losses: tuple[Loss, ...] = ()
+    """What the round leaves out of its sources."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.
@@ -150,6 +153,7 @@ class CheckpointTry:
             settings=dict(REQUIRED_SETTINGS),
             inputs=inputs,
             sources=dict(self.sources),
+            losses=self.losses,
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,

@@ -7,9 +7,44 @@ Each kind of source has a bound of its own, beside everything else that is known
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import ClassVar
 
 NO_OFFSET = "-"
+_KEEP_TIMES = ("file:", "hdfs:", "viewfs:")
+"""File systems in which a file that is put back can have its old modification time. In a store it cannot."""
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """A file as it was when it was found."""
+
+    path: str
+    """Its URL."""
+    timestamp_ms: int
+    """Its modification time."""
+    size_bytes: int | None = None
+    """None where nobody has pinned it."""
+
+    def difference(self, status: tuple[int, int] | None) -> str | None:
+        """Returns in words how a file is another one than expected; None if it is the same.
+
+        Args:
+            status: The modification time and the size that it has now; None if it is gone.
+        """
+        if status is None:
+            return "is gone"
+        time_ms, size_bytes = status
+        if self.size_bytes is not None and size_bytes != self.size_bytes:
+            return f"has {size_bytes} bytes, and had {self.size_bytes}"
+        if self.path.startswith(_KEEP_TIMES) and time_ms != self.timestamp_ms:
+            return f"was changed at {_moment(time_ms)}, and before at {_moment(self.timestamp_ms)}"
+        return None
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class Bound:
@@ -48,8 +83,8 @@ class Bound:
         """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
         return None
 
-    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
-        """The files that a batch reads, with their sizes in bytes where they were pinned; none where the stream names no files."""
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        """The files that a batch reads, by path; none where the stream names no files."""
         return {}
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:

@@ -1,28 +1,31 @@
 """Delta tables as sources: pinned at a version, which Spark's offsets count up to."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
+from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
-from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version
-from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
+from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
+from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 
 _STARTING = {"startingversion", "startingtimestamp"}
 _SCHEMA_LOG = "schemaTrackingLocation"
@@ -86,7 +89,7 @@ class DeltaSource(SourceKind):
             raise refused_input(
                 name,
                 "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
-                "Remove the option. A run whose versions are gone fails and says so.",
+                "Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them.",
             )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
@@ -123,27 +126,60 @@ class DeltaSource(SourceKind):
         log.files.create(f"{log.directory}/_schema_log_{metadata['id']}/0", f"v1\n{json.dumps(entry)}".encode())
         return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
 
+    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
+        """Spark goes on in whatever table is at the path."""
+        path = read.leaf.options["path"]
+        newest = delta_pin(read.session, path)
+        if why := self.difference(read.known, KnownDelta(path=path, table=newest.table)):
+            raise another_source({read.name: why})
+        if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
+            raise _gone_back(read.name, newest, read.pin.version)
+        self.check_position(read.name, read.session, read.leaf, read.line)
+
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
             return
         read = offset["reservoirVersion"] - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
         newest = delta_pin(session, leaf.options["path"])
         if newest.table == offset["reservoirId"] and newest.version < read:
-            raise RejectedError(
-                f"Source '{name}' reads a table that has gone back: {newest.path} is at version {newest.version}, and version {read} "
-                "was read before.",
-                exists="What was read of the later versions stays.",
-                safe="Nothing was staged.",
-                remedy=f"Restore the table's log up to version {read}, or begin anew with --fresh.",
-                source=name,
-                expected=read,
-                found=newest.version,
-            )
+            raise _gone_back(name, newest, read)
 
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "DeltaBound":
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostVersions | None:
+        path, begin = read.leaf.options["path"], _position(read)
+        if begin is None or (isinstance(read.pin, DeltaPin) and begin.version > read.pin.version):
+            return None
+        delta = DeltaJvm(read.session)
+        first, earliest = begin.version, delta.earliest_version(path)
+        gone = earliest > first and not (begin.initial and delta.has_version(path, first) and earliest == first + 1)
+        if gone:
+            begin = _Position(earliest)
+        end = read.pin.version if isinstance(read.pin, DeltaPin) else None
+        files: list[LostFile] = []
+        if thorough and (end is None or begin.version <= end):
+            left = unread_delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, end)
+            statuses = file_statuses(read.session, [url for _, url, _ in left])
+            files = _with_rows(path, [file for file in left if statuses[file[1]] is None])
+        if not gone and not files:
+            return None
+        versions = (first, earliest - 1) if gone else (None, None)
+        return LostVersions(input=read.name, stage=read.stage, path=path, first=versions[0], last=versions[1], files=tuple(files))
+
+    def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
+        if not isinstance(loss, LostVersions) or loss.last is None:
+            return None
+        return read.known.model_copy(update={"begins": loss.last + 1})
+
+    def first_line(self, known: KnownSource) -> str:
+        assert isinstance(known, KnownDelta)
+        assert known.begins is not None
+        return delta_offset(known.table, known.begins)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "DeltaBound":
         assert isinstance(pin, DeltaPin)
+        gone = [loss.last for loss in losses if isinstance(loss, LostVersions) and loss.last is not None]
+        pin = pin.model_copy(update={"version": max([pin.version, *gone])})  # reading goes on after what is gone
         before = earlier.rows or 0 if isinstance(earlier, DeltaPin) else 0
-        whole = not _STARTING & {option.lower() for option in leaf.options}
+        whole = not _STARTING & {option.lower() for option in leaf.options} and not losses
         return DeltaBound(pin, None if pin.rows is None else pin.rows - before, whole=whole)
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
@@ -203,6 +239,39 @@ class DeltaBound(Bound):
         return None
 
 
+def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError:
+    return RejectedError(
+        f"Source '{name}' reads a table that has gone back: {newest.path} is at version {newest.version}, and version {version} "
+        "was there before.",
+        exists="What was read of the later versions stays.",
+        safe="Nothing was staged.",
+        remedy=f"Restore the table's log up to version {version}, or begin anew with --fresh.",
+        source=name,
+        expected=version,
+        found=newest.version,
+    )
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where reading goes on in a table."""
+
+    version: int
+    index: int = -1
+    initial: bool = False
+    """Whether what is left of the table as it was at the version is read, not what the version has added."""
+
+
+def _position(read: ReadSoFar) -> _Position | None:
+    """None where a stream without an end has not begun: it begins with what is there."""
+    if read.line != NO_OFFSET:
+        offset = json.loads(read.line)
+        return _Position(offset["reservoirVersion"], offset["index"], offset["isStartingVersion"])
+    if isinstance(read.known, KnownDelta) and read.known.begins is not None:
+        return _Position(read.known.begins)
+    return _Position(read.pin.version, initial=True) if isinstance(read.pin, DeltaPin) else None
+
+
 def delta_offset(table: str, version: int) -> str:
     """The line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
     return json.dumps(
@@ -234,6 +303,17 @@ def _simple(columns: Iterable[StructField]) -> str:
 def _is_feed(leaf: Leaf) -> bool:
     options = {key.lower(): value.lower() for key, value in leaf.options.items()}
     return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
+
+
+def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFile]:
+    """Data files with their rows, from the statistics in the table's log."""
+    rows: dict[str, int | None] = {}
+    for version in {version for version, _, _ in files}:
+        with suppress(DeltaError, KeyError, OSError):
+            table = DeltaTable(path, version=version).get_add_actions()
+            names = [name.rpartition("/")[2] for name in table.column("path").to_pylist()]
+            rows |= dict(zip(names, table.column("num_records").to_pylist(), strict=True))
+    return [LostFile(path=url, size_bytes=size_bytes, rows=rows.get(url.rpartition("/")[2])) for _, url, size_bytes in files]
 
 
 def _rows(path: str, version: int) -> int | None:

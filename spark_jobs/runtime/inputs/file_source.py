@@ -2,21 +2,22 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
 from spark_jobs.runtime.inputs.inferred_types import outgrows
 from spark_jobs.runtime.inputs.old_query import files_read, refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
 from spark_jobs.runtime.spark.session import file_statuses, qualified_path
 from spark_jobs.storage import checksums
@@ -80,20 +81,55 @@ class FileSource(SourceKind):
         files = [FilePin(path=path, timestamp_ms=status[0], size_bytes=status[1]) for path, status in found.items() if status]
         return FilesPin(path=leaf.options["path"], files=tuple(files))
 
-    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog) -> Bound:
-        inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
-        return EndlessFiles(FileSourceLog(log.files, log.directory), (session, leaf) if inferred else None)
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostFiles | None:
+        """Looks at each file, or at none: a folder may have a million."""
+        if not thorough:
+            return None
+        log = FileSourceLog(read.log.files, read.log.directory)
+        if isinstance(read.pin, FilesPin):
+            taken = {(entry["path"], int(entry["timestamp"])) for entry in log.between(-1, _log_id(read.line))}
+            left = {file.path: _pinned_file(file) for file in read.pin.files if (file.path, file.timestamp_ms) not in taken}
+        else:
+            left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
+        statuses = file_statuses(read.session, left)
+        gone = [
+            LostFile(path=path, size_bytes=left[path].size_bytes)
+            for path, status in statuses.items()
+            if left[path].difference(status)
+        ]
+        return LostFiles(input=read.name, stage=read.stage, files=tuple(gone)) if gone else None
 
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "FilesBound":
+    def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:
+        if not isinstance(earlier, FilesPin) or not isinstance(now, FilesPin):
+            return
+        lost, read = _lost_paths(losses), {file.path: file for file in earlier.files}
+        changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
+        if changed:
+            raise RejectedError(
+                f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
+                exists="What the round before has read of them is public, or staged.",
+                safe="Nothing was staged.",
+                remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
+                "Or begin anew with --fresh.",
+                source=name,
+                files=len(changed),
+            )
+
+    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
+        inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
+        own = FileSourceLog(log.files, log.directory)
+        return EndlessFiles(own, _lost_paths(losses), (session, leaf) if inferred else None)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
         own = FileSourceLog(log.files, log.directory)
-        passed = own.passed()
-        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in passed)})
+        done = own.passed() | _lost_paths(losses)
+        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in done)})
         return FilesBound(left, own, _files_per_batch(leaf))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         path = leaf.options.get("path", "")
-        root = qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+        root = files_root(session, path)
         read = [file["path"] for file in files_read(name, adopted)]
         foreign = [each for each in read if each != root and not each.startswith(f"{root}/")]
         if foreign:
@@ -111,13 +147,20 @@ class FileSource(SourceKind):
         return json.dumps({"logOffset": 0})
 
 
+def files_root(session: SparkSession, path: str) -> str:
+    """The URL of the folder that a path leads to, without its pattern."""
+    return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+
+
 class EndlessFiles(Bound):
-    """Every file that comes. What was read is known by its name alone: nobody has pinned a size."""
+    """Every file that comes. Spark has noted when it was changed; nobody has pinned its size."""
 
     names_files = True
 
-    def __init__(self, log: "FileSourceLog", inferred: tuple[SparkSession, Leaf] | None = None) -> None:
-        self._log = log
+    def __init__(
+        self, log: "FileSourceLog", lost: frozenset[str] = frozenset(), inferred: tuple[SparkSession, Leaf] | None = None
+    ) -> None:
+        self._log, self._lost = log, lost
         self._inferred = inferred
         """How the schema of files is inferred; None where it is declared."""
 
@@ -133,12 +176,29 @@ class EndlessFiles(Bound):
         # a column that is null in all rows of the batch has some type, and another one with the rows of the other files
         return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
-    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
-        return {entry["path"]: None for entry in self._log.between(_log_id(previous), _log_id(line))}
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        """Whether a batch reads files that are lost."""
+        if not self._lost:
+            return False
+        return any(entry["path"] in self._lost for entry in self._log.between(_log_id(previous), _log_id(line)))
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        start, end = _log_id(previous), _log_id(line)
+        planned = [entry for entry in self._log.between(start, end) if entry["path"] not in self._lost]
+        for log_id in range(start + 1, end + 1):
+            self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
+        return line
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        return {entry["path"]: _planned_file(entry) for entry in self._log.between(_log_id(previous), _log_id(line))}
 
 
 class FilesBound(Bound):
-    """Exactly the pinned files, through the file source's own log of which files belong to which batch."""
+    """Exactly the pinned files, through the file source's own log of which files belong to which batch.
+
+    A file is known by its path and its modification time: one that has come later under the name of another is a file of its own. To Spark
+    it is the old one, and is passed over.
+    """
 
     names_files = True
 
@@ -148,16 +208,20 @@ class FilesBound(Bound):
         self._files_per_batch = files_per_batch
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        return any(entry["path"] not in self._pinned for entry in self._log.between(_log_id(previous), _log_id(line)))
+        return not all(self._is_pinned(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))
 
     def reached(self, line: str | None) -> bool:
-        return self._pinned.keys() <= {entry["path"] for entry in self._log.between(-1, _log_id(line))}
+        return not self._left_after(_log_id(line))
 
     def cut_back(self, previous: str | None, line: str) -> str:
         start, end = _log_id(previous), _log_id(line)
-        taken = {entry["path"] for entry in self._log.between(-1, start)}
-        planned = [entry for entry in self._log.between(start, end) if entry["path"] in self._pinned]
-        missing = self._without(taken | {entry["path"] for entry in planned})
+        planned = [
+            _file_entry(self._pinned[entry["path"]], entry["batchId"])
+            for entry in self._log.between(start, end)
+            if entry["path"] in self._pinned
+        ]
+        named = {entry["path"] for entry in planned}
+        missing = [file for file in self._left_after(start) if file.path not in named]
         room = max(self._files_per_batch - len(planned), 0) if self._files_per_batch else len(missing)
         for log_id in range(start + 1, end):
             self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
@@ -168,26 +232,35 @@ class FilesBound(Bound):
     def passed_over(self, line: str) -> str | None:
         """Spark's file source forgets files that are a week older than its newest one, and then takes none that is as old."""
         newest = max(self._log.latest(), _log_id(line))
-        missing = self._without({entry["path"] for entry in self._log.between(-1, newest)})
+        missing = self._left_after(newest)
         if not missing:
             return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
         self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
         return json.dumps({"logOffset": newest + 1})
 
-    def files_between(self, previous: str | None, line: str) -> Mapping[str, int | None]:
-        paths = [entry["path"] for entry in self._log.between(_log_id(previous), _log_id(line))]
-        return {path: self._pinned[path].size_bytes if path in self._pinned else None for path in paths}
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        entries = self._log.between(_log_id(previous), _log_id(line))
+        return {
+            path: _pinned_file(self._pinned[path]) if path in self._pinned else _planned_file(entry)
+            for entry in entries
+            for path in [entry["path"]]
+        }
 
     def unread(self, line: str | None) -> str | None:
-        missing = self._without({entry["path"] for entry in self._log.between(-1, _log_id(line))})
+        missing = self._left_after(_log_id(line))
         if not missing:
             return None
         return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
 
-    def _without(self, paths: set[str]) -> list[FilePin]:
-        """The pinned files that are not in ``paths``, the oldest first."""
-        missing = [file for path, file in self._pinned.items() if path not in paths]
+    def _left_after(self, log_id: int) -> list[FilePin]:
+        """The pinned files that no entry up to this one adds, the oldest first."""
+        taken = {entry["path"] for entry in self._log.between(-1, log_id) if self._is_pinned(entry)}
+        missing = [file for path, file in self._pinned.items() if path not in taken]
         return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
+
+    def _is_pinned(self, entry: Mapping[str, Any]) -> bool:
+        file = self._pinned.get(entry["path"])
+        return file is not None and file.timestamp_ms == int(entry["timestamp"])
 
 
 class FileSourceLog:
@@ -262,6 +335,18 @@ def _compact(log_id: int) -> bool:
 
 def _file_name(log_id: int) -> str:
     return f"{log_id}.compact" if _compact(log_id) else str(log_id)
+
+
+def _pinned_file(file: FilePin) -> ExpectedFile:
+    return ExpectedFile(file.path, file.timestamp_ms, file.size_bytes)
+
+
+def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
+    return ExpectedFile(entry["path"], int(entry["timestamp"]))
+
+
+def _lost_paths(losses: Sequence[Loss]) -> frozenset[str]:
+    return frozenset(file.path for loss in losses if isinstance(loss, LostFiles) for file in loss.files)
 
 
 def _file_entry(file: FilePin, log_id: int) -> dict[str, Any]:

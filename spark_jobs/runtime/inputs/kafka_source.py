@@ -5,23 +5,32 @@ more. So an end that no record has (a transaction's marker, a record that was co
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
+from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
 from spark_jobs.protocol.pins import KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import java_causes, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
-from spark_jobs.runtime.spark.plan import Leaf, first_kafka_offset, kafka_topics, newest_offset
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
+from spark_jobs.runtime.spark.plan import (
+    Leaf,
+    first_kafka_offset,
+    kafka_topics,
+    newest_offset,
+    oldest_kafka_offsets,
+    running_kafka_topics,
+)
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files
 
@@ -39,6 +48,13 @@ class KafkaSource(SourceKind):
         return leaf.node == "StreamingRelationV2" and leaf.format.lower() == KAFKA
 
     def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("failondataloss", "true").lower() == "false":
+            raise refused_input(
+                name,
+                "sets failOnDataLoss=false: records that have expired would be left out silently",
+                "Remove the option. A run whose records are gone says so, and --accept-data-loss goes on without them.",
+            )
         if bounded and not any(option.lower().startswith("starting") for option in leaf.options):
             raise refused_input(
                 name,
@@ -71,6 +87,18 @@ class KafkaSource(SourceKind):
         anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
         return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
 
+    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
+        """Spark goes on in whatever topic has the name. At its end it is compared how far it has come: see :meth:`KafkaBound.unread`."""
+        if query is None or not isinstance(read.known, KnownKafka):
+            return
+        try:
+            ids = running_kafka_topics(read.session, query, number, list(read.known.topics))
+        except spark_failures() as error:
+            raise _unanswered(read.name, "what its topics are", error) from error
+        now = read.known.model_copy(update={"topics": read.known.topics | ids})
+        if why := self.difference(read.known, now):
+            raise another_source({read.name: why})
+
     def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
         try:
             line = first_kafka_offset(frame, leaf)
@@ -92,7 +120,33 @@ class KafkaSource(SourceKind):
         assert isinstance(pin, KafkaPin)
         return known.model_copy(update={"begins": pin.topics})
 
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> "KafkaBound":
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostOffsets | None:
+        ends = _offsets(read.pin.topics) if isinstance(read.pin, KafkaPin) else None
+        at = _next_offsets(read)
+        topics: dict[str, dict[int, OffsetRange]] = {}
+        for (topic, number), oldest in self._oldest(read, at).items():
+            first = at[topic, number]
+            if first < oldest and (ends is None or first < ends.get((topic, number), 0)):
+                topics.setdefault(topic, {})[number] = OffsetRange(first=first, end=oldest)
+        return LostOffsets(input=read.name, stage=read.stage, topics=topics) if topics else None
+
+    def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
+        at = _next_offsets(read)
+        oldest = self._oldest(read, at)
+        begins = kafka_pin(kafka_line({partition: max(offset, oldest.get(partition, 0)) for partition, offset in at.items()}))
+        return read.known.model_copy(update={"begins": begins.topics})
+
+    def first_line(self, known: KnownSource) -> str:
+        assert isinstance(known, KnownKafka)
+        return kafka_line(_offsets(known.begins))
+
+    def _oldest(self, read: ReadSoFar, at: Mapping[Partition, int]) -> dict[Partition, int]:
+        try:
+            return oldest_kafka_offsets(read.session, read.leaf, list(at))
+        except spark_failures() as error:
+            raise _unanswered(read.name, "where its topics begin", error) from error
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
         return KafkaBound(pin, partial(kafka_beginning, log.files, log.directory))
 
@@ -114,6 +168,13 @@ def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineE
         remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
         input=name,
     )
+
+
+def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
+    """By partition the offset that a stage reads next."""
+    if read.line != NO_OFFSET:
+        return partition_offsets(read.line)
+    return kafka_beginning(read.log.files, read.log.directory)
 
 
 def _offsets(topics: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:

@@ -1,15 +1,17 @@
 """The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import Leaf
@@ -22,6 +24,24 @@ class OwnLog:
 
     files: Files
     directory: str
+
+
+@dataclass(frozen=True)
+class ReadSoFar:
+    """How far a stage has read a stream."""
+
+    name: InputName
+    position: int
+    """Which stream of the source it is."""
+    stage: StageName
+    session: SparkSession
+    leaf: Leaf
+    line: str
+    """Of Spark's offset log; :data:`~.bounds.NO_OFFSET` where the stream has none."""
+    known: KnownSource
+    pin: Pin | None
+    """Where the stream ends."""
+    log: OwnLog
 
 
 class SourceKind(ABC):
@@ -99,12 +119,54 @@ class SourceKind(ABC):
             RejectedError: There is.
         """
 
-    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog) -> Bound:
-        """Returns the bound of a stream without an end in one stage."""
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> Loss | None:
+        """Returns what a stage has not read of a stream and is gone; None where nothing is.
+
+        Args:
+            read: How far it has read.
+            thorough: Whether each file is looked at, not only what one call tells.
+        """
+        return None
+
+    def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:  # noqa: B027
+        """Refuses the end of a round in which something has changed that was read in the round before.
+
+        Args:
+            name: The source.
+            earlier: Where the stream ended in the round before.
+            now: Where it ends.
+            losses: What that round has left out.
+
+        Raises:
+            RejectedError: Something has.
+        """
+
+    def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
+        """Returns a stream with the beginning at which it has to begin anew to get past a loss; None where it just goes on."""
+        return None
+
+    def first_line(self, known: KnownSource) -> str:
+        """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has told."""
+        raise NotImplementedError("it just goes on")
+
+    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:  # noqa: B027 - files are looked at one by one
+        """Refuses what a running query has read, if the stream has become another one since the query was started.
+
+        Args:
+            read: How far the query has read the stream now.
+            query: It is running a batch; None once it has come to its end.
+            number: That of the stream, in the order of Spark's offset log.
+
+        Raises:
+            RejectedError: It has.
+        """
+
+    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
+        """Returns the bound of a stream without an end in one stage, which leaves out what is lost."""
         return Bound()
 
     @abstractmethod
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> Bound:
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         """Returns the end of a stream in one stage.
 
         Args:
@@ -112,6 +174,7 @@ class SourceKind(ABC):
             earlier: Where it ended in the round before.
             leaf: The stream.
             log: What Spark remembers of it.
+            losses: What the stage leaves out of its inputs.
         """
 
     @abstractmethod
@@ -127,9 +190,41 @@ class SourceKind(ABC):
         """Returns the line of Spark's offset log with which a stream goes on where an old query stopped. Idempotent."""
 
 
+@dataclass(frozen=True)
+class SourceStream:
+    """A stream of a source, as a stage reads it."""
+
+    kind: SourceKind
+    read: ReadSoFar
+    """Before the stage has read anything."""
+
+
 def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
     """The error to raise where an input cannot be read as it is declared."""
     return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
+
+
+def without_it(names: Sequence[str]) -> str:
+    """The remedy where something of sources is gone."""
+    options = " ".join(f"--accept-data-loss {name}" for name in names)
+    return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or begin anew with --fresh."
+
+
+def another_source(others: Mapping[InputName, str]) -> RejectedError:
+    """The error to raise where sources are others than those that were read before.
+
+    Args:
+        others: By source in words how it is another one.
+    """
+    names = sorted(others)
+    return RejectedError(
+        "; ".join(f"Source '{name}' {others[name]}" for name in names) + ".",
+        exists="The newest checkpoint has the rows that were read before, and the state of the stages.",
+        safe="Nothing was staged.",
+        remedy="Go back to what was read before. Or take it as a new source, which is read from its beginning while the state of the "
+        f"stages stays: {' '.join(f'--new-source {name}' for name in names)} (new_sources={names}). Or begin anew with --fresh.",
+        sources=dict(others),
+    )
 
 
 def another_kind(before: KnownSource, now: KnownSource) -> str:

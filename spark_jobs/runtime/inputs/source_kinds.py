@@ -1,11 +1,14 @@
 """The kinds of sources that there are. Only here is decided which one a stream is of."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownOther, KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
@@ -36,7 +39,7 @@ class OtherSource(SourceKind):
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
         raise _endless(name, leaf)
 
-    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog) -> Bound:
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         raise NotImplementedError("it has no pin")
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:

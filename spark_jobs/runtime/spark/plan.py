@@ -179,6 +179,54 @@ def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
         stream.stop()
 
 
+def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """By partition the offset of the oldest record that Kafka still has; partitions that are gone are missing."""
+    partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
+    earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
+    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
+    try:
+        admin, found = stream.kafkaOffsetReader().admin(), {}
+        there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
+        asked = java_class(spark, "java.util.HashMap")()
+        keys = {(topic, number): partition_class(topic, number) for topic, number in partitions if topic in there}
+        for key in keys.values():
+            asked.put(key, earliest)
+        answer = admin.listOffsets(asked)
+        for partition, key in keys.items():
+            found[partition] = int(answer.partitionResult(key).get().offset())
+        return found
+    finally:
+        stream.stop()
+
+
+def unread_delta_files(
+    spark: SparkSession, leaf: Leaf, version: int, index: int, initial: bool, end: int | None
+) -> list[tuple[int, str, int]]:
+    """The data files that a Delta stream has not read, whether they are there or not: with the version, the URL and the size of each.
+
+    Args:
+        spark: The session.
+        leaf: The stream.
+        version: Where reading goes on.
+        index: The last file of that version that was read; -1: none.
+        initial: Whether it is read what the table was at that version, and not what the version has added.
+        end: The last version that is read; None: all.
+    """
+    source = leaf.relation.createSource("spark-jobs-files")
+    log, none, found = source.deltaLog(), java_class(spark, "scala.Option").apply(None), []
+    files = source.getFileChanges(version, index, initial, none, False)
+    try:
+        while files.hasNext():
+            file = files.next()
+            if end is not None and int(file.version()) > end:
+                break
+            if (add := file.add()) is not None:
+                found.append((int(file.version()), str(add.absolutePath(log).toUri().toString()), int(add.size())))
+    finally:
+        files.close()
+    return found
+
+
 def _micro_batch_stream(leaf: Leaf, place: str) -> Any:
     relation = leaf.relation
     return relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream(place)
@@ -242,12 +290,7 @@ def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> N
         query: It is running a batch.
         lines: One for each stream, in the order of Spark's offset log; None for those that are left alone.
     """
-    streams = [
-        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
-        for node in _walk(query._jsq.streamingQuery().logicalPlan())
-        if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
-    ]
-    for stream, line in zip(streams, lines, strict=True):
+    for stream, line in zip(_running_streams(query), lines, strict=True):
         if stream is None or line is None:
             continue
         for end in stream.getClass().getDeclaredFields():
@@ -255,6 +298,26 @@ def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> N
                 end.setAccessible(True)
                 end.set(stream, stream.deserializeOffset(line).partitionToOffsets())
                 stream.prepareForTriggerAvailableNow()
+
+
+def _running_streams(query: StreamingQuery) -> list[Any]:
+    """The streams of a query that have Spark's newer interface, in the order of the offset log; None for others."""
+    return [
+        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
+        for node in _walk(query._jsq.streamingQuery().logicalPlan())
+        if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
+    ]
+
+
+def running_kafka_topics(spark: SparkSession, query: StreamingQuery, number: int, topics: Sequence[str]) -> dict[str, str]:
+    """By name the ids that topics have now, asked by a stream of a running query; topics that are gone are missing."""
+    admin = _running_streams(query)[number].kafkaOffsetReader().admin()
+    there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
+    asked = java_class(spark, "java.util.ArrayList")()
+    for topic in there.intersection(topics):
+        asked.add(topic)
+    found = admin.describeTopics(asked).allTopicNames().get()
+    return {topic: str(found.get(topic).topicId().toString()) for topic in there.intersection(topics)}
 
 
 def watermark_nodes(frame: DataFrame) -> list[str]:
@@ -365,6 +428,17 @@ def listed_files(query: StreamingQuery) -> list[ListedFiles]:
             )
             found[location.hashCode()] = files
     return list(found.values())
+
+
+def data_files(spark: SparkSession, query: StreamingQuery) -> set[str]:
+    """URLs of the files of all Delta tables that the batch reads whose ``foreachBatch`` is running. Costs calls of the JVM for each."""
+    path_class, found = java_class(spark, "org.apache.hadoop.fs.Path"), set()
+    for node in _walk(query._jsq.streamingQuery().lastExecution().logical()):
+        if _is(node, "LogicalRelation") and _is(relation := node.relation(), "HadoopFsRelation"):
+            location = relation.location()
+            if not _is(location, "InMemoryFileIndex"):
+                found |= {str(path_class(path).toUri().toString()) for path in location.inputFiles()}
+    return found
 
 
 def _input_files(location: Any) -> set[str]:

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
@@ -439,6 +439,50 @@ def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
             raise
         return None
     return int(status.getModificationTime()), int(status.getLen())
+
+
+def delete_file(spark: SparkSession, url: str) -> None:
+    """Deletes a file, through Hadoop's file system; a missing one is a success."""
+    location, files = _located(spark, java_class(spark, "java.net.URI")(url))
+    files.delete(location, False)
+
+
+def move_file(spark: SparkSession, url: str, target: str, timestamp_ms: int) -> None:
+    """Moves a file, through Hadoop's file systems, which may be two. May be repeated after a crash.
+
+    Args:
+        spark: The session.
+        url: The file.
+        target: Where it goes. Another file that is there stays: then the name gets the time of the file that is moved.
+        timestamp_ms: When the file was changed.
+    """
+    location, files = _located(spark, java_class(spark, "java.net.URI")(url))
+    moved, archive = _located(spark, target)
+    if archive.exists(moved):
+        moved = java_class(spark, _PATH)(moved.getParent(), f"{moved.getName()}.{timestamp_ms}")
+    archive.mkdirs(moved.getParent())
+    if files.getUri().equals(archive.getUri()):
+        done = files.rename(location, moved)
+    else:
+        configuration: Any = spark.sparkContext._jsc
+        part = java_class(spark, _PATH)(moved.getParent(), f".{moved.getName()}.part")
+        utilities = java_class(spark, "org.apache.hadoop.fs.FileUtil")
+        utilities.copy(files, location, archive, part, False, True, configuration.hadoopConfiguration())
+        done = archive.rename(part, moved) and files.delete(location, False)
+    if not done:
+        raise StorageError(
+            f"{url} was not moved to {moved.toString()}.",
+            safe="It is where it was.",
+            remedy="See whether the directory can be written; the next run tries again.",
+            path=url,
+        )
+
+
+def _located(spark: SparkSession, place: Any) -> tuple[Any, Any]:
+    """A path, and its file system."""
+    java_context: Any = spark.sparkContext._jsc
+    location = java_class(spark, _PATH)(place)
+    return location, location.getFileSystem(java_context.hadoopConfiguration())
 
 
 def qualified_path(spark: SparkSession, path: str) -> str:

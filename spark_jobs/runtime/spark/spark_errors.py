@@ -113,6 +113,20 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("KeyError", "Let the function handle a missing key, or add it."),
     KnownError("IndexError", "Let the function handle a value that is too short."),
     KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
+    KnownError(
+        "FAILED_READ_FILE.FILE_NOT_EXIST",
+        "Bring the file back. If it is one of a source's and gone for good, go on without it: --accept-data-loss SOURCE "
+        "(accept_data_loss=).",
+        heals=True,
+    ),
+    KnownError(
+        "DELTA_SOURCE_IGNORE_DELETE",
+        "Read the table with the option skipChangeCommits=true, which leaves deletes out, or as a change data feed (readChangeFeed=true).",
+    ),
+    KnownError(
+        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+        "Read the table with the option skipChangeCommits=true, which leaves changes out, or as a change data feed (readChangeFeed=true).",
+    ),
     KnownError("FAILED_READ_FILE", "Bring the file back, or make it readable; the run goes on when it is.", heals=True),
 )
 """Every error that the documentation lists; see :func:`find`."""

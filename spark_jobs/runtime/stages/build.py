@@ -11,6 +11,7 @@ from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.losses import LostVersions
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.fitting import misfits_of
 from spark_jobs.runtime.spark import plan
@@ -29,6 +30,7 @@ from spark_jobs.runtime.stages.stage_inputs import (
     fix_columns,
     read_input,
     replaced_inputs,
+    source_stream,
     streams_of,
 )
 from spark_jobs.runtime.stages.stage_output import StageOutput
@@ -36,6 +38,7 @@ from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
 from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
 
+_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _POLLING = "spark.sql.streaming.pollingDelay"
 _POLLING_DELAY = "100ms"
 """How often a stage looks for rows while there are none. Spark's 10 ms keep a core busy with a few stages."""
@@ -66,7 +69,9 @@ def build_stage(
         UnsupportedTableError: The rows do not fit the sink's table.
         SourceChangedError: A source has got other columns while the stage was built.
     """
-    session = stage_session(stage, site.spark)
+    session, lost_files = stage_session(stage, site.spark), _lost_files(site, stage.name)
+    if lost_files is not None:
+        session.conf.set(_MISSING_FILES, "true")  # each batch is compared with what was accepted as lost
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
     inputs = {
         argument: read_input(node, position, stage, session, site, outputs, argument in ended)
@@ -115,6 +120,8 @@ def build_stage(
         heartbeat=site.heartbeat,
         cancellation=site.cancellation,
         gate=earlier.gate if earlier else Gate(partial(output.has_room, stage.limits.max_channel_bytes)),
+        sources=[source_stream(number, *stream, stage, session, spark_log) for number, stream in enumerate(streams)],
+        lost_files=lost_files,
         adopted=tuple(pin.adopted for _, pin in streams if pin.adopted is not None),
     )
 
@@ -126,6 +133,11 @@ def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     for key, value in stage.conf.items():
         session.conf.set(key, value)
     return session
+
+
+def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
+    found = [loss for loss in site.losses if isinstance(loss, LostVersions) and loss.stage == stage and loss.files]
+    return frozenset(file.path for loss in found for file in loss.files) if found else None
 
 
 def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:

@@ -4,7 +4,7 @@ Every method can be repeated after a crash: what has happened is read from Spark
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -15,7 +15,8 @@ from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
 from spark_jobs.runtime.spark.plan import feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
@@ -79,6 +80,10 @@ class StageRun:
     """Whether an operator keeps a state."""
     holds_back: bool = False
     """Whether an operator keeps rows until the watermark lets them go."""
+    sources: Sequence[SourceStream | None] = ()
+    """The streams of sources, in the order of ``bounds``; None of other stages, and of inputs that have ended."""
+    lost_files: frozenset[str] | None = None
+    """The data files of Delta tables that it leaves out, by URL; None where one that is gone fails it."""
     adopted: Sequence[AdoptedOffsets] = ()
     """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
 
@@ -307,14 +312,19 @@ class StageRun:
 
         Raises:
             InterruptedRunError: Something before an end was not read.
+            RejectedError: A source has become another one.
         """
+        for number, (stream, line) in enumerate(zip(self.sources, lines, strict=True)):
+            if stream is not None:
+                stream.kind.check_same(replace(stream.read, line=line or NO_OFFSET), None, number)
         for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
             if argument not in self.ended and (left := bound.unread(line)):
                 raise InterruptedRunError(
                     f"Stage '{self.stage.name}' has come to its end without all that was pinned of '{argument}'; it has left {left}.",
                     exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
                     safe="Nothing of this round is public.",
-                    remedy="Bring back what was there when the round began, then run again: it goes on. Or begin anew with --fresh.",
+                    remedy="Bring back what was there when the round began, then run again: it goes on. "
+                    + without_it([self.stage.inputs[argument].name]),
                     stage=self.stage.name,
                     input=argument,
                 )

@@ -12,19 +12,21 @@ from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName, RoundNumber, StageName
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.delta_source import may_begin_later
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
-from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, SourceStream
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
 from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.stages.begin_anew import begins_anew
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark
 from spark_jobs.runtime.stages.stage_output import StageOutput
@@ -57,6 +59,10 @@ class FoundPin:
     """What the stream of a source is."""
     adopted: AdoptedOffsets | None = None
     """Where the stream begins, if not at its beginning."""
+    losses: Sequence[Loss] = ()
+    """What the stage leaves out of the source."""
+    position: int = 0
+    """Which stream of its source it is."""
     begins: BatchId = NO_BATCH
     """Of a channel: the last batch before those that are read."""
 
@@ -92,12 +98,13 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         return _ended(node.name, frame, node.event_time, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
-    known = _begin_at(node, frame, leaves, site, stage)
+    known = _begin_at(node, stage, frame, leaves, site)
     leaves = plan.streaming_leaves(frame)
+    losses = site.losses_of(stage.name, node.name)
     if not node.bounded:
         endless = {
-            leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each)
-            for leaf, each in zip(leaves, known, strict=True)
+            leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each, losses=losses, position=position)
+            for position, (leaf, each) in enumerate(zip(leaves, known, strict=True))
         }
         return with_watermark(node.name, frame, endless, node.event_time, node.delay_ms, node.held, position)
     pinned = _pinned(node, frame, leaves, site)
@@ -105,21 +112,23 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
     adopted = site.round.adopted.get(node.name)
     found = {
-        leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted)
-        for leaf, pin, old, each in zip(leaves, pinned.pins, before, known, strict=True)
+        leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted, losses, position=position)
+        for position, (leaf, pin, old, each) in enumerate(zip(leaves, pinned.pins, before, known, strict=True))
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
     return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
 
 
 def _begin_at(
-    node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite, stage: Stage
+    node: Source, stage: Stage, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite
 ) -> Sequence[KnownSource | None]:
-    """Lets the streams of a source begin where the round says."""
+    """Lets the streams of a source begin where the round says, or where the stage has to begin anew because of a loss."""
     own = site.round.begins_now.get(stage.name, {})
     known: Sequence[KnownSource | None] = own.get(node.name, site.sources.get(node.name, ()))
     if len(known) != len(leaves):
         return (None,) * len(leaves)
+    anew = begins_anew(site.work, stage.name).get(node.name, {})
+    known = [anew.get(position, each) for position, each in enumerate(known)]
     for leaf, each in zip(leaves, known, strict=True):
         if each is not None and (node.follows is None or node.name in own):
             kind_of(leaf).begin_at(frame, leaf, each)
@@ -141,7 +150,15 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
     """Returns where a bounded source ends in this round; records it the first time."""
     pinned = site.rounds.pinned(site.round.round, node.name)
-    return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
+    if pinned is not None:
+        return pinned
+    now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
+    earlier = site.rounds.pinned(before, node.name)
+    if earlier is not None and node.after_publication is None:  # else what was read is taken away
+        losses = [loss for loss in site.rounds.losses(before) if loss.input == node.name]
+        for leaf, old, new in zip(leaves, earlier.pins, now, strict=False):
+            kind_of(leaf).check_unchanged(node.name, old, new, losses)
+    return site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=now))
 
 
 def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
@@ -245,20 +262,33 @@ def fix_columns(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: Da
     plan.add_options(frame, {number: added for number, added in options.items() if added})
 
 
+def source_stream(
+    number: int, argument: str, found: FoundPin, stage: Stage, session: SparkSession, spark_log: SparkLog
+) -> SourceStream | None:
+    """Returns the stream with this number where it is one of a source; None of a channel, or of an input that has ended."""
+    if found.source is None or found.known is None or isinstance(found.pin, StageOutput):
+        return None
+    kind, leaf = found.source
+    own_log = OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
+    name = InputName(stage.inputs[argument].name)
+    read = ReadSoFar(name, found.position, stage.name, session, leaf, NO_OFFSET, found.known, found.pin, own_log)
+    return SourceStream(kind, read)
+
+
 def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: SparkLog) -> Bound:
     """Returns the end of the stream with this number. If it is a channel, the stage that is read gets this consumer."""
     pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
     if found.source is not None and found.known is not None and found.adopted is None:
         found.source[0].begin_log(found.known, own_log)
     if pin is None:
-        return found.source[0].endless(session, found.source[1], own_log) if found.source else Bound()
+        return found.source[0].endless(session, found.source[1], own_log, found.losses) if found.source else Bound()
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)
     if found.source is None:
         raise ValueError("a pin of no stream")
     kind, leaf = found.source
-    return kind.bound(pin, found.earlier, leaf, own_log)
+    return kind.bound(pin, found.earlier, leaf, own_log, found.losses)
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:

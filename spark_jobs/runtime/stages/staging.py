@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -20,11 +20,13 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.merges import repeated_keys
-from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.inputs.bounds import Bound, ExpectedFile
+from spark_jobs.runtime.inputs.source_kind import without_it
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
     batch_facts,
+    data_files,
     limit_kafka_streams,
     listed_files,
     rows_read,
@@ -97,6 +99,8 @@ class StageWriter:
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
         self._check_files(frame.sparkSession, batch)
+        self._check_data_files(frame.sparkSession, batch)
+        self._check_sources(batch)
         facts = self._facts(batch)
         self._check_event_times(batch, facts)
         adds = make_durable(run.directory, adds)
@@ -141,7 +145,8 @@ class StageWriter:
 
         What Spark has found when it planned the batch is compared in sum; then each file is looked at once more.
         """
-        if not any(bound.names_files for bound in self.run.bounds):
+        run = self.run
+        if not any(bound.names_files for bound in run.bounds):
             return
         entry = self.run.spark_log.offsets(batch)
         before = self.run.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
@@ -154,16 +159,46 @@ class StageWriter:
             found = listed_files(self.query.result()) if found is None else found
             listed = next((files for files in found if files.first in expected), None)
             if changed := _changed_files(session, expected, listed):
+                named = "; ".join([*changed[:_FILES_NAMED], *(["…"] if len(changed) > _FILES_NAMED else [])])
                 raise InterruptedRunError(
                     f"Source '{argument}' of stage '{self._name}' has files that are not as they were when they were to be read: "
-                    f"{'; '.join(changed[:_FILES_NAMED])}{' …' if len(changed) > _FILES_NAMED else ''}.",
+                    f"{named}.",
                     exists=f"The batches before {batch} are staged.",
                     safe="Nothing of this batch is staged, and nothing of it is public.",
-                    remedy="Put the files back as they were, then run again: it goes on with them. Or begin anew with --fresh.",
+                    remedy="Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on "
+                    f"with them. {without_it([run.stage.inputs[argument].name])}",
                     stage=self._name,
                     batch=batch,
                     files=len(changed),
                 )
+
+    def _check_sources(self, batch: BatchId) -> None:
+        """Refuses a batch of a source that has become another one since the query was started: Spark just goes on in it."""
+        lines = self.run.spark_log.offsets(batch).sources
+        for number, (stream, line) in enumerate(zip(self.run.sources, lines, strict=True)):
+            if stream is not None:
+                stream.kind.check_same(replace(stream.read, line=line), self.query.result(), number)
+
+    def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
+        """Compares the data files of Delta tables that are gone with those that were accepted as lost: Spark leaves out all of them."""
+        lost = self.run.lost_files
+        if lost is None:
+            return
+        found = file_statuses(session, data_files(session, self.query.result()))
+        gone = sorted(path for path, status in found.items() if status is None and path not in lost)
+        if gone:
+            raise InterruptedRunError(
+                f"Batch {batch} of stage '{self._name}' has read Delta tables of which {len(gone)} data files are gone, such as {gone[0]}.",
+                exists=f"The batches before {batch} are staged.",
+                safe="Nothing of this batch is staged, and nothing of it is public.",
+                remedy=f"Bring them back, then run again: it goes on. {without_it(self._source_names())}",
+                stage=self._name,
+                batch=batch,
+                files=len(gone),
+            )
+
+    def _source_names(self) -> list[str]:
+        return sorted({stream.read.name for stream in self.run.sources if stream is not None})
 
     def _check_event_times(self, batch: BatchId, facts: BatchFacts) -> None:
         """Refuses event times that no watermark would ever pass: what is made of them would stay in the state for ever."""
@@ -262,24 +297,21 @@ class StageWriter:
         )
 
 
-def _changed_files(session: SparkSession, expected: Mapping[str, int | None], listed: ListedFiles | None) -> list[str]:
+def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
     """Which files are not as they were, in words.
 
     A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
     """
-    sizes = list(expected.values())
+    sizes = [file.size_bytes for file in expected.values()]
     whole = listed is not None and listed.count == len(expected)
     whole = whole and listed is not None and (None in sizes or listed.size_bytes == sum(size or 0 for size in sizes))
     unlisted = set() if whole or listed is None else set(expected) - listed.paths()
     changed = [f"{path} was not there" for path in sorted(unlisted)]
     for path, status in file_statuses(session, expected).items():
-        size = expected[path]
-        if path in unlisted:
+        if path in unlisted or (status is None and whole):
             continue
-        if status is None:
-            changed += [] if whole else [f"{path} is gone"]
-        elif size is not None and status[1] != size:
-            changed.append(f"{path} has {status[1]} bytes, and had {size}")
+        if difference := expected[path].difference(status):
+            changed.append(f"{path} {difference}")
     if not whole and listed is not None and not changed:
         changed.append(
             f"{listed.size_bytes} bytes were found in {listed.count} files, and {sum(s or 0 for s in sizes)} were expected"

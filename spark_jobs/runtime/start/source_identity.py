@@ -18,6 +18,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.runtime.inputs.inputs import source_frame
+from spark_jobs.runtime.inputs.source_kind import another_source
 from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
 from spark_jobs.runtime.spark.plan import Leaf, streaming_leaves
 
@@ -52,7 +53,7 @@ class SettledSources:
 
 
 def check_names(graph: Graph, names: Collection[InputName]) -> None:
-    """Refuses to take as new what is no source.
+    """Refuses options that name something else than a source.
 
     Raises:
         InvalidParameterError: A name is none of a source.
@@ -60,7 +61,7 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
     for name in names:
         if name not in graph.sources:
             raise InvalidParameterError(
-                f"Pipeline '{graph.pipeline}' has no source '{name}' that could be taken as a new one.",
+                f"Pipeline '{graph.pipeline}' has no source '{name}'.",
                 safe="Nothing was changed.",
                 remedy=suggestion(name, graph.sources),
                 source=name,
@@ -104,15 +105,7 @@ def settle(found: Mapping[InputName, FoundSource], before: Sources, new_sources:
     """
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:
-        names = sorted(refused)
-        raise RejectedError(
-            "; ".join(f"Source '{name}' {refused[name]}" for name in names) + ".",
-            exists="The newest checkpoint has the rows that were read before, and the state of the stages.",
-            safe="Nothing was staged.",
-            remedy="Go back to what was read before. Or take it as a new source, which is read from its beginning while the state of the "
-            f"stages stays: {' '.join(f'--new-source {name}' for name in names)} (new_sources={names}). Or begin anew with --fresh.",
-            sources=dict(refused),
-        )
+        raise another_source(refused)
     return SettledSources({name: _settled(name, now, before.get(name)) for name, now in found.items()}, frozenset(others))
 
 

@@ -158,6 +158,7 @@ class Failing:
             heartbeat=Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None),
             work=home.below("work/w"),
             cancellation=SimpleNamespace(check=lambda: None),
+            losses=[],
         )
         declared = {"restart": NoRestart(), "checkpointing": CHECKPOINTING}
         graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)
