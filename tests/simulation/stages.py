@@ -340,6 +340,7 @@ def build_stage(
         output=StageOutput(stage.name, private, None, None, False, cast(threading.Event, SimulatedEvent(site.world))),
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
         bounds=bounds,
+        sources=(None,) * len(bounds),
         arguments=list(stage.inputs),
         ended=ended,
         watermarks={},

@@ -53,8 +53,8 @@ def test_a_cut_back_delta_batch_ends_exactly_at_the_pin(version: int, index: int
     assert BOUND.reached(line)
 
 
-def entry(path: str, batch: int) -> str:
-    return json.dumps({"path": path, "timestamp": 1, "batchId": batch})
+def entry(path: str, batch: int, timestamp_ms: int) -> str:
+    return json.dumps({"path": path, "timestamp": timestamp_ms, "batchId": batch})
 
 
 def log_line(number: int) -> str:
@@ -69,7 +69,7 @@ class Source:
         directory.mkdir(parents=True)
         lines: list[str] = []
         for number, paths in enumerate(batches):
-            new = [entry(path, number) for path in paths]
+            new = [entry(path, number, pinned.index(path) if path in pinned else 1) for path in paths]
             lines += new
             compact = number % 10 == 9
             name = f"{number}.compact" if compact else str(number)
@@ -176,7 +176,7 @@ class TestFilesThatArePassedOver:
         log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
         log.pass_over([FilePin(path="a", timestamp_ms=0, size_bytes=1)])
         for number in range(1, 10):
-            log.rewrite(number, [json.loads(entry(f"f{number}", number))])
+            log.rewrite(number, [json.loads(entry(f"f{number}", number, 1))])
         for number in range(9):
             (tmp_path / f"sources/0/{number}").unlink()
         assert log.passed() == {"a"}
