@@ -154,7 +154,7 @@ class Channel:
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
-            allow_dropped: Whether the state of stages may be left behind that are not there any more.
+            allow_dropped: Whether the state of stages may be left behind that the pipeline no longer has.
             state_partitions: In how many partitions the state is from then on; None: as it is.
             new_sources: Sources that may be other ones than before.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
