@@ -38,7 +38,7 @@ class StageFate:
 
 
 def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFate, ...]:
-    """What becomes of each stage: those that are there in their order, then those that were.
+    """Returns what becomes of each stage: those that are there in their order, then those that were.
 
     Args:
         before: The description of the graph that the checkpoint was taken of.
@@ -50,7 +50,7 @@ def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFat
 
 
 def with_fate(found: Iterable[StageFate], fate: Fate) -> list[StageFate]:
-    """Those of one fate."""
+    """Returns the stages of one fate."""
     return [each for each in found if each.fate is fate]
 
 

@@ -110,7 +110,7 @@ class RestoreFrom(Part):
     allow_drained: bool = False
     """Whether it may be one that was taken after a drain."""
     take_pending: bool = False
-    """Whether rows that it holds staged for tables which stay are published before the line that has staged them is closed."""
+    """Whether rows that it holds staged, for sinks that keep their table, are published before their incarnation is closed."""
 
 
 class StartRequest(Document):
@@ -130,7 +130,7 @@ class StartRequest(Document):
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
     allow_dropped: bool = False
-    """Whether the state of stages may be left behind that are not there any more."""
+    """Whether the state of stages may be left behind that the pipeline no longer has."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
     accept_data_loss: tuple[InputName, ...] = ()

@@ -14,7 +14,7 @@ from spark_jobs.runtime.start.source_identity import FoundSource, SettledSources
 
 
 def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """By stage that was not there from the beginning, by producer: the last batch before those that it reads.
+    """Returns by stage that was not there from the beginning, by producer, the last batch before those that it reads.
 
     A stage that is new reads what its producers stage after the checkpoint; one that was new before goes on from where it began.
     """
@@ -29,7 +29,7 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
 def in_sources(
     before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
-    """By stage that begins now, by source: where it begins. One that was new before, and has read nothing, keeps its beginning.
+    """Returns by stage that begins now, by source, where it begins. One that was new before, and has read nothing, keeps its beginning.
 
     Args:
         before: The checkpoint that the start goes on from.

@@ -216,7 +216,7 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
 def _begin_after(
     parent: Manifest, number: RoundNumber, facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]
 ) -> Begin | BeginFromSavepoint:
-    """A round that goes on from a checkpoint of the home.
+    """Returns the round that goes on from a checkpoint of the home.
 
     Changed code begins an incarnation with a savepoint of it: what was staged under a stage's name before is never taken for its own.
     """
@@ -234,7 +234,7 @@ def _change(
     parameters: Mapping[str, Any],
     graph: Mapping[str, Any],
 ) -> BeginFromSavepoint:
-    """What becomes of changed code where a round has begun and not ended.
+    """Returns how changed code goes on where a round has begun and not ended.
 
     Raises:
         RejectedError: The round was interrupted: only the code that has begun it can finish it.
@@ -440,7 +440,7 @@ def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> No
 
 
 def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> list[str]:
-    """Those that had another value. One that only the newer or only the earlier code has is no change."""
+    """Returns the parameters that had another value. One that only the newer or only the earlier code has does not count."""
     before = latest.parameters
     return sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
 
