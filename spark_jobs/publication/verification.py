@@ -74,10 +74,9 @@ def _flying(home: Files, manifests: Sequence[Manifest]) -> set[CheckpointId]:
 def _retained(home: Files, head: Manifest) -> int:
     """Returns how many checkpoints the attempt of the newest one retains, as far as the home still says."""
     try:
-        checkpointing = Attempts(home).read(head.attempt).checkpointing
+        return Attempts(home).read(head.attempt).checkpointing.retained
     except (NotFoundError, CorruptDocumentError):
         return 1
-    return checkpointing.retained if checkpointing else 1
 
 
 def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDocumentError | None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CarriedActions
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
 from spark_jobs.protocol.upsert_cut import UpsertCut
@@ -18,7 +17,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home, still_damaged
 from tests.support.damage import deleted, flip, flipped, write_checksum
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
-from tests.support.staged_pipeline import HOURLY, path_of
+from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, path_of
 from tests.unit.control.test_channel import attempt
 
 
@@ -139,10 +138,7 @@ def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_nee
     tmp_path: Path, retained: int, named: bool
 ) -> None:
     site = SavepointSite(tmp_path)
-    checkpointing = Checkpointing(
-        interval_ms=1, timeout_ms=1, min_pause_ms=0, tolerable_failures=0, retained=retained, unaligned=False,
-        aligned_timeout_ms=None, max_in_flight_bytes=None,
-    )  # fmt: skip
+    checkpointing = CHECKPOINTING.model_copy(update={"retained": retained})
     Attempts(site.home).create(attempt(1).model_copy(update={"checkpointing": checkpointing}))
     for name in ("a.parquet", "b.parquet", "c.parquet"):
         site.complete([(1, "mon")], in_flight=[name])

@@ -35,6 +35,7 @@ from spark_jobs.protocol.ids import (
     start_request_id,
 )
 from spark_jobs.runtime.start.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide
+from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
@@ -60,6 +61,7 @@ def attempt(number: int, run: str, round_number: int, incarnation: str = "one", 
         process=1,
         started_at=NOW,
         versions={},
+        checkpointing=CHECKPOINTING,
         **given,
     )
 
