@@ -63,7 +63,9 @@ class Upsert:
         return marked.groupBy(*keys).agg(F.max_by(whole, order).alias(winner)).select(f"{winner}.*")
 
     def bury(self, tombstones: DeltaTable) -> None:
-        """Remembers the deleted keys, each with its highest ``sequence_by``."""
+        """Remembers the deleted keys, each with its highest ``sequence_by``; without any it leaves no version behind."""
+        if not self.replace and self._dead().isEmpty():
+            return
         sequence = self._sequence()
         columns = [*self.rule.keys, sequence]
         dead = self._deletes().select(*map(_quoted, columns))
@@ -88,10 +90,13 @@ class Upsert:
     def _deletes(self) -> DataFrame:
         """Per key the last delete: not only where it wins, because a row between two deletes may come later still."""
         sequence, keys = self._sequence(), [_quoted(key) for key in self.rule.keys]
-        found = self.events.where(F.coalesce(F.expr(self.rule.apply_as_deletes or "false"), F.lit(False)))
         last = self._unused("last")
         latest = F.max(F.struct(_quoted(sequence))).alias(last)
-        return found.groupBy(*keys).agg(latest).select(*keys, F.col(last).getField(sequence).alias(sequence))
+        return self._dead().groupBy(*keys).agg(latest).select(*keys, F.col(last).getField(sequence).alias(sequence))
+
+    def _dead(self) -> DataFrame:
+        """The rows that delete their keys."""
+        return self.events.where(F.coalesce(F.expr(self.rule.apply_as_deletes or "false"), F.lit(False)))
 
     def _risen(self, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
         """Without the rows whose key was deleted at the same time or later."""
