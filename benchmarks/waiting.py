@@ -51,6 +51,7 @@ from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.object_store import object_store
+from tests.support.staged_pipeline import CHECKPOINTING
 
 _OURS, _PLAIN = "our sensor's", "Airflow's own for files"
 _STORE, _DIRECTORY = "homes in a store", "homes in directories"
@@ -231,6 +232,7 @@ class RunsElsewhere(Runs):
             process=1,
             started_at=now,
             versions={},
+            checkpointing=CHECKPOINTING,
         )
         Attempts(files).create(elsewhere)
 

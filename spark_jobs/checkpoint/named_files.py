@@ -41,31 +41,33 @@ class NamedFile:
     def damage(self, found: Digest | None) -> CorruptDocumentError | None:
         """Returns what is wrong with the file; None if it is as the document says.
 
+        Where the document has no hash, the file is compared with the checksum that Hadoop keeps beside it, if it does.
+
         Args:
             found: The digest of the file; None if it is gone.
+
+        Raises:
+            StorageError: The file cannot be read.
         """
         if found is None:
             return altered(self.source.url, self.path, self.sha256, None)
-        if self.is_right(found):
-            return None
-        expected, here = (self.sha256, found.sha256) if self.sha256 else (f"{self.size_bytes} bytes", f"{found.size_bytes}")
-        return altered(self.source.url, self.path, expected, here)
+        if not self.is_right(found):
+            expected, here = (self.sha256, found.sha256) if self.sha256 else (f"{self.size_bytes} bytes", f"{found.size_bytes}")
+            return altered(self.source.url, self.path, expected, here)
+        if self.sha256 is None and fits_checksum(self.source, self.path) is False:
+            return altered(self.source.url, self.path, "the bytes of its checksum", "others")
+        return None
 
     def look(self) -> CorruptDocumentError | None:
         """Reads the file, whatever its size, and returns what is wrong with it; None if nothing is.
-
-        Where the document says nothing of its bytes, those are compared with the checksum that Hadoop keeps beside the file, if it does.
 
         Raises:
             StorageError: The file cannot be read.
         """
         try:
-            found: Digest | None = self.source.digest(self.path)
+            return self.damage(self.source.digest(self.path))
         except NotFoundError:
-            found = None
-        if found is not None and self.sha256 is None and fits_checksum(self.source, self.path) is False:
-            return altered(self.source.url, self.path, "the bytes of its checksum", "others")
-        return self.damage(found)
+            return self.damage(None)
 
 
 @dataclass(frozen=True)

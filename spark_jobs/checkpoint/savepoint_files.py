@@ -19,6 +19,7 @@ from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
+from spark_jobs.storage.checksums import checksum_path
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
@@ -58,7 +59,7 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
     for own in own_tables(manifest):
         if not own.versions():  # it would be copied as an empty table, and nobody would learn of it before the start
             raise altered(own.table.url, _LOG, "the log of a Delta table", None)
-        found |= {f"{own.place}/{file.path}": file for file in own.files()}
+        found |= {f"{own.place}/{file.path}": file for file in (*own.files(), *own.checksums())}
     return found
 
 
@@ -87,6 +88,11 @@ class OwnTable:
             if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
                 found.append(NamedFile(self.table, path))
         return found
+
+    def checksums(self) -> list[NamedFile]:
+        """Returns the checksums that Hadoop keeps beside the files: no document has hashes of these."""
+        paths = (checksum_path(file.path) for file in self.files())
+        return [NamedFile(self.table, path) for path in paths if local_path(self.table, path).exists()]
 
 
 def own_tables(manifest: Manifest) -> Iterator[OwnTable]:

@@ -360,9 +360,10 @@ class CheckpointStore:
         except (NotFoundError, CorruptDocumentError):
             return False
 
-    def _try(self, checkpoint: CheckpointId) -> Manifest | CorruptDocumentError:
+    def _try(self, checkpoint: CheckpointId) -> Manifest | CorruptDocumentError | None:
+        """Returns a manifest, why it cannot be used, or None if it was discarded since its number was listed."""
         try:
-            return self.manifest(checkpoint)
+            return self.kept(checkpoint)
         except CorruptDocumentError as error:
             return error
 

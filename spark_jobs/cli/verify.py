@@ -14,12 +14,15 @@ from spark_jobs.cli.answers import DamagedFile, VerifyAnswer
 from spark_jobs.cli.homes import open_home
 from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
 from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.home.layout import STATE
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
-from spark_jobs.publication.verification import named_by_home
+from spark_jobs.publication.verification import named_by_home, still_damaged
 from spark_jobs.storage.open import open_place
 
-_OF_A_HOME = (
-    "Start the pipeline: it takes a damaged file from another copy, or computes it again. Or restore the files from a backup."
+_OF_STATE = "Start the pipeline: it takes a file of state from another copy, or computes the state again."
+_WITHOUT_A_COPY = (
+    "Restore {what} from a backup: the pipeline has no other copy. Or begin anew: run --restore with a savepoint, or --fresh. "
+    "See 'a damaged file' in docs/troubleshooting.md."
 )
 _OF_A_SAVEPOINT = "Restore the files from another copy of the savepoint, or use another savepoint."
 
@@ -42,15 +45,18 @@ def verify(
             )
         if savepoint is not None:
             files = open_place(savepoint)
-            pipeline, remedy = read_savepoint(files)[0].pipeline_name, _OF_A_SAVEPOINT
+            pipeline = read_savepoint(files)[0].pipeline_name
             named = named_by_savepoint(files)
+            damage = verified(named, terminal.aside)
         else:
             files, document = open_home(home or "")
-            pipeline, remedy = document.name, _OF_A_HOME
+            pipeline = document.name
             named = named_by_home(files)
-        if damage := verified(named, terminal.aside):
+            damage = verified(named, terminal.aside)
+            damage = damage and still_damaged(files, damage)
+        if damage:
             terminal.say(*_table(damage))
-            raise _damaged(files.url, damage, remedy)
+            raise _damaged(files.url, damage, _OF_A_SAVEPOINT if savepoint is not None else _remedy(files.url, damage))
         answer = VerifyAnswer(
             pipeline=pipeline,
             url=files.url,
@@ -67,6 +73,16 @@ def verified(named: NamedFiles, aside: Console) -> list[CorruptDocumentError]:
     with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
         task = progress.add_task("verifying", total=named.size_bytes)
         return named.verify(lambda size_bytes: progress.advance(task, size_bytes))
+
+
+def _remedy(home: str, damage: Iterable[CorruptDocumentError]) -> str:
+    """Returns what to do about damaged files of a home: a start makes up for those of state alone."""
+    of_state = {str(error.evidence["path"]).startswith(f"{home}/{STATE}/") for error in damage}
+    if of_state == {True}:
+        return _OF_STATE
+    if of_state == {False}:
+        return _WITHOUT_A_COPY.format(what="the files")
+    return f"{_WITHOUT_A_COPY.format(what=f'the files that are not below {STATE}/')} {_OF_STATE}"
 
 
 def _damaged(url: str, damage: list[CorruptDocumentError], remedy: str) -> CorruptDocumentError:

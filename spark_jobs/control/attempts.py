@@ -11,11 +11,13 @@ from collections.abc import Container
 from spark_jobs.home.layout import (
     ATTEMPTS,
     LOGS,
+    WORK,
     AttemptNames,
     attempt_names,
     attempt_path,
     begun_path,
     log_attempt,
+    publication_of,
 )
 from spark_jobs.protocol.begun_attempt import BegunAttempt
 from spark_jobs.protocol.documents import AttemptDocument
@@ -25,15 +27,22 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 LOGS_KEPT = 20
-"""The logs of so many attempts are kept, the newest ones."""
+"""The logs of so many attempts are kept, the newest ones, and of so many publications by Spark."""
 
 
 def forget_old_logs(files: Files, live: AttemptNumber) -> None:
-    """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent."""
+    """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent.
+
+    And what processes have printed that have published a checkpoint by Spark, but for the newest :data:`LOGS_KEPT` such checkpoints.
+    """
     for name in files.names(LOGS):
         attempt = log_attempt(name)
         if attempt is not None and attempt <= live - LOGS_KEPT:
             files.delete(f"{LOGS}/{name}")
+    outputs = {name: number for name in files.names(WORK) if (number := publication_of(name)) is not None}
+    newest = sorted(set(outputs.values()))[-LOGS_KEPT:]
+    for name in (name for name, number in outputs.items() if number not in newest):
+        files.delete(f"{WORK}/{name}")
 
 
 class Attempts:

@@ -74,6 +74,7 @@ _OF_RUN = re.compile(r"(\d+)\.([0-9a-f]{16})\.json")
 _WORK_DIRECTORY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRY = re.compile(r"(\d+)-(\d+)\.json")
 _STATE_TRY = re.compile(r"(\d+)-(\d+)-(\d+)")
+_PUBLICATION_OUTPUT = re.compile(r"publish-(\d+)\.out(?:\.\d+)?")
 _LOG = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
 
 
@@ -321,6 +322,12 @@ def log_attempt(name: str) -> AttemptNumber | None:
     """Returns the attempt that a file in :data:`LOGS` is of."""
     found = _LOG.fullmatch(name)
     return found and AttemptNumber(int(found[1]))
+
+
+def publication_of(name: str) -> CheckpointId | None:
+    """Returns the checkpoint of whose publication a file in :data:`WORK` is the output."""
+    found = _PUBLICATION_OUTPUT.fullmatch(name)
+    return found and CheckpointId(int(found[1]))
 
 
 class AnsweredName(NamedTuple):

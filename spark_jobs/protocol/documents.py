@@ -182,15 +182,15 @@ class AttemptDocument(Document):
     process: int
     started_at: datetime
     versions: dict[str, str]
-    checkpointing: Checkpointing | None = None
-    """When it takes checkpoints while its stages run; None: an older version began it."""
+    checkpointing: Checkpointing
+    """When it takes checkpoints while its stages run."""
     restart: RestartSettings | None = Field(default=None, discriminator="type")
     """Whether and when another attempt follows if it fails; None: whoever has started it decides."""
 
     @property
     def second_copy(self) -> bool:
         """Whether the home has the bytes of state a second time, also where it could give the work directory's files a second name."""
-        return self.checkpointing is not None and self.checkpointing.second_copy
+        return self.checkpointing.second_copy
 
 
 class RoundDocument(Document):

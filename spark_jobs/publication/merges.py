@@ -50,7 +50,9 @@ class KeyedMerge(ABC):
     names: Mapping[str, str]
 
     def bury(self, tombstones: DeltaTable) -> None:
-        """Remembers the deletes among the staged rows; idempotent."""
+        """Remembers the deletes among the staged rows; without any it makes no version. Idempotent."""
+        if not self.replace and self._dead().isEmpty():
+            return
         sequence = self._sequence()
         columns = [*self.rule.keys, sequence]
         merge = tombstones.alias(_TABLE).merge(self._deletes().alias(_STAGED), self._same(self._remembered_by))
@@ -138,10 +140,13 @@ class KeyedMerge(ABC):
     def _deletes(self) -> DataFrame:
         """The deletes to remember: not only where one wins, because a row between two of them may come later still."""
         sequence, last = self._sequence(), self._unused("last")
-        found = self._marked.where(_quoted(self._deleted))
         latest = F.max(F.struct(_quoted(sequence).alias(sequence))).alias(last)
-        grouped = found.groupBy(*map(_quoted, self._remembered_by)).agg(latest)
+        grouped = self._dead().groupBy(*map(_quoted, self._remembered_by)).agg(latest)
         return grouped.select(*self._keys(), F.col(last).getField(sequence).alias(sequence))
+
+    def _dead(self) -> DataFrame:
+        """Returns the staged rows that delete their keys."""
+        return self._marked.where(_quoted(self._deleted))
 
     def _same(self, columns: Iterable[str]) -> Column:
         pairs = (_of(_TABLE, name).eqNullSafe(_of(_STAGED, name)) for name in columns)

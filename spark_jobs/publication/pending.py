@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
+from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
@@ -266,11 +267,6 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     return transactions
 
 
-def staged_in(cut: SinkCut) -> str:
-    """The URI of the directory that the paths of a sink's actions are relative to."""
-    return cut.merge.staged_in if cut.merge else cut.table
-
-
 def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
     """The checkpoints of each transaction. What a later one replaces needs none of its own."""
     if policy is Publish.FINAL:
@@ -394,7 +390,8 @@ def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None 
         checkpoint: By default the newest valid one.
 
     Returns:
-        ``{"add": …, "batch": …}`` for each file; the paths are relative to :func:`staged_in` and URL-encoded.
+        ``{"add": …, "batch": …}`` for each file; the paths are URL-encoded, and relative to the directory
+        of :func:`~spark_jobs.checkpoint.savepoint_files.staged_in`.
 
     Raises:
         RejectedError: There is no such checkpoint or sink, or it could not be published.

@@ -1,11 +1,13 @@
 """Which files the checkpoints of a home name: they can be read and compared with what was recorded when they were made."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered, staged_file, state_file
+from spark_jobs.checkpoint.retention import kept
 from spark_jobs.checkpoint.savepoint_files import OwnTable, in_flight, own_tables, staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
@@ -21,7 +23,8 @@ def named_by_home(home: Files) -> NamedFiles:
     """Returns every file that a complete checkpoint of a home names, and that somebody may still need.
 
     The staged rows of a checkpoint are needed until they are public in its sink: from then on the table's owner decides how long their
-    files stay. State and channels are needed where the pipeline could go on from: not in an incarnation that was abandoned.
+    files stay. State and channels are needed where the pipeline could go on from: not in an incarnation that was abandoned. Rows in flight
+    are needed in the checkpoints that retention keeps: an older one may stay for its staged rows alone.
 
     Raises:
         StorageError: The home or a table does not answer.
@@ -33,13 +36,47 @@ def named_by_home(home: Files) -> NamedFiles:
     damage: list[CorruptDocumentError] = list(store.corrupt().values())
     if manifests and (lost := _lost_parent(store, manifests)):
         damage.append(lost)
+    flying = _flying(home, manifests)
     for manifest in manifests:
-        for file in _named(home, manifest, head=manifests[-1]):
+        for file in _named(home, manifest, head=manifests[-1], flies=manifest.checkpoint in flying):
             if isinstance(file, CorruptDocumentError):
                 damage.append(file)
             else:
                 found.setdefault(file.url, file)
     return NamedFiles([manifest.checkpoint for manifest in manifests], list(found.values()), damage)
+
+
+def still_damaged(home: Files, damage: Sequence[CorruptDocumentError]) -> list[CorruptDocumentError]:
+    """Looks again at files of a home that were found damaged: retention may have deleted them since they were listed.
+
+    A manifest goes before what it names. So a file that is named now, and was gone before, is damage.
+
+    Returns:
+        What is still wrong with them.
+
+    Raises:
+        StorageError: The home or a table does not answer.
+    """
+    paths, named = {error.evidence["path"] for error in damage}, named_by_home(home)
+    documents = [error for error in named.damage if error.evidence["path"] in paths]
+    return NamedFiles(named.checkpoints, [file for file in named.files if file.url in paths], documents).verify()
+
+
+def _flying(home: Files, manifests: Sequence[Manifest]) -> set[CheckpointId]:
+    """Returns the checkpoints whose rows in flight stay, as retention has decided with what was public then or earlier."""
+    if not manifests:
+        return set()
+    head = manifests[-1]
+    published = {sink: CheckpointId(_reached(cut)) for sink, cut in head.sinks.items()}
+    return {manifest.checkpoint for manifest in kept(manifests, retained=_retained(home, head), published=published)}
+
+
+def _retained(home: Files, head: Manifest) -> int:
+    """Returns how many checkpoints the attempt of the newest one retains, as far as the home still says."""
+    try:
+        return Attempts(home).read(head.attempt).checkpointing.retained
+    except (NotFoundError, CorruptDocumentError):
+        return 1
 
 
 def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDocumentError | None:
@@ -50,14 +87,14 @@ def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDo
     return altered(store.home, manifest_path(parent), "a manifest", None)
 
 
-def _named(home: Files, manifest: Manifest, *, head: Manifest) -> Iterator[NamedFile | CorruptDocumentError]:
+def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> Iterator[NamedFile | CorruptDocumentError]:
     store, goes_on = CheckpointStore(home), manifest.incarnation == head.incarnation
     for cut in manifest.stages.values() if goes_on else ():
         for file in cut.files:
             yield state_file(home, file)
         channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         yield channel
-        if channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
+        if flies and channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
             directory = open_files(cut.channel.staged_in)
             for add in in_flight(cut.channel, store.read_channel(cut.channel)):
                 yield staged_file(directory, add, unquote(add["path"]))

@@ -23,7 +23,7 @@ def checksum_name(name: str) -> str:
 
 def forget_checksum(files: Files, path: str) -> None:
     """Deletes the checksum of ``path``, if there is one."""
-    files.delete(_beside(path))
+    files.delete(checksum_path(path))
 
 
 def fits_checksum(files: Files, path: str) -> bool | None:
@@ -35,7 +35,7 @@ def fits_checksum(files: Files, path: str) -> bool | None:
         NotFoundError: The file is not there.
     """
     try:
-        checksum = files.read(_beside(path))
+        checksum = files.read(checksum_path(path))
     except NotFoundError:
         return None
     block_bytes = int.from_bytes(checksum[len(_MAGIC) : _HEADER_BYTES], "big")
@@ -58,7 +58,8 @@ def _blocks(chunks: Iterable[bytes], block_bytes: int) -> Iterator[memoryview]:
         yield memoryview(left)
 
 
-def _beside(path: str) -> str:
+def checksum_path(path: str) -> str:
+    """Returns the path of the checksum of a file."""
     above, slash, name = path.rpartition("/")
     return f"{above}{slash}{checksum_name(name)}"
 

@@ -68,7 +68,7 @@ from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files, local_path
-from tests.support.staged_pipeline import a_manifest
+from tests.support.staged_pipeline import CHECKPOINTING, a_manifest
 
 ERRORS = {
     "refused": RejectedError("The pipeline is wrong.", safe="Nothing was written.", remedy="Correct line 3."),
@@ -104,6 +104,7 @@ def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | N
             process=os.getpid(),
             started_at=datetime.now(UTC),
             versions={},
+            checkpointing=CHECKPOINTING,
             restart=strategy,
         ),
         known=channel.attempts.numbers(),

@@ -52,6 +52,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OURS, OTHER = RunId("ours"), RunId("other")
@@ -97,6 +98,7 @@ def attempt(run: RunId) -> AttemptDocument:
         process=4711,
         started_at=NOW,
         versions={},
+        checkpointing=CHECKPOINTING,
     )
 
 

@@ -164,7 +164,6 @@ def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
     launch_in_session(pipeline, str(site.home), {}, options, site.spark)
     attempt = Attempts(open_files(str(site.home))).latest()
     assert attempt is not None
-    assert attempt.checkpointing is not None
     assert (attempt.checkpointing.interval_ms, attempt.checkpointing.retained) == (30_000, 3)
     assert attempt.restart == FixedDelay(attempts=2, delay_ms=1_000)
 

@@ -16,12 +16,14 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, Pu
 from spark_jobs.protocol.errors import RejectedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.publication.verification import named_by_home
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
 from tests.support.command_line import document, spark_jobs
+from tests.support.damage import flipped
 from tests.support.file_systems import elsewhere
 from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.object_store import object_store
@@ -312,6 +314,13 @@ def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_pa
         changes.add(9, "insert")
         running.until(lambda: public_count(site.tables / "latest") == 1)
     assert public(site.tables / "latest", ["id", "seq"]) == {(1, 9): 1}
+    keys = [path for path in (tmp_path / "other/tombstones").rglob("[!.]*") if path.is_file()]
+    home = open_place(str(tmp_path / "other"))
+    assert {path.suffix for path in keys} >= {".json", ".parquet"}
+    for path in keys:
+        with flipped(path, 0):
+            assert path.as_uri() in [error.evidence["path"] for error in named_by_home(home).verify()]
+    assert named_by_home(home).verify() == []
 
 
 @pytest.mark.nightly

@@ -95,6 +95,8 @@ def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> Non
     _in_rounds(site, [change(11, "update")])
     kept = {path.name.split("-")[1] for path in site.home.glob("channels/*/customers/*.parquet")}
     assert kept == {"2", "3", "4"}, "of what is merged the newest checkpoint and its parent need their last batches alone"
+    burials = list(site.home.glob("tombstones/*/customers/_delta_log/*.json"))
+    assert len(burials) == 2, "the table, and the one delete: checkpoints without deletes leave no versions and no files"
 
 
 def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -> None:

@@ -44,7 +44,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline, a_channel, a_stage_cut
+from tests.support.staged_pipeline import CHECKPOINTING, DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline, a_channel, a_stage_cut
 
 FLIGHTS = """
 from pydantic import BaseModel, SecretStr
@@ -110,6 +110,7 @@ class UsedHome:
             "process": 4711,
             "started_at": NOW,
             "versions": {},
+            "checkpointing": CHECKPOINTING,
         }
         attempts = Attempts(self.files)
         attempts.begin(AttemptDocument(**(fields | changes)), known=attempts.numbers())

@@ -18,7 +18,7 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, open_savepoint
 from spark_jobs.storage.files import Files
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
-from tests.support.staged_pipeline import NOW
+from tests.support.staged_pipeline import CHECKPOINTING, NOW
 from tests.support.systems import quick
 
 NEW = IncarnationId("new")
@@ -36,7 +36,7 @@ def beginning(home: Files, root: Path, *, kept: bool = False) -> Beginning:
     attempt = AttemptDocument(
         attempt=AttemptNumber(4), request=RequestId("start-4"), run=RunId("tuesday"), round=RoundNumber(2), incarnation=NEW,
         restored_from=None, work_directory=WorkDirectory(id=WorkDirectoryId("w2"), path="work/w2", host="h"), host="h", process=1,
-        started_at=NOW, versions={},
+        started_at=NOW, versions={}, checkpointing=CHECKPOINTING,
     )  # fmt: skip
     round_document = RoundDocument(
         round=RoundNumber(2), run=RunId("tuesday"), incarnation=NEW, on_end=OnEnd.SUSPEND, publish=None, parameters={"day": 2},

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from spark_jobs.checkpoint.named_files import with_digest
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
 from spark_jobs.protocol.ids import (
     AppId,
@@ -44,6 +45,13 @@ HOURLY, DAILY = SinkName("hourly"), SinkName("daily")
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Row = tuple[int, str | None]
+
+
+CHECKPOINTING = Checkpointing(
+    interval_ms=60_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=False,
+    aligned_timeout_ms=None, max_in_flight_bytes=None,
+)  # fmt: skip
+"""What a pipeline has that declares nothing."""
 
 
 def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:

@@ -11,7 +11,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, SinkName, StageName, start_request_id
+from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.publisher import never_public, published
 from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
@@ -68,12 +68,16 @@ class _Needless:
             sink: cut.known_published if results[sink].version is None else manifest.checkpoint
             for sink, cut in manifest.sinks.items()
         }
-        """By sink the newest checkpoint that is public."""
+        """By sink the newest checkpoint that is public, and was when each was taken whose savepoint is still to be made."""
         self._manifests = self._store.manifests()
         """All valid ones, ascending."""
         asked = {each.request for each in CheckpointRequests(home).open()}
-        needed = {each.checkpoint for each in self._manifests if each.request in asked}
-        self.kept = kept(self._manifests, retained=retained, published=self._published, needed=needed)
+        needed = [each for each in self._manifests if each.request in asked]
+        for each in (each for each in needed if each.incarnation == manifest.incarnation):
+            for sink, cut in each.sinks.items():
+                self._published[sink] = CheckpointId(min(self._published.get(sink) or 0, cut.known_published or 0)) or None
+        numbers = {each.checkpoint for each in needed}
+        self.kept = kept(self._manifests, retained=retained, published=self._published, needed=numbers)
 
     def delete_staged(self, *, swept: bool) -> None:
         """Deletes staged files that nothing names, and what private logs need not remember.

@@ -2,11 +2,12 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut, staged_in
+from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut
 from spark_jobs.publication.scratch_table import lasting_scratch_table
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.storage.files import Files

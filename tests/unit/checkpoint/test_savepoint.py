@@ -18,6 +18,7 @@ from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
+from tests.support.damage import flipped, write_checksum
 from tests.support.file_systems import elsewhere
 from tests.support.savepoint_site import STAGE, SavepointSite
 from tests.support.staged_pipeline import HOURLY, path_of
@@ -111,7 +112,7 @@ class TestWhatIsInIt:
 
     def test_what_the_columns_of_a_channel_are_called_is_in_it(self, site: SavepointSite) -> None:
         taken(site, site.complete())
-        assert contents(site.root / "savepoint/staged/copied") == {"_delta_log/00000000000000000000.json": b'{"metaData": {}}'}
+        assert contents(site.root / "savepoint/staged/copied") == contents(site.channel)
         assert not (site.root / "savepoint/staged/hourly").exists()
 
     def test_staged_rows_are_in_it_under_the_names_that_their_actions_have(self, site: SavepointSite) -> None:
@@ -161,6 +162,21 @@ class TestWhatIsInIt:
         assert contents(site.root / "savepoint/tombstones/hourly").keys() == {
             "_delta_log/00000000000000000000.json", "part-1.parquet",
         }  # fmt: skip
+
+    def test_what_no_document_has_a_hash_of_comes_with_its_checksum_and_is_compared_with_it(self, site: SavepointSite) -> None:
+        keys = site.root / "home/tombstones/first/hourly"
+        log = keys / "_delta_log/00000000000000000000.json"
+        log.parent.mkdir(parents=True)
+        log.write_bytes(b"{}")
+        write_checksum(log)
+        upsert = {"keys": ("id",), "sequence_by": "id", "apply_as_deletes": "x", "tombstones": keys.as_uri()}
+        manifest = site.complete(cut={"upsert": an_upsert(site, **upsert)})
+        with flipped(log, 0), pytest.raises(CorruptDocumentError, match="expected the bytes of its checksum") as raised:
+            taken(site, manifest)
+        assert raised.value.evidence["path"] == log.as_uri()
+        shutil.rmtree(site.root / "savepoint")
+        taken(site, manifest)
+        assert contents(site.root / "savepoint/tombstones") == contents(site.root / "home/tombstones/first")
 
     def test_it_survives_the_home_and_its_tables(self, site: SavepointSite) -> None:
         savepoint = taken(site, site.complete([(1, "a")], in_flight=["x.parquet"]))

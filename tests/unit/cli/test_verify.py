@@ -1,12 +1,18 @@
 from pathlib import Path
 
+import pytest
+
+from spark_jobs.checkpoint.named_files import NamedFiles
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.publication.verification import named_by_home
+from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.damage import flip
 from tests.support.savepoint_site import SavepointSite
-from tests.support.staged_pipeline import HOURLY, path_of
+from tests.support.staged_pipeline import DAILY, HOURLY, path_of
 
 
 def staged(home: UsedHome) -> list[Path]:
@@ -34,6 +40,41 @@ def test_each_damaged_file_is_named_to_people_and_to_programs(drained: UsedHome)
     error = document(spark_jobs("verify", "--home", drained.url, "--output", "json"))["error"]
     assert error["error"] == "CorruptDocumentError"
     assert [each["path"] for each in error["evidence"]["damaged"]] == [f"file://{path}" for path in (altered, gone)]
+
+
+def test_the_remedy_is_that_of_the_files(drained: UsedHome) -> None:
+    """A start makes up for state, and for nothing else."""
+    head = drained.staged.store.head()
+    assert head is not None
+    stage, cut = next(iter(head.stages.items()))
+    drained.files.create("state/a/1-1-1/metadata", b"{}")
+    file = StateFile(path="metadata", stored="state/a/1-1-1/metadata", **drained.files.digest("state/a/1-1-1/metadata")._asdict())
+    stages = dict(head.stages) | {stage: cut.model_copy(update={"files": (file,)})}
+    drained.staged.checkpoint({HOURLY: [], DAILY: []}, stages=stages)
+    flip(Path(drained.files.local("state/a/1-1-1/metadata")))
+
+    def remedy() -> str:
+        return str(document(spark_jobs("verify", "--home", drained.url, "--output", "json"))["error"]["remedy"])
+
+    assert remedy() == "Start the pipeline: it takes a file of state from another copy, or computes the state again."
+    flip(staged(drained)[0])
+    assert remedy().startswith("Restore the files that are not below state/ from a backup")
+    assert "Start the pipeline" in remedy()
+    drained.files.delete("state/a/1-1-1/metadata")
+    drained.files.create("state/a/1-1-1/metadata", b"{}")
+    assert remedy().startswith("Restore the files from a backup")
+    assert "Start the pipeline" not in remedy()
+
+
+def test_what_retention_deletes_meanwhile_is_not_damaged(drained: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    def discarded_since(home: Files) -> NamedFiles:
+        named = named_by_home(home)
+        for path in ("manifests", "checkpoints"):
+            home.delete(path)
+        return named
+
+    monkeypatch.setattr("spark_jobs.cli.verify.named_by_home", discarded_since)
+    assert spark_jobs("verify", "--home", drained.url).exit_code == 0
 
 
 def test_a_corrupt_manifest_is_damage(drained: UsedHome) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
+from spark_jobs.home.layout import publication_output_path
 from spark_jobs.protocol.errors import ConflictError, FencedError
-from spark_jobs.protocol.ids import AttemptNumber, IncarnationId
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.unit.control.test_channel import attempt
@@ -25,6 +26,16 @@ def test_only_the_newest_attempts_keep_their_logs(tmp_path: Path) -> None:
     assert len(kept) == 4 * LOGS_KEPT
     assert Attempts(files).numbers() == list(range(1, live + 1))
     assert "1.owner-1.json" in files.names("attempts")
+
+
+def test_only_the_newest_publications_keep_their_output() -> None:
+    files, others = MemoryFiles(), ("work/publish-hourly.lock", "work/driver.lock", "work/spark.log")
+    checkpoints = range(3, 3 * (LOGS_KEPT + 3), 3)
+    for path in (*others, *(publication_output_path(CheckpointId(number)) for number in checkpoints)):
+        files.create(path, b"said")
+    for _ in range(2):
+        forget_old_logs(files, AttemptNumber(1))
+    assert set(files.paths("work")) == {*others, *map(publication_output_path, map(CheckpointId, checkpoints[-LOGS_KEPT:]))}
 
 
 def claimed(*numbers: int) -> Attempts:

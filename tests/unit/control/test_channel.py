@@ -24,6 +24,7 @@ from spark_jobs.protocol.ids import (
     start_request_id,
 )
 from spark_jobs.storage.local import LocalFiles
+from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B = RunId("a"), RunId("b")
@@ -47,6 +48,7 @@ def attempt(number: int, run: RunId = A, process: int = 1) -> AttemptDocument:
         process=process,
         started_at=NOW,
         versions={},
+        checkpointing=CHECKPOINTING,
     )
 
 

@@ -8,14 +8,17 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CarriedActions
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.publisher import publish
-from spark_jobs.publication.verification import named_by_home
+from spark_jobs.publication.verification import named_by_home, still_damaged
 from tests.support.damage import deleted, flip, flipped, write_checksum
-from tests.support.savepoint_site import STAGE, SavepointSite
-from tests.support.staged_pipeline import HOURLY, path_of
+from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
+from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, path_of
+from tests.unit.control.test_channel import attempt
 
 
 @pytest.fixture
@@ -104,3 +107,41 @@ def test_rows_that_are_public_are_their_table_s_own(site: SavepointSite) -> None
     for path in staged:
         path.unlink()
     assert len(found(site)) < len(staged)
+
+
+def test_a_file_that_retention_deletes_while_it_is_looked_for_is_not_damaged(site: SavepointSite) -> None:
+    """The pipeline completes a checkpoint and discards the first one between the listing and the look."""
+    listed, store = named_by_home(site.home), site.pipeline.store
+    first = store.manifest(store.taken()[0])
+    site.home.delete(f"manifests/{first.checkpoint}.json")
+    site.home.delete(first.stages[COPIED].channel.path)
+    kept = site.root / "home" / store.manifest(store.taken()[-1]).stages[COPIED].channel.path
+    with deleted(kept):
+        damage = listed.verify()
+        assert {error.evidence["path"] for error in damage} >= {
+            kept.as_uri(),
+            f"{site.home.url}/{first.stages[COPIED].channel.path}",
+        }
+        assert [error.evidence["path"] for error in still_damaged(site.home, damage)] == [kept.as_uri()]
+
+
+def test_a_manifest_that_retention_discards_while_manifests_are_read_is_passed_over(
+    site: SavepointSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = CheckpointStore.taken
+    monkeypatch.setattr(CheckpointStore, "taken", lambda self: [*taken(self), CheckpointId(99)])
+    assert named_by_home(site.home).checkpoints == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("retained", "named"), [(1, False), (3, True)])
+def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_need_not_be_there(
+    tmp_path: Path, retained: int, named: bool
+) -> None:
+    site = SavepointSite(tmp_path)
+    checkpointing = CHECKPOINTING.model_copy(update={"retained": retained})
+    Attempts(site.home).create(attempt(1).model_copy(update={"checkpointing": checkpointing}))
+    for name in ("a.parquet", "b.parquet", "c.parquet"):
+        site.complete([(1, "mon")], in_flight=[name])
+        publish(site.home, site.pipeline.store.taken()[-1])
+    (site.channel / "a.parquet").unlink()
+    assert found(site) == ([str(site.channel / "a.parquet")] if named else [])

@@ -43,7 +43,7 @@ from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
-from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
+from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, path_of
 
 
 class SparkStartedError(Exception):
@@ -80,6 +80,7 @@ class Home:
                 process=1,
                 started_at=heard,
                 versions={},
+                checkpointing=CHECKPOINTING,
             ),
             known=self.channel.attempts.numbers(),
         )

@@ -1,4 +1,4 @@
-"""What a start, a wait or a request costs does not grow with the age of a home, and an old home is bounded."""
+"""What a start, a wait, a request or a command costs does not grow with the age of a home, and an old home is bounded."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,6 +8,9 @@ import pytest
 from airflow_provider.waits.looking import WantedCheckpoint, find_checkpoint, first_look, look_for_answer
 from airflow_provider.waits.pipeline_states import LookForState
 from airflow_provider.waits.requests import LookForAnswer
+from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.cli.checkpoints import _entries as checkpoint_entries
 from spark_jobs.cli.status import _answer as status_answer
 from spark_jobs.control.cancelling import cancel_newest
 from spark_jobs.control.channel import Channel
@@ -17,8 +20,11 @@ from spark_jobs.control.supervision import goes_on, next_start
 from spark_jobs.home.layout import SAVEPOINTS, request_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RunId, start_request_id
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.verification import named_by_home
 from spark_jobs.storage.files import create_document
 from tests.support.aged_home import CountedFiles, answer, ask, begin, end, run_round, run_until_stopped, take
+from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW
 
 YOUNG, GROWN, OLD = 10, ANSWERS_KEPT[Wanted.STOP] + STARTS_KEPT, 1_000
@@ -81,6 +87,10 @@ def a_wait_for_a_request(files: CountedFiles) -> None:
     LookForAnswer(files, request_id("new"))()
 
 
+def newest_checkpoint(files: CountedFiles) -> CheckpointId:
+    return CheckpointStore(files).taken()[-1]
+
+
 def newest(files: CountedFiles) -> AttemptNumber:
     found = Channel(files).newest()
     assert found is not None
@@ -99,6 +109,10 @@ OPERATIONS: dict[str, Callable[[CountedFiles], object]] = {
     "a wait for a state": lambda files: LookForState(files)(),
     "a wait for a request": a_wait_for_a_request,
     "spark-jobs status": lambda files: status_answer(files, Channel(files).claim(PipelineName("small"))),
+    "spark-jobs checkpoints": checkpoint_entries,
+    "spark-jobs verify": lambda files: named_by_home(files).verify(),
+    "spark-jobs publish": lambda files: publish(files, newest_checkpoint(files)),
+    "a savepoint": lambda files: export(files, newest_checkpoint(files), MemoryFiles(), request=None),
     "a cancel": lambda files: cancel_newest(files, "somebody", "because"),
     "a supervisor's look": lambda files: (goes_on(files), next_start(files, NEW)),
 }

@@ -10,15 +10,28 @@ import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, WorkDirectory
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, StageName, WorkDirectoryId
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.home.layout import request_path
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut, SinkResult, WorkDirectory
+from spark_jobs.protocol.ids import (
+    AppId,
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    SinkName,
+    StageName,
+    WorkDirectoryId,
+)
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import a_channel, a_manifest, a_stage_cut
+from tests.support.staged_pipeline import NOW, a_channel, a_manifest, a_stage_cut
 from tests.support.systems import quick
 from tests.unit.control.test_channel import attempt
 
@@ -57,7 +70,11 @@ class Passed:
             self.stage(batch)
         manifest = self.manifest(k, **changes)
         CheckpointStore(self.home).complete(manifest)
-        self.swept = subsume(self.home, [self.run], manifest, {}, retained=retained, swept=self.swept)
+        results = {
+            name: SinkResult(table=sink.table, checkpoint=manifest.checkpoint, version=k, rows=1)
+            for name, sink in manifest.sinks.items()
+        }
+        self.swept = subsume(self.home, [self.run], manifest, results, retained=retained, swept=self.swept)
 
     def manifest(self, k: int, **changes: Any) -> Manifest:
         stored = f"state/passed/{k}-1-1/1.delta"
@@ -133,3 +150,35 @@ def test_the_checkpoints_and_the_state_of_a_closed_incarnation_go_with_the_first
     passed.complete(4, parent=None, attempt=AttemptNumber(2))
     assert CheckpointStore(passed.home).taken() == [CheckpointId(4)]
     assert passed.home.names("state/passed") == ["4-1-1"]
+
+
+def test_a_checkpoint_whose_savepoint_is_still_to_be_made_keeps_the_rows_that_were_not_public_then(passed: Passed) -> None:
+    """An upsert's files are in a channel, and go once they are merged. The savepoint has them also if they are merged by then."""
+    request = request_id("somebody", Wanted.SAVEPOINT)
+    create_document(
+        passed.home, request_path(request), CheckpointRequest(request=request, requested_at=NOW, wanted=Wanted.SAVEPOINT)
+    )
+    for k in range(1, 6):
+        passed.complete(k, **an_upsert(passed, k, known_published=None), request=request if k == 2 else None)
+    assert CheckpointId(2) in CheckpointStore(passed.home).taken()
+    assert {1, 2, 3, 4} <= set(passed.batches())
+    CheckpointRequests(passed.home).answer(
+        CheckpointResponse(request=request, attempt=AttemptNumber(1), checkpoint=CheckpointId(2), answered_at=NOW)
+    )
+    passed.complete(6, **an_upsert(passed, 6, CheckpointId(5)))
+    assert CheckpointId(2) not in CheckpointStore(passed.home).taken()
+    assert passed.batches()[0] >= 7
+
+
+def an_upsert(passed: Passed, k: int, known_published: CheckpointId | None) -> dict[str, Any]:
+    """Fields of a checkpoint of which nothing but its last batch is in flight."""
+    lines = [
+        {"add": {"path": f"{PREFIX}{batch}-named.parquet", "size": 4, "stats": '{"numRecords": 1}'}, "batch": batch}
+        for batch in (2 * k - 1, 2 * k)
+    ]
+    actions = CheckpointStore(passed.home).write_actions(CheckpointId(k), SinkName("passed"), lines)
+    sink = SinkCut(
+        stage=PASSED, table="file:///t", table_id="t", staged_for=(), partition_by=(), app=AppId("a"),
+        actions=actions, publish=Publish.EVERY_CHECKPOINT, known_published=known_published,
+    )  # fmt: skip
+    return {"sinks": {SinkName("passed"): sink}, "stages": {PASSED: a_stage_cut(2 * k, channel=a_channel(2 * k))}}

@@ -47,6 +47,7 @@ from spark_jobs.runtime.start.decision import (
     goes_on_from,
     stage_fates,
 )
+from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
@@ -72,6 +73,7 @@ def attempt(number: int, run: str, round_number: int, incarnation: str = "one", 
         process=1,
         started_at=NOW,
         versions={},
+        checkpointing=CHECKPOINTING,
         **given,
     )
 
