@@ -91,6 +91,9 @@ class Delta:
                 table.delete()
             case Event.OVERWRITTEN:
                 write_deltalake(str(self.path), pa.table({"n": pa.array([500], pa.int64())}), mode="overwrite")
+            case Event.SCHEMA_CHANGED:
+                rows = pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]})
+                write_deltalake(str(self.path), rows, mode="append", schema_mode="merge")
             case Event.MISSING:
                 self.path.rename(away)
         return set()
@@ -112,6 +115,10 @@ class Files:
         self.path.mkdir(exist_ok=True)
 
     def write(self, path: Path, rows: Iterable[int]) -> None:
+        raise NotImplementedError
+
+    def write_wider(self, path: Path) -> None:
+        """Writes a file with a row that has a column more."""
         raise NotImplementedError
 
     def file(self, unit: int) -> Path:
@@ -153,6 +160,8 @@ class Files:
             case Event.OVERWRITTEN:
                 for unit in range(UNITS):
                     self.write(self.file(unit), sorted(rows_of([unit + 50])))
+            case Event.SCHEMA_CHANGED:
+                self.write_wider(self.file(50))
             case Event.MISSING:
                 shutil.rmtree(self.path)
         return set()
@@ -168,6 +177,9 @@ class Parquet(Files):
     def write(self, path: Path, rows: Iterable[int]) -> None:
         pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), path)
 
+    def write_wider(self, path: Path) -> None:
+        pq.write_table(pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]}), path)
+
 
 class Csv(Files):
     ending = "csv"
@@ -176,12 +188,18 @@ class Csv(Files):
         with path.open("w") as file:
             csv.writer(file).writerows([n] for n in rows)
 
+    def write_wider(self, path: Path) -> None:
+        path.write_text("500,of a later day\n")
+
 
 class Json(Files):
     ending = "json"
 
     def write(self, path: Path, rows: Iterable[int]) -> None:
         path.write_text("".join(json.dumps({"n": n}) + "\n" for n in rows))
+
+    def write_wider(self, path: Path) -> None:
+        path.write_text(json.dumps({"n": 500, "more": "of a later day"}) + "\n")
 
 
 class Kafka:

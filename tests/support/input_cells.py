@@ -75,6 +75,7 @@ CELLS: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.RESTORED, Outcome.FAILS, Remedy.SKIP),
     Cell(Source.DELTA, Event.TRUNCATED, Outcome.FAILS, Remedy.SKIP),
     Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.SCHEMA_CHANGED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
     Cell(Source.DELTA, Event.MISSING, Outcome.REFUSED, Remedy.BACK),
     *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
@@ -83,6 +84,7 @@ CELLS: tuple[Cell, ...] = (
     *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
     *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in _FILES),
     *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in _FILES),
+    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _FILES),
     *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in _FILES),
     *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in _FILES),
     Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
@@ -92,4 +94,4 @@ CELLS: tuple[Cell, ...] = (
     Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
     Cell(Source.KAFKA, Event.MISSING, Outcome.REFUSED, Remedy.NEW),
 )
-"""Every cell that is tried. One that is not there cannot happen to the source, or is not tried: schema changes, and lost permissions."""
+"""Every cell that is tried. One that is not there cannot happen to the source, or is not tried: lost permissions."""

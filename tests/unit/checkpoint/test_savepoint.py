@@ -170,7 +170,7 @@ class TestWhatIsInIt:
         log.write_bytes(b"{}")
         write_checksum(log)
         upsert = {"keys": ("id",), "sequence_by": "id", "apply_as_deletes": "x", "tombstones": keys.as_uri()}
-        manifest = site.complete(cut={"upsert": an_upsert(site, **upsert)})
+        manifest = site.complete(cut={"merge": an_upsert(site, **upsert)})
         with flipped(log, 0), pytest.raises(CorruptDocumentError, match="expected the bytes of its checksum") as raised:
             taken(site, manifest)
         assert raised.value.evidence["path"] == log.as_uri()
