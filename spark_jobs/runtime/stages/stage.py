@@ -190,11 +190,12 @@ class StageRun:
                 f"{rows} {'row' if rows == 1 else 'rows'} of a {operator}" for operator, rows in sorted(left.items())
             )
             raise RejectedError(
-                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush."
+                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush: it "
+                "flushes none without an event time, and none near the end of the year 9999."
                 + (f" Their keys: {'; '.join(keys)}." if keys else ""),
                 exists="Everything else is staged.",
                 safe="Nothing of this round is public.",
-                remedy="Leave rows with such event times out in the function of the source, and begin anew with --fresh.",
+                remedy="Leave such rows out in the function of the source, and begin anew with --fresh.",
                 stage=self.stage.name,
                 rows=left,
             )
