@@ -109,13 +109,13 @@ class PublishCheckpointOperator(BaseOperator):
                 record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
-    def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float) -> dict[str, Any]:
+    def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float | None = None) -> dict[str, Any]:
         """Goes on after Spark has published one of them, or has failed to.
 
         Args:
             context: The task's.
             event: What the trigger has sent.
-            began_at: When the try began, in seconds since 1970.
+            began_at: When the try began, in seconds since 1970; None: `airflow dags test` resumes the task, and keeps the event alone.
         """
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():

@@ -34,7 +34,7 @@ from airflow_provider.waits.patient_look import answered
 from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, not_ending
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
-from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
+from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import is_here
@@ -169,13 +169,15 @@ class StreamPipelineOperator(BaseOperator):
             refuse_links_out(context)
             return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
 
-    def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float, owner: int) -> dict[str, Any]:
+    def execute_complete(
+        self, context: "Context", event: dict[str, Any], began_at: float | None = None, owner: int | None = None
+    ) -> dict[str, Any]:
         """Ends the task by what its trigger has seen, or begins the next attempt where the one that it has waited for is over.
 
         Args:
             context: The task's.
             event: What the trigger has sent.
-            began_at: When the try began, in seconds since 1970.
+            began_at: When the try began, in seconds since 1970; None: `airflow dags test` resumes the task, and keeps the event alone.
             owner: As whom it took charge of the attempt before it was deferred.
         """
         self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may say another one by now
@@ -183,7 +185,10 @@ class StreamPipelineOperator(BaseOperator):
         with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
             if "error" in event:
                 error = reported_error(ErrorReport.model_validate(event["error"]))
-                charge.held = (number, OwnerNumber(owner))
+                if owner is not None:
+                    charge.held = (number, OwnerNumber(owner))
+                elif not isinstance(error, StorageError):  # nothing is written where a home may be away
+                    self._take_charge(number, str(context["ti"].id))
                 if charge.was_ended_before(error):
                     return self._carry_on(context, goes_on=True)
                 charge.log_driver(number)

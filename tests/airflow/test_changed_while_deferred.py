@@ -52,7 +52,7 @@ def test_a_task_whose_home_was_changed_meanwhile_has_the_result_of_the_home_in_w
     waiting = deferred(operator("waits"))
     another_run("elsewhere", "answers")
     (homes.path() / "go").touch()
-    result = operator("waits", home="elsewhere").execute_complete(context(), event_of(waiting), time.time(), owner=1)
+    result = operator("waits", home="elsewhere").execute_complete(context(), event_of(waiting))
     assert (result["home"], result["checkpoint"]) == (f"file://{homes.path()}", 1)
     assert "manual__2026" in result["run"]
 
@@ -62,7 +62,7 @@ def test_a_task_whose_home_was_changed_meanwhile_neither_takes_nor_ends_an_attem
     another_run("elsewhere", "waits")
     changed = operator("waits", home="elsewhere", timeout_s=None, execution_timeout=timedelta(seconds=1))
     with pytest.raises(PipelineRunError, match="has no answer"):
-        changed.execute_complete(context(), event_of(waiting), time.time(), owner=1)
+        changed.execute_complete(context(), event_of(waiting))
     elsewhere, here = (Owners(open_files(str(homes.path(name))), AttemptNumber(1)) for name in ("elsewhere", "flights"))
     newest = elsewhere.newest()
     assert newest is not None
@@ -86,7 +86,7 @@ def test_a_home_that_was_made_anew_meanwhile_has_no_answer_for_the_task(homes: H
     shutil.rmtree(homes.path())
     another_run("flights", "answers")
     with pytest.raises(PipelineRunError, match="no answer") as caught:
-        operator("waits").execute_complete(context(), event_of(waiting), time.time(), owner=1)
+        operator("waits").execute_complete(context(), event_of(waiting))
     assert type(caught.value.error) is InterruptedRunError
 
 
