@@ -175,14 +175,17 @@ class Application:
             spark = self.start_spark()
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
+            # Spark may have waited long for the cluster: nobody may want it now
+            standing = _standing(Channel(self.home), request)
+            if standing is not None:
+                return standing
             publishers = Publishers(lambda: spark, at_work=True)
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
             plan = self._plan(request, decision, facts, start, spark)
             decision, places, settled = plan.decision, plan.places, plan.settled
             cancellation.check()
-            # Spark may have waited long for the cluster: nobody may want it now
-            standing = _standing(Channel(self.home), request)
+            standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
                 return standing
             in_place = not settled.renewed and not (request.accept_data_loss and self._is_half_done(facts))

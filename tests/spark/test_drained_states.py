@@ -170,6 +170,14 @@ def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> Non
     assert public_count(site.tables / "made") == 2
 
 
+def test_a_deduplication_within_a_watermark_that_is_held_keeps_its_keys(site: Site) -> None:
+    """So does the watermark itself: it moves once, at the end, and no key is forgotten before."""
+    write(site, ORDINARY)
+    write(site, ORDINARY)
+    site.run(draining(site, distinct))
+    assert public_count(site.tables / "made") == 1
+
+
 def test_a_deduplication_within_the_watermark_refuses_what_it_could_not_forget(site: Site) -> None:
     write(site, ORDINARY, FOR_EVER)
     with pytest.raises(RejectedError, match="9999-12-31 or later"):

@@ -21,6 +21,8 @@ _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """What keeps a state as well, although no watermark flushes it."""
 TIMEOUT, TIMER = "timeout", "timer"
 """Names of what :func:`batch_facts` cannot count: only a reader of the state can."""
+DEDUPLICATION = "deduplication"
+"""The name of what ``dropDuplicatesWithinWatermark`` keeps."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
 """Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
 _CATALYST = "org.apache.spark.sql.catalyst"
@@ -526,7 +528,7 @@ def _left_in_state(node: Any) -> tuple[str, int] | None:
         return ("join", left) if sides.left().isDefined() and sides.right().isDefined() else None
     if name.startswith("FlatMapGroups"):  # perhaps: a group may be kept without a timeout
         return TIMEOUT, left
-    return {"StreamingDeduplicateWithinWatermarkExec": ("deduplication", left)}.get(name)
+    return {"StreamingDeduplicateWithinWatermarkExec": (DEDUPLICATION, left)}.get(name)
 
 
 def batch_facts(query: StreamingQuery) -> BatchFacts:

@@ -17,7 +17,7 @@ from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
-from spark_jobs.runtime.spark.plan import feeds_another_operator
+from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -183,7 +183,9 @@ class StageRun:
             return
         last = self.spark_log.last_commit()
         staged = self.log.read(last)
-        counted = staged.state_rows if staged else {}
+        counted = dict(staged.state_rows) if staged else {}
+        if self.held:  # its keys are to be known longer than the end of time, and hold no row back
+            counted.pop(DEDUPLICATION, None)
         left, keys = left_in_state(self.frame.sparkSession, self.checkpoint_path, last, counted, timers=self.has_timers)
         if left:
             words = ", ".join(
