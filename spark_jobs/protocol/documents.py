@@ -130,7 +130,7 @@ class StartRequest(Document):
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
     allow_dropped: bool = False
-    """Whether the state of stages may be left behind that the pipeline no longer has."""
+    """Whether the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
     accept_data_loss: tuple[InputName, ...] = ()

@@ -321,16 +321,17 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
     impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
     if impossible or not with_fate(found, Fate.CONTINUES):
         raise RejectedError(
-            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'no stage of it is there any more'}.",
-            exists="Functions may change, stages may be added, and be left out.",
+            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
+            exists="Functions may change, and stages may be added or left out.",
             safe="Nothing was changed.",
-            remedy="Give a stage that has become another one another name: it starts empty, and the old one is dropped (--allow-dropped). "
+            remedy="Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). "
             "Or run the earlier code. Or begin anew with --fresh.",
             stages=[each.stage for each in impossible],
         )
     if dropped and not request.allow_dropped:
         raise RejectedError(
-            f"{what[0].upper()}{what[1:]} has state of stages that are not there any more: {', '.join(each.stage for each in dropped)}.",
+            f"{what[0].upper()}{what[1:]} has state of stages that the pipeline no longer has: "
+            f"{', '.join(each.stage for each in dropped)}.",
             safe="Nothing was changed.",
             remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
             stages=[each.stage for each in dropped],
