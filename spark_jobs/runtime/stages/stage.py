@@ -320,7 +320,7 @@ class StageRun:
         for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
             if argument not in self.ended and (left := bound.unread(line)):
                 raise InterruptedRunError(
-                    f"Stage '{self.stage.name}' has come to its end without all that was pinned of '{argument}'; it has left {left}.",
+                    f"Stage '{self.stage.name}' has ended without reading all that was pinned of '{argument}'; it has left {left}.",
                     exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
                     safe="Nothing of this round is public.",
                     remedy="Bring back what was there when the round began, then run again: it goes on. "

@@ -161,8 +161,7 @@ class StageWriter:
             if changed := _changed_files(session, expected, listed):
                 named = "; ".join([*changed[:_FILES_NAMED], *(["…"] if len(changed) > _FILES_NAMED else [])])
                 raise InterruptedRunError(
-                    f"Source '{argument}' of stage '{self._name}' has files that are not as they were when they were to be read: "
-                    f"{named}.",
+                    f"Source '{argument}' of stage '{self._name}' has files that were changed or removed since they were found: {named}.",
                     exists=f"The batches before {batch} are staged.",
                     safe="Nothing of this batch is staged, and nothing of it is public.",
                     remedy="Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on "
@@ -298,7 +297,7 @@ class StageWriter:
 
 
 def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
-    """Which files are not as they were, in words.
+    """Returns in words which files are not as they were.
 
     A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
     """

@@ -257,7 +257,7 @@ class _Since:
                 return "may have rows of this home: what was public when their line was closed is not in its log any more"
             if found := self._newest_adding(app, reached.transaction_version(app), None):
                 return f"{found} of this home"
-        return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
+        return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
         """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
