@@ -155,7 +155,7 @@ def renaming(staged: Sequence[TableShape], table: TableShape, needed: Iterable[s
 
 
 def _partition_misfits(staged: TableShape, table: TableShape) -> list[str]:
-    """Also rows that are merged were staged for the partitions: an empty text is null in a partition column."""
+    """Compares the partition columns. Rows that are merged depend on them, too: an empty text is null in a partition column."""
     if _physical_partitions(staged) == _physical_partitions(table):
         return []
     return [f"is partitioned by {list(table.partition_by)}, and was by {list(staged.partition_by)}"]
@@ -213,7 +213,7 @@ def _type_misfits(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _changed_types(before: Sequence[_Field], after: Sequence[_Field], path: str) -> Iterator[str]:
-    """The columns that are of another type, and not of one that Delta has widened theirs to.
+    """Yields the columns that have another type, unless Delta has widened their type to it.
 
     Delta gives a column another name in data files where a write replaces the table's columns and the type is another one.
     """
@@ -244,7 +244,7 @@ def _changed_type(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
-    """What Delta has made of a type since."""
+    """Returns the type that Delta has widened a type to since; the same type if it has not."""
     for change in changes:
         if change.get("fieldPath", "") == inside and change["fromType"] == kind:
             kind = change["toType"]
@@ -252,7 +252,7 @@ def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
 
 
 def _renamed_inside(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Fields of structs that are called otherwise: rows that are merged find them by name."""
+    """Yields the fields of structs that have another name: rows that are merged find them by name."""
     kinds = _kind(old), _kind(new)
     if kinds == ("struct", "struct"):
         now = {_physical(field): field for field in new["fields"]}
@@ -274,7 +274,7 @@ def _kind(kind: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without what else is noted of its fields."""
+    """Returns a type without the metadata of its fields."""
     if not isinstance(kind, Mapping):
         return kind
     if kind["type"] == "struct":
@@ -288,7 +288,7 @@ def _fields(table: TableShape) -> list[_Field]:
 
 
 def _physical(field: _Field) -> str:
-    """The name of a field in data files; two that differ only in case are one."""
+    """Returns the name of a field in data files, in lower case: two names that differ only in case are one."""
     return str(field["metadata"].get(_PHYSICAL_NAME, field["name"])).casefold()
 
 
