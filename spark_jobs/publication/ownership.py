@@ -1,8 +1,8 @@
-"""Whose rows a table has: those that a pipeline has published, and those of others.
+"""Tells the rows of a table that a pipeline has published from those of others.
 
 A commit of a publication carries an app id that begins with the pipeline's uuid. Files that were only rewritten (compacted, deleted from,
-updated) belong to whom the files belonged that they replace. Where the log does not tell any more who has added a file, its name does: a
-staged file's begins with a prefix of its incarnation. What nobody can tell counts as another's.
+updated) belong to the owner of the files that they replace. If the log no longer has the commit that added a file, its name decides: the
+name of a staged file begins with a prefix of its incarnation. A file without either counts as another's.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -222,7 +222,7 @@ class StageWriter:
         return facts.state_rows if is_drain else {}
 
     def _input_rows(self, session: SparkSession) -> dict[str, int]:
-        """How many rows the batch has read, by input."""
+        """Returns how many rows the batch has read, by input."""
         names = set(self.run.arguments)
         only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
         if len(names) == 1 and only_streams:
@@ -235,7 +235,7 @@ class StageWriter:
         return found
 
     def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
-        """Looks whether the batch's files have more columns than the stage was built with: Spark would leave them out."""
+        """Refuses a batch whose files have more columns than the stage was built with: Spark would leave them out."""
         for number, (bound, previous, line) in enumerate(ends):
             if bound.has_outgrown(previous, line):
                 raise SourceChangedError(
@@ -248,7 +248,7 @@ class StageWriter:
                 )
 
     def _tell_ends(self, ends: _Ends) -> None:
-        """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
+        """Gives the query's streams our ends, once: at each start Spark finds an end of its own.
 
         The next batches then need not be cut back and run by a start of their own.
         """
@@ -319,7 +319,7 @@ def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], 
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:
-    """Returns what the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
+    """Returns the prefix of the names of a stage's staged files, by which the sweep recognises files that nothing names.
 
     The batch follows, and ``-``.
     """
@@ -327,5 +327,5 @@ def file_prefix(incarnation: str, stage: StageName) -> str:
 
 
 def own_files(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
-    """Returns what the names of all files begin with that a stage has staged for a table, and the pipeline has published."""
+    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
     return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))

@@ -28,7 +28,7 @@ WITHOUT_THOSE_ROWS = (
     "Give the sinks other tables; or take those rows away (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
     "--on-rewind keep, which leaves the tables as they are."
 )
-"""The remedy for a table that has rows of after the savepoint."""
+"""The remedy for a table that has rows from after the savepoint."""
 
 
 class SavepointTables:
@@ -125,9 +125,9 @@ class SavepointTables:
                     self._refuse_lost(sink, cut, _before_closing(table, cut.app))
 
     def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
-        """Returns how many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+        """Returns how many rows that are not public the savepoint holds for each sink that is not kept, as far as its own table tells.
 
-        They stay behind: they are in no table, and what goes on goes on after them.
+        They stay behind: they are in no table, and the start goes on after them.
 
         Args:
             along: Sinks whose rows go along; see :meth:`unpublished`.
@@ -204,7 +204,7 @@ class SavepointTables:
             )
 
     def _pending_rows(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-        """How many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
+        """Returns how many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
         after = (before.transaction_version(cut.app) if before else None) or 0
         manifest = self._opened.manifest
         return 0 if after >= manifest.checkpoint else pending_rows(self._opened.files, manifest, sink, after)
