@@ -1,4 +1,4 @@
-"""What a start would do, in words: for ``validate`` and for ``run --dry-run``."""
+"""Says in words what a start would do: for ``validate`` and for ``run --dry-run``."""
 
 from rich.console import RenderableType
 from rich.text import Text

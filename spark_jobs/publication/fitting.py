@@ -1,4 +1,4 @@
-"""Whether rows that were staged for a table as it was fit the table as it is.
+"""Decides whether rows that were staged for a table as it was fit the table as it is.
 
 Staged files name their columns as Delta's column mapping does (by *physical name*), so columns may have been renamed, dropped, added
 and moved since. What only the rows themselves can tell, such as whether they keep a new constraint, is returned as conditions.
@@ -90,7 +90,7 @@ def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
 def unreadable(before: TableShape, now: TableShape) -> list[str]:
     """Returns why rows that a table got in one shape cannot be read in another; empty if they can.
 
-    Columns that are new, gone or called otherwise are no reason. Each reason is the end of a sentence that begins with the table.
+    Columns that are new, gone or renamed are no reason. Each reason is the end of a sentence that begins with the table.
     """
     found = [*_changed_types(_fields(before), _fields(now), ""), *_partition_misfits(before, now)]
     if _mode(now) != _mode(before) and _mode(now) == "id":
@@ -113,13 +113,13 @@ def misfits_of(staged: Sequence[TableShape], table: TableShape, merged_by: Itera
 
 
 def conditions_of(staged: Iterable[TableShape], table: TableShape) -> dict[str, str]:
-    """Returns what some of the rows staged for some shapes were not checked for; as :func:`conditions`."""
+    """Returns what the rows that were staged for some shapes may not have been checked for, as :func:`conditions` does."""
     return {name: condition for each in staged for name, condition in conditions(each, table).items()}
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """How the columns of staged rows are called in the table that they are merged into.
+    """The names that the columns of staged rows have in the table that they are merged into.
 
     ``columns`` has those that the table still has, by the name that they were staged under.
     """
@@ -150,7 +150,7 @@ def renaming(staged: Sequence[TableShape], table: TableShape, needed: Iterable[s
     for name in needed:
         known = any(name.casefold() == field["name"].casefold() for each in staged for field in _fields(each))
         if known and columns.get(name.casefold(), "").casefold() != name.casefold():
-            found.append(f"has no column {name} any more, which identifies or orders its rows")
+            found.append(f"no longer has the column {name}, which identifies or orders its rows")
     return Renaming(columns, list(dict.fromkeys(found)))
 
 
@@ -259,7 +259,7 @@ def _renamed_inside(old: Any, new: Any, where: str) -> Iterator[str]:
         for field in old["fields"]:
             there = now.get(_physical(field))
             if there is not None and there["name"].casefold() != field["name"].casefold():
-                yield f"calls the field {where}.{field['name']} {there['name']}"
+                yield f"has renamed the field {where}.{field['name']} to {there['name']}"
             if there is not None:
                 yield from _renamed_inside(field["type"], there["type"], f"{where}.{there['name']}")
     elif kinds == ("array", "array"):

@@ -71,7 +71,7 @@ def refuse_rows_of_others(
         raise UnsupportedTableError(
             f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
             "remove them.",
-            exists="Other writers have added them, or the table's log does not tell any more who has.",
+            exists="Other writers have added them, or the table's log no longer says who has.",
             safe="Nothing was written to any table.",
             remedy="To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM). To lose "
             "them, empty the table first (DELETE FROM), then repeat.",

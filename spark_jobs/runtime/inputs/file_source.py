@@ -43,7 +43,7 @@ class FileSource(SourceKind):
         if options.get("cleansource", "off").lower() != "off":
             raise refused_input(
                 name,
-                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                f"sets cleanSource={options['cleansource']}: Spark would remove files that other stages or a later try still have to read",
                 "Remove the option, and tidy the folder yourself once the checkpoint that has read the files is public.",
             )
         if options.get("ignoremissingfiles", "false").lower() == "true":

@@ -1,4 +1,4 @@
-"""Where a Kafka stream of a stage ends: partition by partition, at the offsets that were pinned when the round began.
+"""Kafka topics as sources: pinned partition by partition, at an offset.
 
 Spark's lines for Kafka are positions, not records: ``{"clicks": {"0": 5}}`` says that the next record of partition 0 is to have offset 5 or
 more. So an end that no record has (a transaction's marker, a record that was compacted away) is reached like any other.

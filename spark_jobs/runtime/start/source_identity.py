@@ -45,7 +45,7 @@ class FoundSource:
 
 @dataclass(frozen=True)
 class SettledSources:
-    """What the stages of a start read."""
+    """The sources that the stages of a start read."""
 
     sources: Sources = field(default_factory=dict)
     renewed: frozenset[InputName] = frozenset()

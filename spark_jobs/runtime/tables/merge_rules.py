@@ -1,4 +1,4 @@
-"""Rules of sinks with keys that do not fit what their stages return: they are refused before anything is written."""
+"""Refuses rules of sinks with keys that do not fit what their stages return, before anything is written."""
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
