@@ -102,7 +102,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("NOT_NULL_ASSERT_VIOLATION", "Leave out the rows with null, or let the column be nullable."),
     KnownError("USER_RAISED_EXCEPTION", "Correct the rows that the stage's own check has found, or the check."),
     KnownError(
-        "ModuleNotFoundError", "Install the module where Spark's Python workers run, or put it beside the pipeline's file."
+        "ModuleNotFoundError", "Install the module where Spark's Python workers run, or put it next to the pipeline's file."
     ),
     KnownError("ImportError", "Correct the import; the module is there, and has no such name or cannot be loaded."),
     KnownError("NameError", "Correct the name in the function."),
