@@ -25,7 +25,7 @@ class ExpectedFile:
     timestamp_ms: int
     """Its modification time."""
     size_bytes: int | None = None
-    """None where nobody has pinned it."""
+    """None if it was not pinned."""
 
     def difference(self, status: tuple[int, int] | None) -> str | None:
         """Returns in words how a file is another one than expected; None if it is the same.

@@ -115,7 +115,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
     KnownError(
         "FAILED_READ_FILE.FILE_NOT_EXIST",
-        "Bring the file back. If it is one of a source's and gone for good, go on without it: --accept-data-loss SOURCE "
+        "Bring the file back. If it is a source's and gone for good, go on without it: --accept-data-loss SOURCE "
         "(accept_data_loss=).",
         heals=True,
     ),

@@ -63,8 +63,8 @@ class SavepointTables:
             take: Whether rows that are staged and not public are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
-                would be.
+            RejectedError: Rows after the savepoint are public, and the request does not say what becomes of them; or rows before it are
+                not public, and never would be.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
         for sink, cut in self.kept.items():
@@ -173,7 +173,7 @@ class SavepointTables:
         Args:
             sink: One of the savepoint's sinks.
             cut: What it says of it.
-            before: The sink's table while the savepoint's own line could publish; None: nobody knows.
+            before: The sink's table while the savepoint's own line could publish; None: not known.
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
@@ -223,12 +223,12 @@ class _Since:
     """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
-    manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
+    manifest is gone, or the table's log was cleaned, it is not known: then there may be rows.
 
     Args:
         home: The home that is to go on.
         table: Its table as it is.
-        before: The table as it was when the savepoint's own line was closed; None: nobody knows.
+        before: The table as it was when the savepoint's own line was closed; None: not known.
     """
 
     home: Files

@@ -29,7 +29,7 @@ def boot_id() -> str | None:
 
 
 def new_work_directory(host: str) -> WorkDirectory:
-    """Returns a work directory that nobody has used."""
+    """Returns a new work directory."""
     directory = new_work_directory_id()
     return WorkDirectory(id=directory, path=work_path(directory), host=host)
 
