@@ -74,7 +74,7 @@ class StreamPipelineOperator(BaseOperator):
         restore: Directory of the savepoint to begin with, inside a savepoint root. Every DAG run begins with it anew; all tries of one
             go on with what they have begun. Templated; empty or ``"latest"``: the home goes on from its newest checkpoint.
         allow_drained: The savepoint may be one that was taken after a drain. Templated.
-        allow_dropped: The state of stages may be left behind that the pipeline no longer has; their tables stay. Templated.
+        allow_dropped: The state of stages that the pipeline no longer has may be left behind; their tables stay. Templated.
         take_pending: The rows that it holds staged, for sinks that keep their table, are published first. Templated.
         state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
         new_sources: Sources that may be other ones than before, such as a table that was made anew. Such a one is read from its

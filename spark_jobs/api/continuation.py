@@ -20,7 +20,7 @@ class Fate(StrEnum):
     STARTS_EMPTY = "starts empty"
     """It is new: it has no state, and reads what other stages stage from now on, and sources from their beginning."""
     DROPPED = "is dropped"
-    """It is not there any more: its state is left behind."""
+    """The pipeline no longer has it: its state is left behind."""
     IMPOSSIBLE = "cannot go on"
     """Its state does not fit what it has become."""
 
@@ -74,7 +74,7 @@ def _fate(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Sta
 
 
 def _may_change(field: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """How late rows may be may change while a stream runs, as long as it is said."""
+    """Returns whether a field may change: the delay of a watermark may, if both have one."""
     return field == "delay_ms" and None not in (old.get(field), new.get(field))
 
 
@@ -89,7 +89,7 @@ def _read(stage: Mapping[str, Any]) -> str:
 
 
 def _input(name: str, graph: Mapping[str, Any]) -> str:
-    """What an input is, as far as the state of who reads it depends on it."""
+    """Returns in words what of an input the state of its readers depends on."""
     if name in graph.get("statics", {}):
         return "a static input"
     source = graph.get("sources", {}).get(name)

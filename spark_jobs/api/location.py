@@ -1,4 +1,4 @@
-"""Where a pipeline is declared: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
+"""Finds where a pipeline is declared: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 @dataclass(frozen=True)
 class PipelineLocation:
-    """Where a pipeline is declared."""
+    """The place where a pipeline is declared."""
 
     text: str
     """As the user named it."""
@@ -22,7 +22,7 @@ class PipelineLocation:
 
     @property
     def folder(self) -> Path:
-        """What its neighbours are imported from: the file's folder; for a module, where the command was started."""
+        """The folder that its neighbours are imported from: the file's; for a module, the one where the command was started."""
         return self.file.parent if self.file else Path.cwd()
 
 

@@ -31,7 +31,7 @@ class Neighbours:
         self.uses_spark = uses_spark
 
     def not_importable(self, making_columns: Set[str]) -> list[ModuleType]:
-        """Returns those that this process has imported, and that a Python worker may not be able to.
+        """Returns the neighbours that this process has imported and a Python worker may not be able to import.
 
         Args:
             making_columns: The modules that make columns at module level, which needs a session.
@@ -41,7 +41,7 @@ class Neighbours:
         return [sys.modules[name] for name in self.found if name in sys.modules]
 
     def write_archive(self, archive: Path) -> None:
-        """Writes them into a ZIP file, with all files of the packages: some read data that lie beside their code."""
+        """Writes the neighbours into a ZIP file, with all files of the packages: some read data that lie next to their code."""
         archive.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
             for place in self.found.values():
@@ -81,7 +81,7 @@ def _take(names: set[str], folder: Path, found: dict[str, Path]) -> list[Path]:
 
 
 def _place_in(name: str, folder: Path) -> Path | None:
-    """The file or the directory of a top-level module, where Python imports it from ``folder``."""
+    """Returns the file or the directory of a top-level module if Python imports it from ``folder``; otherwise None."""
     if name in sys.modules:
         if not _is_loaded_from(name, folder):
             return None
@@ -111,7 +111,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 
 def _imported_names(file: Path) -> Iterator[str]:
-    """The top-level names of all imports of a file, also of those inside functions."""
+    """Returns the top-level names of all imports of a file, also of those inside functions."""
     if file.suffix != ".py":
         return
     try:

@@ -334,7 +334,7 @@ class Pipeline:
                 where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
-            allow_dropped: Whether the state of stages may be left behind that the pipeline no longer has.
+            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
             take_pending: Whether rows that it holds staged, for sinks that keep their table, are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
             new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its

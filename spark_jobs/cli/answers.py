@@ -334,7 +334,7 @@ class StageOutlook(Answer):
 
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
-    """With its state; without; or it is not there any more, and its state is left behind."""
+    """With its state; without any; or the pipeline no longer has it, and its state is left behind."""
     begin: Literal["earliest", "now"] | None = None
     """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
     state_bytes: int | None = None

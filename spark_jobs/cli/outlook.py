@@ -1,4 +1,4 @@
-"""What a start would do, in words: for ``validate`` and for ``run --dry-run``."""
+"""Says in words what a start would do: for ``validate`` and for ``run --dry-run``."""
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -23,7 +23,7 @@ FATE_COLOURS = {Fate.CONTINUES.value: "green", Fate.STARTS_EMPTY.value: "cyan", 
 
 
 def outlook(decision: Decision) -> Outlook:
-    """A decision in words."""
+    """Returns a decision in words."""
     match decision:
         case Answer(manifest):
             k = manifest.checkpoint
@@ -56,19 +56,19 @@ def outlook(decision: Decision) -> Outlook:
 
 
 def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
-    """Where a start on this host would go on, in words as well."""
+    """Returns the outlook with where a start on this host would go on, also in words."""
     why = why_rebuilt(files, request, facts, boot_id())
     if why is None:
-        told = "It would go on in place: nothing that is staged would be computed again."
+        where = "It would go on in place: nothing that is staged would be computed again."
     else:
-        told = f"Its work directory would not be continued: {why}. {_rebuilt(found, facts)}"
+        where = f"Its work directory would not be continued: {why}. {_rebuilt(found, facts)}"
     return found.model_copy(
-        update={"explanation": f"{found.explanation} {told}", "in_place": why is None, "why_not_in_place": why}
+        update={"explanation": f"{found.explanation} {where}", "in_place": why is None, "why_not_in_place": why}
     )
 
 
 def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
-    """From what a new work directory would be built."""
+    """Returns in words what a new work directory would be built from."""
     if found.checkpoint is not None:
         return f"A new one would be built from checkpoint {found.checkpoint}, and what came after it read again."
     if facts.begun_by is not None and facts.begun_by.restore is not None:
@@ -77,7 +77,7 @@ def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
 
 
 def fates_table(found: Outlook) -> RenderableType:
-    """What would become of each stage."""
+    """Returns a table of what would become of each stage."""
     shown = words.table("", "stage", "would be")
     for each in found.stages:
         shown.add_row(Text(each.stage), Text(each.fate, style=FATE_COLOURS[each.fate]))

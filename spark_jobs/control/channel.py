@@ -155,7 +155,7 @@ class Channel:
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
-            allow_dropped: Whether the state of stages may be left behind that the pipeline no longer has.
+            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
             state_partitions: In how many partitions the state is from then on; None: as it is.
             new_sources: Sources that may be other ones than before.
             accept_data_loss: Sources that are read without what is gone of them.

@@ -130,7 +130,7 @@ class StartRequest(Document):
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
     allow_dropped: bool = False
-    """Whether the state of stages may be left behind that the pipeline no longer has."""
+    """Whether the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
     accept_data_loss: tuple[InputName, ...] = ()
@@ -308,7 +308,7 @@ class SinkCut(Part):
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
     own_files: tuple[str, ...] = ()
-    """With ``--on-rewind replace``: what the names of files begin with that this pipeline has staged for the table."""
+    """With ``--on-rewind replace``: prefixes of the names of all files that this pipeline has staged for the table."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()

@@ -7,7 +7,7 @@ from spark_jobs.protocol.ids import BatchId
 
 
 class TableShape(Part):
-    """What of a Delta table decides whether rows that were staged for it fit it later."""
+    """The part of a Delta table that decides whether rows that were staged for it fit it later."""
 
     table_schema: str
     """Its columns, as Delta writes them."""

@@ -1,4 +1,4 @@
-"""Whether rows that were staged for a table as it was fit the table as it is.
+"""Decides whether rows that were staged for a table as it was fit the table as it is.
 
 Staged files name their columns as Delta's column mapping does (by *physical name*), so columns may have been renamed, dropped, added
 and moved since. What only the rows themselves can tell, such as whether they keep a new constraint, is returned as conditions.
@@ -90,7 +90,7 @@ def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
 def unreadable(before: TableShape, now: TableShape) -> list[str]:
     """Returns why rows that a table got in one shape cannot be read in another; empty if they can.
 
-    Columns that are new, gone or called otherwise are no reason. Each reason is the end of a sentence that begins with the table.
+    Columns that are new, gone or renamed are no reason. Each reason is the end of a sentence that begins with the table.
     """
     found = [*_changed_types(_fields(before), _fields(now), ""), *_partition_misfits(before, now)]
     if _mode(now) != _mode(before) and _mode(now) == "id":
@@ -113,13 +113,13 @@ def misfits_of(staged: Sequence[TableShape], table: TableShape, merged_by: Itera
 
 
 def conditions_of(staged: Iterable[TableShape], table: TableShape) -> dict[str, str]:
-    """Returns what some of the rows staged for some shapes were not checked for; as :func:`conditions`."""
+    """Returns what the rows that were staged for some shapes may not have been checked for, as :func:`conditions` does."""
     return {name: condition for each in staged for name, condition in conditions(each, table).items()}
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """How the columns of staged rows are called in the table that they are merged into.
+    """The names that the columns of staged rows have in the table that they are merged into.
 
     ``columns`` has those that the table still has, by the name that they were staged under.
     """
@@ -150,12 +150,12 @@ def renaming(staged: Sequence[TableShape], table: TableShape, needed: Iterable[s
     for name in needed:
         known = any(name.casefold() == field["name"].casefold() for each in staged for field in _fields(each))
         if known and columns.get(name.casefold(), "").casefold() != name.casefold():
-            found.append(f"has no column {name} any more, which identifies or orders its rows")
+            found.append(f"no longer has the column {name}, which identifies or orders its rows")
     return Renaming(columns, list(dict.fromkeys(found)))
 
 
 def _partition_misfits(staged: TableShape, table: TableShape) -> list[str]:
-    """Also rows that are merged were staged for the partitions: an empty text is null in a partition column."""
+    """Compares the partition columns. Rows that are merged depend on them, too: an empty text is null in a partition column."""
     if _physical_partitions(staged) == _physical_partitions(table):
         return []
     return [f"is partitioned by {list(table.partition_by)}, and was by {list(staged.partition_by)}"]
@@ -213,7 +213,7 @@ def _type_misfits(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _changed_types(before: Sequence[_Field], after: Sequence[_Field], path: str) -> Iterator[str]:
-    """The columns that are of another type, and not of one that Delta has widened theirs to.
+    """Yields the columns that have another type, unless Delta has widened their type to it.
 
     Delta gives a column another name in data files where a write replaces the table's columns and the type is another one.
     """
@@ -244,7 +244,7 @@ def _changed_type(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
-    """What Delta has made of a type since."""
+    """Returns the type that Delta has widened a type to since; the same type if it has not."""
     for change in changes:
         if change.get("fieldPath", "") == inside and change["fromType"] == kind:
             kind = change["toType"]
@@ -252,14 +252,14 @@ def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
 
 
 def _renamed_inside(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Fields of structs that are called otherwise: rows that are merged find them by name."""
+    """Yields the fields of structs that have another name: rows that are merged find them by name."""
     kinds = _kind(old), _kind(new)
     if kinds == ("struct", "struct"):
         now = {_physical(field): field for field in new["fields"]}
         for field in old["fields"]:
             there = now.get(_physical(field))
             if there is not None and there["name"].casefold() != field["name"].casefold():
-                yield f"calls the field {where}.{field['name']} {there['name']}"
+                yield f"has renamed the field {where}.{field['name']} to {there['name']}"
             if there is not None:
                 yield from _renamed_inside(field["type"], there["type"], f"{where}.{there['name']}")
     elif kinds == ("array", "array"):
@@ -274,7 +274,7 @@ def _kind(kind: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without what else is noted of its fields."""
+    """Returns a type without the metadata of its fields."""
     if not isinstance(kind, Mapping):
         return kind
     if kind["type"] == "struct":
@@ -288,7 +288,7 @@ def _fields(table: TableShape) -> list[_Field]:
 
 
 def _physical(field: _Field) -> str:
-    """The name of a field in data files; two that differ only in case are one."""
+    """Returns the name of a field in data files, in lower case: two names that differ only in case are one."""
     return str(field["metadata"].get(_PHYSICAL_NAME, field["name"])).casefold()
 
 

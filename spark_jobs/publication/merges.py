@@ -73,11 +73,11 @@ class KeyedMerge(ABC):
 
     @abstractmethod
     def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
-        """The rows that the MERGE writes or deletes: at most one for each row of the table, marked as deleting or not."""
+        """Returns the rows that the MERGE writes or deletes: at most one for each row of the table, marked as deleting or not."""
 
     @abstractmethod
     def _wins(self) -> Column | None:
-        """Where a changed row replaces the row of the table that it is for; None: nowhere."""
+        """Returns the condition on which a changed row replaces the row of the table that it matches; None if it never does."""
 
     @property
     def _found_by(self) -> tuple[str, ...]:
@@ -131,14 +131,14 @@ class KeyedMerge(ABC):
         return F.struct(_quoted(self.rule.sequence_by or self.batch), _quoted(self._deleted), *map(_quoted, self._ties()))
 
     def _one_of_each_key(self, choose: Callable[[Column, Column], Column]) -> DataFrame:
-        """One staged row of each key, chosen by the order of its rows."""
+        """Returns one staged row of each key, chosen by the order of its rows."""
         chosen = self._unused("chosen")
         whole = F.struct(*map(_quoted, [*self._columns, self._deleted]))
         grouped = self._marked.groupBy(*self._keys())
         return grouped.agg(choose(whole, self._order).alias(chosen)).select(f"{chosen}.*")
 
     def _deletes(self) -> DataFrame:
-        """The deletes to remember: not only where one wins, because a row between two of them may come later still."""
+        """Returns the deletes to remember: also those that do not win, because a row from between two deletes may still come."""
         sequence, last = self._sequence(), self._unused("last")
         latest = F.max(F.struct(_quoted(sequence).alias(sequence))).alias(last)
         grouped = self._dead().groupBy(*map(_quoted, self._remembered_by)).agg(latest)
@@ -156,7 +156,7 @@ class KeyedMerge(ABC):
         return [_quoted(key) for key in self.rule.keys]
 
     def _ties(self) -> list[str]:
-        """The columns that settle a tie, in an order of their own: that of a table may change."""
+        """Returns the columns that settle a tie, sorted by name: the order of a table's columns may change."""
         settled = {name.casefold() for name in (*self.rule.keys, self.rule.sequence_by or self.batch)}
         fields = (self.schema[name] for name in self._columns)
         return sorted(f.name for f in fields if f.name.casefold() not in settled and has_order(f.dataType))
@@ -178,7 +178,7 @@ class Upsert(KeyedMerge):
         return rows if tombstones is None else self._risen(rows, tombstones)
 
     def _risen(self, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
-        """Without the rows whose key was deleted at the same time or later."""
+        """Returns the rows whose key was not deleted at the same time or later."""
         sequence = self._sequence()
         buried = ~_after(F.struct(_of(_STAGED, sequence)), F.struct(_of(_TABLE, sequence)))
         matching = self._same(self.rule.keys) & ~_of(_STAGED, self._deleted) & buried
@@ -207,7 +207,7 @@ class History(KeyedMerge):
     """All rows of each key, one for each ``sequence_by``: each is valid until the next one, or until the next delete.
 
     The table tells what was merged before: each version begins with a change, and one that ends where no other begins ends with a delete.
-    The tombstones have all deletes, also those that end no version. So the versions of a key that changes are made anew from all its
+    The tombstones have all deletes, also those that end no version. So the versions of a key that changes are made again from all its
     changes.
 
     The table is read by the MERGE itself, in whose transaction both reads of it see one version.
@@ -258,7 +258,7 @@ class History(KeyedMerge):
         return self._unlike_the_table(self._one_at_a_time(changes))
 
     def _published(self, table: DataFrame, touched: DataFrame) -> DataFrame:
-        """What the table tells of the changes of some keys: its versions, and the deletes that have ended one."""
+        """Returns the changes of some keys that the table tells of: its versions, and the deletes that have ended a version."""
         start, end, current = self.rule.version_columns
         was_end, was_current = self._before
         stored = [
@@ -276,7 +276,7 @@ class History(KeyedMerge):
         return events.withColumns({start: at, self._stored: ~deleted})
 
     def _one_at_a_time(self, changes: DataFrame) -> DataFrame:
-        """The greatest change of each key at each time; its column of :attr:`_occupied` says whether the table has a row there."""
+        """Returns the greatest change of each key at each time. Its column :attr:`_occupied` says whether the table has a row there."""
         chosen = self._unused("chosen")
         whole = F.struct(*map(_quoted, changes.columns))
         order = F.struct(*map(_quoted, [self._deleted, *self._ties(), self._stored]))
@@ -285,7 +285,7 @@ class History(KeyedMerge):
         return grouped.agg(F.max_by(whole, order).alias(chosen), occupied).select(f"{chosen}.*", _quoted(self._occupied))
 
     def _unlike_the_table(self, changes: DataFrame) -> DataFrame:
-        """The versions that the table does not have as they are, and its rows that are none any more, marked as deleted."""
+        """Returns the versions that the table lacks or has otherwise, and, marked as deleted, its rows that are no versions any more."""
         _, end, current = self.rule.version_columns
         ended = changes.withColumn(end, F.lead(_quoted(self._start)).over(self._turns))
         versions = ended.withColumn(current, _quoted(end).isNull())
@@ -325,12 +325,12 @@ def keyed_merge(
 
 
 def read_events(spark: SparkSession, directory: str) -> DataFrame:
-    """The rows of a scratch table."""
+    """Returns the rows of a scratch table."""
     return spark.read.format("delta").load(directory)
 
 
 def repeated_keys(frame: DataFrame, keys: Sequence[str]) -> int:
-    """How many keys a frame has more than once."""
+    """Returns how many keys a frame has more than once."""
     return frame.groupBy(*(_quoted(key) for key in keys)).count().where("count > 1").count()
 
 
@@ -343,17 +343,17 @@ def _of(side: str, name: str) -> Column:
 
 
 def _values(columns: Sequence[str]) -> dict[str, str | Column]:
-    """What a MERGE writes: each column as it was staged."""
+    """Returns what a MERGE writes: each column as it was staged."""
     return {quoted(name): _of(_STAGED, name) for name in columns}
 
 
 def _after(later: Column, earlier: Column) -> Column:
-    """Whether one struct comes after another; null comes before everything, so this is never null."""
+    """Returns whether one struct comes after another. Null comes before everything, so the condition is never null."""
     return later > earlier
 
 
 def nullable_type(kind: DataType) -> DataType:
-    """A type whose fields and elements may all be null."""
+    """Returns the type with fields and elements that may all be null."""
     match kind:
         case StructType():
             return StructType([StructField(field.name, nullable_type(field.dataType)) for field in kind.fields])
@@ -365,7 +365,7 @@ def nullable_type(kind: DataType) -> DataType:
 
 
 def has_order(kind: DataType) -> bool:
-    """Whether the values of a type can be compared, and so be a key or settle which row wins."""
+    """Returns whether the values of a type can be compared: only then can they be a key or settle which row wins."""
     if isinstance(kind, MapType | VariantType):
         return False
     if isinstance(kind, StructType):

@@ -1,8 +1,8 @@
-"""Whose rows a table has: those that a pipeline has published, and those of others.
+"""Tells the rows of a table that a pipeline has published from those of others.
 
 A commit of a publication carries an app id that begins with the pipeline's uuid. Files that were only rewritten (compacted, deleted from,
-updated) belong to whom the files belonged that they replace. Where the log does not tell any more who has added a file, its name does: a
-staged file's begins with a prefix of its incarnation. What nobody can tell counts as another's.
+updated) belong to the owner of the files that they replace. If the log no longer has the commit that added a file, its name decides: the
+name of a staged file begins with a prefix of its incarnation. A file without either counts as another's.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -71,7 +71,7 @@ def refuse_rows_of_others(
         raise UnsupportedTableError(
             f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
             "remove them.",
-            exists="Other writers have added them, or the table's log does not tell any more who has.",
+            exists="Other writers have added them, or the table's log no longer says who has.",
             safe="Nothing was written to any table.",
             remedy="To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM). To lose "
             "them, empty the table first (DELETE FROM), then repeat.",

@@ -41,7 +41,7 @@ class RunOptions:
         adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
         checkpoint: Instead of some of the pipeline's checkpoint settings.
         restore: The savepoint to begin with.
-        allow_dropped: The state of stages may be left behind that the pipeline no longer has.
+        allow_dropped: The state of stages that the pipeline no longer has may be left behind.
         state_partitions: In how many partitions the state is from then on.
         new_sources: Sources that may be other ones than before.
         accept_data_loss: Sources that are read without what is gone of them.

@@ -135,7 +135,7 @@ def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: 
     fewer = code(site, events, "copied", "minutes")
     error = refused(site, fewer, site.home, from_savepoint(tmp_path / "savepoint"))
     assert isinstance(error, RejectedError)
-    assert "not there any more: again" in error.failed
+    assert "the pipeline no longer has: again" in error.failed
     with Running(site.spark, fewer, site.home, options=from_savepoint(tmp_path / "savepoint", allow_dropped=True)) as running:
         running.until(lambda: len(ids(site, "copied")) == AFTER)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, AFTER).count())

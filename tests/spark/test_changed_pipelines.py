@@ -162,7 +162,7 @@ def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> Non
     refunds = public(shop.site.tables / "refunds")
     shop.deliver()
     error = shop.refused(shop.pipeline("orders", "hourly"))
-    assert "Checkpoint 1 has state of stages that are not there any more: paid, refunds" in error.failed
+    assert "Checkpoint 1 has state of stages that the pipeline no longer has: paid, refunds" in error.failed
     shop.run(shop.pipeline("orders", "hourly"), allow_dropped=True)
     assert public(shop.site.tables / "refunds") == refunds
     shop.deliver()

@@ -1,8 +1,8 @@
-"""Files that have been read are archived or deleted, once everything that was made of them is public.
+"""Archives or deletes files that have been read, once everything that was made of them is public.
 
 The final checkpoint of a round has read every file that the round has pinned. Once all tables have its rows, and no checkpoint of the
 middle of the round is kept, nothing in the home reads the files again. The pins say which they are: a file is taken only if it is still the
-one that was pinned, by size and time. That the round's files are done with is recorded at the end; until then it is done again.
+one that was pinned, by size and time. The end of that is recorded for each round; until then it is repeated.
 """
 
 import logging
@@ -123,7 +123,7 @@ class Tidying:
 
 
 def _is_needed(final: Manifest, manifests: Sequence[Manifest]) -> bool:
-    """Whether a kept checkpoint is in the middle of a final one's round: whoever goes on from it reads files of the round again."""
+    """Returns whether a kept checkpoint is in the middle of a final one's round: a start from it reads files of the round again."""
     return any(
         each.round == final.round and each.incarnation == final.incarnation and each.checkpoint_kind is not CheckpointKind.FINAL
         for each in manifests

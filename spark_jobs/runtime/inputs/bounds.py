@@ -1,9 +1,9 @@
-"""Where a stream of a stage ends, and how a batch that reads past the end is cut back to it.
+"""The ends of a stage's streams, and how a batch that reads past an end is cut back to it.
 
 Spark's ``AvailableNow`` pins an end of its own at each start. What arrived between the recorded pin and that start would join the round, so
 each batch is compared with the pin before it is staged; a batch past it is planned again with the pin as its end (design, section 8).
 
-Each kind of source has a bound of its own, beside everything else that is known of the kind: see :mod:`.source_kind`.
+Each kind of source has a bound of its own, with everything else that is known of the kind: see :mod:`.source_kind`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class ExpectedFile:
     timestamp_ms: int
     """Its modification time."""
     size_bytes: int | None = None
-    """None where nobody has pinned it."""
+    """None if it was not pinned."""
 
     def difference(self, status: tuple[int, int] | None) -> str | None:
         """Returns in words how a file is another one than expected; None if it is the same.
@@ -57,43 +57,43 @@ class Bound:
     """Whether its batches read files by name, which Spark leaves out where they have gone."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        """Whether a batch that ends at ``line`` reads past the end."""
+        """Returns whether a batch that ends at ``line`` reads past the end."""
         return False
 
     def reached(self, line: str | None) -> bool:
-        """Whether nothing is left after ``line``."""
+        """Returns whether nothing is left after ``line``."""
         return False
 
     def cut_back(self, previous: str | None, line: str) -> str:
-        """The line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
+        """Returns the line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
         return line
 
     def passed_over(self, line: str) -> str | None:
-        """The line of a batch with what is left before the end although Spark finds nothing new after ``line``; None where nothing is.
+        """Returns the line of a batch with what is left after ``line`` although Spark finds nothing new there; None if nothing is left.
 
         Durable side effects are idempotent.
         """
         return None
 
     def available(self, line: str) -> str | None:
-        """The line that Spark may take for everything there is, in a query that has come to ``line``; None where it cannot be told one."""
+        """Returns the line that Spark may take as its end in a query that has come to ``line``; None if Spark takes none."""
         return None
 
     def rows_expected(self, line: str | None) -> int | None:
-        """How many rows are left after ``line``; None where nothing tells. For progress bars, never for a decision."""
+        """Returns how many rows are left after ``line``; None if that is not known. For progress bars, never for a decision."""
         return None
 
     def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
-        """The files that a batch reads, by path; none where the stream names no files."""
+        """Returns the files that a batch reads, by path; none if the stream names no files."""
         return {}
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:
-        """Whether a batch has columns, or values of wider types, that the stream was not made for and would leave out."""
+        """Returns whether a batch has columns, or values of wider types, that the stream was not made for and would leave out."""
         return False
 
     def unread(self, line: str | None) -> str | None:
-        """What is before the end and not read after ``line``, in words; None where nothing is, or Spark itself watches over that.
+        """Returns in words what is left unread after ``line``; None if nothing is, or if Spark itself watches over that.
 
-        To be asked once Spark has found nothing more to read.
+        To be called once Spark has found nothing more to read.
         """
         return None

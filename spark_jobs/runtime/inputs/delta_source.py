@@ -99,7 +99,7 @@ class DeltaSource(SourceKind):
             )
 
     def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
-        """Writes a schema log of Delta's with one entry, for the table as it is now: all versions up to now are read with that.
+        """Writes a schema log of Delta's with one entry, the table as it is now: all versions up to now are read with its columns.
 
         See docs/adr/0022-rows-are-read-with-the-newest-columns.md.
         """
@@ -127,7 +127,7 @@ class DeltaSource(SourceKind):
         return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
 
     def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
-        """Spark goes on in whatever table is at the path."""
+        """See :meth:`SourceKind.check_same`. Spark itself goes on in whatever table is at the path."""
         path = read.leaf.options["path"]
         newest = delta_pin(read.session, path)
         if why := self.difference(read.known, KnownDelta(path=path, table=newest.table)):
@@ -203,7 +203,7 @@ class DeltaSource(SourceKind):
 class DeltaBound(Bound):
     """Every row up to a table version.
 
-    Spark reads version after version, and fails where one is missing: that data loss be a failure is not left to the source's options.
+    Spark reads version after version, and fails where one is missing: the option with which it would not is refused.
     """
 
     pin: DeltaPin
@@ -263,7 +263,7 @@ class _Position:
 
 
 def _position(read: ReadSoFar) -> _Position | None:
-    """None where a stream without an end has not begun: it begins with what is there."""
+    """Returns where a stage goes on; None if the stream has no end and has not begun: it begins with what is there."""
     if read.line != NO_OFFSET:
         offset = json.loads(read.line)
         return _Position(offset["reservoirVersion"], offset["index"], offset["isStartingVersion"])
@@ -273,7 +273,7 @@ def _position(read: ReadSoFar) -> _Position | None:
 
 
 def delta_offset(table: str, version: int) -> str:
-    """The line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
+    """Returns the line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
     return json.dumps(
         {"sourceVersion": 1, "reservoirId": table, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
     )
@@ -285,13 +285,13 @@ def may_begin_later(session: SparkSession) -> None:
 
 
 def delta_pin(session: SparkSession, path: str) -> DeltaPin:
-    """The newest version of a table; its rows are not counted."""
+    """Returns the newest version of a table, without the number of its rows."""
     version, metadata, _ = DeltaJvm(session).snapshot(path)
     return DeltaPin(path=path, table=metadata["id"], version=version)
 
 
 def _shape(metadata: Mapping[str, Any]) -> TableShape:
-    """The columns of a table, and nothing else that its log says of it."""
+    """Returns the shape of a table with its columns alone."""
     mapping = {_MAPPING: metadata["configuration"].get(_MAPPING, "none")}
     return shape(metadata["schemaString"], metadata["partitionColumns"], mapping, ())
 
@@ -306,7 +306,7 @@ def _is_feed(leaf: Leaf) -> bool:
 
 
 def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFile]:
-    """Data files with their rows, from the statistics in the table's log."""
+    """Returns data files with their numbers of rows, from the statistics in the table's log."""
     rows: dict[str, int | None] = {}
     for version in {version for version, _, _ in files}:
         with suppress(DeltaError, KeyError, OSError):
@@ -317,7 +317,7 @@ def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFil
 
 
 def _rows(path: str, version: int) -> int | None:
-    """The rows of a table, from the statistics in its log."""
+    """Returns the number of rows of a table, from the statistics in its log; None if they lack it."""
     try:
         counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
     except (DeltaError, KeyError, OSError):

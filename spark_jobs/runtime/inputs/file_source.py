@@ -43,7 +43,7 @@ class FileSource(SourceKind):
         if options.get("cleansource", "off").lower() != "off":
             raise refused_input(
                 name,
-                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                f"sets cleanSource={options['cleansource']}: Spark would remove files that other stages or a later try still have to read",
                 "Remove the option, and tidy the folder yourself once the checkpoint that has read the files is public.",
             )
         if options.get("ignoremissingfiles", "false").lower() == "true":
@@ -68,7 +68,7 @@ class FileSource(SourceKind):
             FileSourceLog(log.files, log.directory).pass_over(known.passed)
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
-        """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
+        """Returns the files that Spark's file source would find now: listed by Spark, with the source's own options."""
         session = frame.sparkSession
         options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
         try:
@@ -142,18 +142,18 @@ class FileSource(SourceKind):
             )
 
     def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
-        """Also writes the files that were read as the first entry of Spark's log."""
+        """See :meth:`SourceKind.begin_adopted`. Writes the files that were read as the first entry of Spark's log, too."""
         FileSourceLog(log.files, log.directory).rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])
         return json.dumps({"logOffset": 0})
 
 
 def files_root(session: SparkSession, path: str) -> str:
-    """The URL of the folder that a path leads to, without its pattern."""
+    """Returns the URL of the folder that a path leads to, without its pattern."""
     return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
 
 
 class EndlessFiles(Bound):
-    """Every file that comes. Spark has noted when it was changed; nobody has pinned its size."""
+    """Every file that comes. Spark has noted its modification time; its size is not pinned."""
 
     names_files = True
 
@@ -177,7 +177,7 @@ class EndlessFiles(Bound):
         return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        """Whether a batch reads files that are lost."""
+        """Returns whether a batch reads files that are lost."""
         if not self._lost:
             return False
         return any(entry["path"] in self._lost for entry in self._log.between(_log_id(previous), _log_id(line)))
@@ -230,7 +230,7 @@ class FilesBound(Bound):
         return line
 
     def passed_over(self, line: str) -> str | None:
-        """Spark's file source forgets files that are a week older than its newest one, and then takes none that is as old."""
+        """See :meth:`Bound.passed_over`. Spark forgets files that are a week older than its newest one, and takes no others that old."""
         newest = max(self._log.latest(), _log_id(line))
         missing = self._left_after(newest)
         if not missing:
@@ -253,7 +253,7 @@ class FilesBound(Bound):
         return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
 
     def _left_after(self, log_id: int) -> list[FilePin]:
-        """The pinned files that no entry up to this one adds, the oldest first."""
+        """Returns the pinned files that no entry up to this one adds, the oldest first."""
         taken = {entry["path"] for entry in self._log.between(-1, log_id) if self._is_pinned(entry)}
         missing = [file for path, file in self._pinned.items() if path not in taken]
         return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
@@ -271,7 +271,7 @@ class FileSourceLog:
         self._directory = directory
 
     def between(self, start: int, end: int) -> list[dict[str, Any]]:
-        """The files added by the entries after ``start`` up to ``end``."""
+        """Returns the files added by the entries after ``start`` up to ``end``."""
         found: dict[int, list[dict[str, Any]]] = {}
         for log_id in range(end, start, -1):
             if log_id in found:
@@ -281,17 +281,17 @@ class FileSourceLog:
         return [entry for log_id in sorted(found) if start < log_id <= end for entry in found[log_id]]
 
     def latest(self) -> int:
-        """The newest entry; -1 where there is none."""
+        """Returns the number of the newest entry; -1 if there is none."""
         names = (name.removesuffix(".compact") for name in self._files.names(self._directory))
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def pass_over(self, files: Iterable[FilePin]) -> None:
-        """Lets Spark take files for read that no batch reads. Idempotent."""
+        """Records files as read, in no batch, so that Spark passes them over. Idempotent."""
         if self.latest() < 0:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
     def passed(self) -> set[str]:
-        """The files that were passed over."""
+        """Returns the files that were passed over."""
         return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
@@ -304,7 +304,7 @@ class FileSourceLog:
         checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
 
     def _read(self, log_id: int) -> list[dict[str, Any]]:
-        """What entry ``log_id`` holds; where Spark has deleted it, what the next compact entry repeats of it and those before."""
+        """Returns what entry ``log_id`` holds; if Spark has deleted it, what the next compact entry repeats of it and those before."""
         try:
             return self._entries(_file_name(log_id))
         except NotFoundError:

@@ -33,7 +33,7 @@ class FollowingSession(SparkSession):
 
 
 def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> DeltaPin:
-    """The end behind which ``source`` begins.
+    """Returns the end behind which ``source`` begins.
 
     Raises:
         InvalidPipelineError: ``before`` does not read exactly one Delta table.

@@ -1,4 +1,4 @@
-"""Whether values fit the types that were inferred of others."""
+"""Compares types that were inferred of some files with those of others."""
 
 from pyspark.sql.types import (
     ArrayType,

@@ -25,7 +25,7 @@ from spark_jobs.runtime.spark.spark_errors import refusing
 
 
 def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
-    """What a source's function returns, checked.
+    """Returns what a source's function returns, checked.
 
     Raises:
         InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
@@ -53,7 +53,7 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
 
 
 def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataFrame:
-    """The frame with its event time, which has no time zone, as the moments that it means in ``zone``.
+    """Returns the frame with its event time, which has no time zone, as the moments that it means in ``zone``.
 
     By way of a text: a cast alone would take the time zone of whatever session reads it.
     """
@@ -69,7 +69,7 @@ def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataF
 
 
 def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[Pin, ...]:
-    """Where each stream of a source ends if it ended now.
+    """Returns where each stream of a source would end now.
 
     Raises:
         InvalidPipelineError: It reads topics that are not there.
@@ -79,7 +79,7 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
-    """What a static input's function returns, at the versions in ``pinned`` or, where there are none yet, at the newest.
+    """Returns what a static input's function returns, at the versions in ``pinned`` or, if there are none yet, at the newest.
 
     Raises:
         InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is not declared as unpinned.

@@ -1,4 +1,4 @@
-"""Where a Kafka stream of a stage ends: partition by partition, at the offsets that were pinned when the round began.
+"""Kafka topics as sources: pinned partition by partition, at an offset.
 
 Spark's lines for Kafka are positions, not records: ``{"clicks": {"0": 5}}`` says that the next record of partition 0 is to have offset 5 or
 more. So an end that no record has (a transaction's marker, a record that was compacted away) is reached like any other.
@@ -88,7 +88,7 @@ class KafkaSource(SourceKind):
         return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
 
     def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
-        """Spark goes on in whatever topic has the name. At its end it is compared how far it has come: see :meth:`KafkaBound.unread`."""
+        """See :meth:`SourceKind.check_same`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
         if query is None or not isinstance(read.known, KnownKafka):
             return
         try:
@@ -171,7 +171,7 @@ def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineE
 
 
 def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
-    """By partition the offset that a stage reads next."""
+    """Returns by partition the offset that a stage reads next."""
     if read.line != NO_OFFSET:
         return partition_offsets(read.line)
     return kafka_beginning(read.log.files, read.log.directory)
@@ -182,13 +182,13 @@ def _offsets(topics: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
 
 
 def partition_offsets(line: str) -> dict[Partition, int]:
-    """What a line of Spark's offset log for Kafka says of each partition."""
+    """Returns the offset of each partition in a line of Spark's offset log for Kafka."""
     topics = json.loads(line)
     return {(topic, int(number)): int(offset) for topic, numbers in topics.items() for number, offset in numbers.items()}
 
 
 def kafka_line(offsets: Mapping[Partition, int]) -> str:
-    """The line of Spark's offset log with these positions."""
+    """Returns the line of Spark's offset log with these offsets."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(number)] = offset
@@ -196,7 +196,7 @@ def kafka_line(offsets: Mapping[Partition, int]) -> str:
 
 
 def kafka_pin(line: str) -> KafkaPin:
-    """Everything before the offsets of a line."""
+    """Returns the pin of everything before the offsets of a line."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, number), offset in partition_offsets(line).items():
         topics.setdefault(topic, {})[number] = offset
@@ -204,7 +204,7 @@ def kafka_pin(line: str) -> KafkaPin:
 
 
 def kafka_beginning(files: Files, directory: str) -> dict[Partition, int]:
-    """Returns where a query's first batch began: Spark works it out from the source's options once, and writes it beside the offset log.
+    """Returns where a query's first batch began: Spark works it out from the source's options once, and keeps it next to the offset log.
 
     Empty as long as Spark has not worked it out.
     """
@@ -239,7 +239,7 @@ class KafkaBound(Bound):
         return kafka_line(self._cut(previous, line))
 
     def passed_over(self, line: str) -> str | None:
-        """Spark finds nothing new where fewer records are left than the source's ``minOffsetsPerTrigger``."""
+        """See :meth:`Bound.passed_over`. Spark finds nothing new if fewer records are left than ``minOffsetsPerTrigger``."""
         return None if self.reached(line) else self.available(line)
 
     def available(self, line: str) -> str:
@@ -247,7 +247,7 @@ class KafkaBound(Bound):
         return kafka_line(offsets | {partition: max(offsets.get(partition, 0), end) for partition, end in self._ends().items()})
 
     def rows_expected(self, line: str | None) -> int | None:
-        """At most: an offset may have no record."""
+        """Returns at most how many rows are left: an offset may have no record."""
         begin = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
         return sum(max(end - begin.get(partition, 0), 0) for partition, end in self._ends().items()) if begin else None
 

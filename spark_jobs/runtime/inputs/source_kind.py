@@ -20,7 +20,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class OwnLog:
-    """The directory in which Spark keeps what it remembers of one stream of a query, beside the offset log."""
+    """The directory in which Spark keeps what it remembers of one stream of a query, in addition to the offset log."""
 
     files: Files
     directory: str
@@ -83,7 +83,7 @@ class SourceKind(ABC):
         """Lets a stream that has no offset yet begin where :meth:`resolve` has said, whatever its options say."""
 
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
-        """The same, where Spark keeps the beginning in what it remembers of a stream. Idempotent."""
+        """Does what :meth:`begin_at` does, if Spark keeps the beginning in what it remembers of a stream. Idempotent."""
 
     def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
         """Lets every row of a stream be read with the columns that its frame has; returns the options that the stream needs for that.
@@ -142,11 +142,11 @@ class SourceKind(ABC):
         """
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
-        """Returns a stream with the beginning at which it has to begin anew to get past a loss; None where it just goes on."""
+        """Returns a stream with the beginning at which it has to begin again to get past a loss; None if it just goes on."""
         return None
 
     def first_line(self, known: KnownSource) -> str:
-        """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has told."""
+        """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has returned."""
         raise NotImplementedError("it just goes on")
 
     def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:  # noqa: B027 - files are looked at one by one
@@ -200,18 +200,18 @@ class SourceStream:
 
 
 def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
-    """The error to raise where an input cannot be read as it is declared."""
+    """Returns the error to raise if an input cannot be read as it is declared."""
     return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
 
 
 def without_it(names: Sequence[str]) -> str:
-    """The remedy where something of sources is gone."""
+    """Returns the remedy for something of sources that is gone."""
     options = " ".join(f"--accept-data-loss {name}" for name in names)
     return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or begin anew with --fresh."
 
 
 def another_source(others: Mapping[InputName, str]) -> RejectedError:
-    """The error to raise where sources are others than those that were read before.
+    """Returns the error to raise if sources are others than those that were read before.
 
     Args:
         others: By source in words how it is another one.
@@ -228,7 +228,7 @@ def another_source(others: Mapping[InputName, str]) -> RejectedError:
 
 
 def another_kind(before: KnownSource, now: KnownSource) -> str:
-    """The difference of two streams of different kinds."""
+    """Returns the difference of two streams of different kinds, as :meth:`SourceKind.difference` does."""
     return f"reads {_WORDS[now.format]}, and before it read {_WORDS[before.format]}"
 
 

@@ -20,7 +20,7 @@ from spark_jobs.runtime.spark.plan import Leaf
 
 
 class OtherSource(SourceKind):
-    """Any other stream. Only a source without an end may read one: nothing tells where it would end, nor which one it is."""
+    """Any other stream. Only a source without an end may read one: its end and its identity cannot be known."""
 
     def reads(self, leaf: Leaf) -> bool:
         return True

@@ -56,7 +56,7 @@ def send_whole(modules: Iterable[ModuleType]) -> None:
 
 
 class _Recorder:
-    """Stands in for the Spark context while a file is imported. Whoever wants more of it than columns wants a session."""
+    """Stands in for the Spark context while a file is imported. All but making columns needs a session, and is refused."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -79,7 +79,7 @@ class _Recorder:
         return _LaterSchema(text)
 
     def text_or_type(self, given: DataType | str) -> DataType | str:
-        """The type that a UDF was declared with. PySpark parses a text again when it needs the type."""
+        """Returns the type that a UDF was declared with, as it was given. PySpark parses a text again when it needs the type."""
         if isinstance(given, str):
             self._note()
         return given
@@ -110,7 +110,7 @@ class _Names:
 
 
 class _NoSession:
-    """What the JVM says of its active session as long as there is none."""
+    """The answer of the JVM for its active session, as long as there is none."""
 
     def getActiveSession(self) -> "_NoSession":
         return self

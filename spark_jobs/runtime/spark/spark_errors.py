@@ -102,7 +102,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("NOT_NULL_ASSERT_VIOLATION", "Leave out the rows with null, or let the column be nullable."),
     KnownError("USER_RAISED_EXCEPTION", "Correct the rows that the stage's own check has found, or the check."),
     KnownError(
-        "ModuleNotFoundError", "Install the module where Spark's Python workers run, or put it beside the pipeline's file."
+        "ModuleNotFoundError", "Install the module where Spark's Python workers run, or put it next to the pipeline's file."
     ),
     KnownError("ImportError", "Correct the import; the module is there, and has no such name or cannot be loaded."),
     KnownError("NameError", "Correct the name in the function."),
@@ -115,7 +115,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
     KnownError(
         "FAILED_READ_FILE.FILE_NOT_EXIST",
-        "Bring the file back. If it is one of a source's and gone for good, go on without it: --accept-data-loss SOURCE "
+        "Bring the file back. If it is a source's and gone for good, go on without it: --accept-data-loss SOURCE "
         "(accept_data_loss=).",
         heals=True,
     ),
@@ -160,7 +160,7 @@ def summary(error: BaseException) -> str:
 
 
 def _find(error: BaseException) -> tuple[KnownError | None, str]:
-    """The entry, and the text that names it; without an entry the text at the bottom."""
+    """Returns the entry, and the text that names it; without an entry the text at the bottom."""
     if not _from_spark(error):
         return _BY_NAME.get(type(error).__name__), str(error).strip()
     texts = [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
@@ -173,7 +173,7 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
 
 
 def _by_condition(condition: str) -> KnownError | None:
-    """The entry with the longest name that a condition begins with."""
+    """Returns the entry with the longest name that a condition begins with."""
     fitting = [known for known in KNOWN if f"{condition}.".startswith((f"{known.name}.", f"{known.name}_"))]
     return max(fitting, key=lambda known: len(known.name), default=None)
 
@@ -241,7 +241,7 @@ def _from_spark(error: BaseException) -> bool:
 
 
 def _python_error(text: str) -> str:
-    """The name of the exception that ends a Python traceback; empty where the text is none."""
+    """Returns the name of the exception that ends a Python traceback; empty if the text is none."""
     lines = _lines(text)
     found = _PYTHON_ERROR.match(lines[-1]) if lines and "Traceback (most recent call last)" in text else None
     return found[1] if found else ""
@@ -252,7 +252,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _line_of(error: Exception) -> str:
-    """Where a user's function was when it raised an error of Python's own."""
+    """Returns where a user's function was when it raised an error of Python's own."""
     if _from_spark(error):
         return ""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]

@@ -1,11 +1,11 @@
-"""Streams of a stage begin anew, and the state of the stage stays.
+"""Lets streams of a stage begin again, with the state of the stage as it is.
 
-A source that has become another one is read from its beginning. A stream of which something is gone goes on after that.
+A source that has become another one is read from its beginning. A stream that has lost something goes on after the loss.
 
 Spark goes on after the last batch's offsets, one line for each stream. A stream without a line begins as one that had no row so far. The
-stage gets batches that read nothing and leave the line out: two, because Spark also looks at the batch before the last one. What Spark
-remembers of the stream beside the offsets, its files or where its topics began, is deleted. A stream that goes on after a loss then gets a
-batch that reads nothing and has the line of where it goes on.
+stage gets batches that read nothing and leave the line out: two, because Spark also looks at the batch before the last one. What else
+Spark remembers of the stream, its files or where its topics began, is deleted. A stream that goes on after a loss then gets a batch that
+reads nothing and has the line of where it goes on.
 """
 
 import json
@@ -29,7 +29,7 @@ _BATCHES = 2
 _BEGINS = "begins.json"
 _KNOWN: TypeAdapter[KnownSource] = TypeAdapter(KnownSource)
 Beginnings = Mapping[str, Mapping[int, KnownSource]]
-"""By source and the number of its stream where it begins anew."""
+"""By source, and by the number of its stream, where it begins again."""
 Rebuild = Callable[[StageRun], StageRun]
 
 
@@ -58,7 +58,7 @@ def begin_anew(stage: StageRun, sources: Collection[InputName], number: RoundNum
 
 
 def begins_anew(work: Files, stage: StageName) -> Beginnings:
-    """Returns where streams of a stage begin that have gone past a loss; as long as they have no line in Spark's offset log."""
+    """Returns where streams of a stage begin that have gone past a loss, as long as they have no line in Spark's offset log."""
     return _read(work, f"stages/{stage}")[0]
 
 
@@ -81,7 +81,7 @@ def begin_after(stage: StageRun, begins: Beginnings, rebuild: Rebuild) -> StageR
 
 
 def end_beginning(stage: StageRun, rebuild: Rebuild) -> StageRun:
-    """Does what is left of :func:`begin_after`. Idempotent; nothing is to be done where it has come to its end.
+    """Completes :func:`begin_after` after a crash. Idempotent; does nothing if it is complete.
 
     Raises:
         InterruptedRunError: The stage's query failed.
@@ -141,7 +141,7 @@ def _directory(stage: StageRun) -> str:
 
 
 def _read(files: Files, directory: str) -> tuple[dict[str, dict[int, KnownSource]], list[str]]:
-    """The beginnings, and the sources of which a stage has not come past them."""
+    """Returns the beginnings, and the sources in which the stage has not gone past them."""
     try:
         found = json.loads(files.read(f"{directory}/{_BEGINS}"))
     except NotFoundError:

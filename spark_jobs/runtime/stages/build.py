@@ -1,4 +1,4 @@
-"""Makes of a declared stage one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
+"""Builds a stage that can run from a declared one: reads its inputs, checks its plan, makes its table and its private log."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -141,7 +141,7 @@ def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
 
 
 def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:
-    """Begins or goes on with the stage's private log: where the table was changed, as that is seen by those who stream from the log."""
+    """Begins the stage's private log, or goes on with it. If the table was changed, Delta reads the log again."""
     table, public = outlet.staged_in, outlet.public
     if public is None:
         replaced = log.begin(table.metadata, table.protocol, None)

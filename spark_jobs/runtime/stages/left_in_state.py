@@ -1,4 +1,4 @@
-"""What the state of a stage still holds, read with Spark's own reader of state: for errors, and for what no metric counts."""
+"""Reads what the state of a stage still holds, with Spark's own reader of state: for errors, and for what no metric counts."""
 
 import logging
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def left_in_state(
 
 
 def _some(state: DataFrame) -> list[str]:
-    """A few keys; none where Spark's reader does not know the operator's state."""
+    """Returns a few keys; none if Spark's reader does not know the operator's state."""
     try:
         return [str(row[0]) for row in state.select(F.to_json("key")).limit(_KEYS).collect()]
     except spark_failures() as error:

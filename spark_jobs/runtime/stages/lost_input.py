@@ -1,6 +1,6 @@
-"""What is gone of the sources of a round: refused, or left out where the start accepts it.
+"""Refuses what is gone of the sources of a round, or leaves it out if the start accepts that.
 
-At each start it is compared how far each stage has read with what is still there. What is accepted is recorded in the round before
+Each start compares what the stages have not read with what is still there. What is accepted is recorded in the round before
 anything is left out, and stands in every later checkpoint of the round. Only what is really gone is left out.
 """
 

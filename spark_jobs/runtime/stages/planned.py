@@ -1,4 +1,4 @@
-"""All stages of a pipeline as Spark would plan them, before anything is written.
+"""Plans all stages of a pipeline as Spark would run them, before anything is written.
 
 A stage is planned over frames that have the columns and the watermarks of its inputs and no row, so that a mistake in the last stage is
 found before the first one runs.
@@ -104,7 +104,7 @@ def _input(
 
 
 def _stream_like(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """A stream with the columns of a frame."""
+    """Returns a stream with the columns of a frame."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
     return session.readStream.format("rate").load().select(*columns)
 

@@ -174,7 +174,7 @@ class StageRun:
         )
 
     def _check_drained(self) -> None:
-        """Looks whether the state still holds a row that the watermark should have let go.
+        """Refuses a state that still holds a row which the watermark should have let go.
 
         Raises:
             RejectedError: It does.
@@ -323,7 +323,7 @@ class StageRun:
         for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
             if argument not in self.ended and (left := bound.unread(line)):
                 raise InterruptedRunError(
-                    f"Stage '{self.stage.name}' has come to its end without all that was pinned of '{argument}'; it has left {left}.",
+                    f"Stage '{self.stage.name}' has ended without reading all that was pinned of '{argument}'; it has left {left}.",
                     exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
                     safe="Nothing of this round is public.",
                     remedy="Bring back what was there when the round began, then run again: it goes on. "
@@ -333,7 +333,7 @@ class StageRun:
                 )
 
     def _plan_passed_over(self) -> bool:
-        """Plans a batch of what Spark has found nothing new in although it is before the ends; whether there is any."""
+        """Plans a batch of what is left before the ends although Spark finds nothing new. Returns whether anything is left."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
             self._check_read((None,) * len(self.bounds))
@@ -412,7 +412,7 @@ class StageRun:
         return None
 
     def limited_times(self) -> frozenset[str]:
-        """The inputs whose event times matter to what the stage holds back, or whose newest one makes other rows late."""
+        """Returns the inputs whose event times decide what the stage holds back, or whose newest event time makes other rows late."""
         live = {name: mark for name, mark in self.watermarks.items() if name not in self.ended}
         return frozenset(name for name, mark in live.items() if self.holds_back or (self.stateful and not mark.held))
 

@@ -219,7 +219,7 @@ def with_watermark(
 
 
 def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, session: SparkSession, spark_log: SparkLog) -> None:
-    """Refuses to go on with a source of which there is less than the stage has read.
+    """Refuses to go on with a source that has less than the stage has read of it.
 
     Raises:
         RejectedError: There is.

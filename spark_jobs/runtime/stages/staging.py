@@ -161,8 +161,7 @@ class StageWriter:
             if changed := _changed_files(session, expected, listed):
                 named = "; ".join([*changed[:_FILES_NAMED], *(["…"] if len(changed) > _FILES_NAMED else [])])
                 raise InterruptedRunError(
-                    f"Source '{argument}' of stage '{self._name}' has files that are not as they were when they were to be read: "
-                    f"{named}.",
+                    f"Source '{argument}' of stage '{self._name}' has files that were changed or removed since they were found: {named}.",
                     exists=f"The batches before {batch} are staged.",
                     safe="Nothing of this batch is staged, and nothing of it is public.",
                     remedy="Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on "
@@ -223,7 +222,7 @@ class StageWriter:
         return facts.state_rows if is_drain else {}
 
     def _input_rows(self, session: SparkSession) -> dict[str, int]:
-        """How many rows the batch has read, by input."""
+        """Returns how many rows the batch has read, by input."""
         names = set(self.run.arguments)
         only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
         if len(names) == 1 and only_streams:
@@ -236,7 +235,7 @@ class StageWriter:
         return found
 
     def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
-        """Looks whether the batch's files have more columns than the stage was built with: Spark would leave them out."""
+        """Refuses a batch whose files have more columns than the stage was built with: Spark would leave them out."""
         for number, (bound, previous, line) in enumerate(ends):
             if bound.has_outgrown(previous, line):
                 raise SourceChangedError(
@@ -249,7 +248,7 @@ class StageWriter:
                 )
 
     def _tell_ends(self, ends: _Ends) -> None:
-        """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
+        """Gives the query's streams our ends, once: at each start Spark finds an end of its own.
 
         The next batches then need not be cut back and run by a start of their own.
         """
@@ -298,7 +297,7 @@ class StageWriter:
 
 
 def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
-    """Which files are not as they were, in words.
+    """Returns in words which files are not as they were.
 
     A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
     """
@@ -320,7 +319,7 @@ def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], 
 
 
 def file_prefix(incarnation: str, stage: StageName) -> str:
-    """Returns what the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
+    """Returns the prefix of the names of a stage's staged files, by which the sweep recognises files that nothing names.
 
     The batch follows, and ``-``.
     """
@@ -328,5 +327,5 @@ def file_prefix(incarnation: str, stage: StageName) -> str:
 
 
 def own_files(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
-    """Returns what the names of all files begin with that a stage has staged for a table, and the pipeline has published."""
+    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
     return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))

@@ -1,4 +1,4 @@
-"""Where stages begin that were not in a pipeline from its beginning: behind other stages, and in sources that were read before."""
+"""Decides where stages begin that were not in a pipeline from the first round: behind other stages, and in sources."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from spark_jobs.runtime.start.source_identity import FoundSource, SettledSources
 
 
 def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """Returns by stage that was not there from the beginning, by producer, the last batch before those that it reads.
+    """Returns the last batch before those that a stage reads of a producer: by stage that was not there from the beginning, by producer.
 
     A stage that is new reads what its producers stage after the checkpoint; one that was new before goes on from where it began.
     """
@@ -29,7 +29,7 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
 def in_sources(
     before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
-    """Returns by stage that begins now, by source, where it begins. One that was new before, and has read nothing, keeps its beginning.
+    """Returns where each stage that begins now begins in each source. One that was new before, and has read nothing, keeps its beginning.
 
     Args:
         before: The checkpoint that the start goes on from.
@@ -57,6 +57,6 @@ def in_sources(
 
 
 def _pins(name: InputName, before: Manifest, source: FoundSource) -> tuple[Pin, ...]:
-    """Where a source ended in the checkpoint's round; one without an end, or that is new, ends now."""
+    """Returns where a source ended in the checkpoint's round; a source without an end, or a new one, ends now."""
     pinned = before.inputs.get(name) if name in before.sources else None
     return pinned or tuple(kind_of(leaf).pin(name, source.frame, leaf) for leaf in source.leaves)

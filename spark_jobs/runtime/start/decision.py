@@ -46,7 +46,7 @@ class Begin:
     """The checkpoint that it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
     interrupted: RoundDocument | None = None
-    """The round that it takes the place of, with the same ends, because a source of it is another one now."""
+    """The round that it replaces, with the same ends, because a source is another one now."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class BeginFromSavepoint(BeginIncarnation):
     """
 
     checkpoint: CheckpointId | None = None
-    """The checkpoint of the home that the start takes a savepoint of first, because its stages are others."""
+    """The checkpoint of the home that the start takes a savepoint of first, because the code has changed."""
     restore: RestoreFrom | None = None
-    """The savepoint that an attempt before has begun with, and has staged nothing after."""
+    """The savepoint that an earlier attempt has begun with, without staging anything after it."""
 
 
 _WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
@@ -178,9 +178,10 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
 
 
 def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
-    """A start in which a source is read from its beginning goes on from the newest checkpoint: what came after it has read the old one.
+    """Returns the decision for a start that reads a source from its beginning: it goes on from the newest checkpoint.
 
-    A round that was interrupted is left where that checkpoint has it, and gives way to one with the same ends.
+    What came after that checkpoint has read the old source. An interrupted round is left where the checkpoint has it, and a round with the
+    same ends replaces it.
     """
     if isinstance(decision, BeginIncarnation):
         return decision
@@ -204,7 +205,7 @@ def _drained(stop: Manifest) -> RejectedError:
 
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
-    """Returns the new round that replaces one which was begun in other words and has planned no batch: a mistyped path costs nothing."""
+    """Returns the new round that replaces one which was begun otherwise and has planned no batch: a mistyped path costs nothing."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
@@ -283,7 +284,7 @@ def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | No
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Returns whether the same run has asked for the new incarnation before, in the same words: then it goes on with what it has begun."""
+    """Returns whether the same run has asked for the new incarnation before, in the same way: then it goes on with what it has begun."""
     if begun_by is None or begun_by.run != request.run:
         return False
     return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
@@ -321,16 +322,17 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
     impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
     if impossible or not with_fate(found, Fate.CONTINUES):
         raise RejectedError(
-            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'no stage of it is there any more'}.",
-            exists="Functions may change, stages may be added, and be left out.",
+            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
+            exists="Functions may change, and stages may be added or left out.",
             safe="Nothing was changed.",
-            remedy="Give a stage that has become another one another name: it starts empty, and the old one is dropped (--allow-dropped). "
+            remedy="Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). "
             "Or run the earlier code. Or begin anew with --fresh.",
             stages=[each.stage for each in impossible],
         )
     if dropped and not request.allow_dropped:
         raise RejectedError(
-            f"{what[0].upper()}{what[1:]} has state of stages that are not there any more: {', '.join(each.stage for each in dropped)}.",
+            f"{what[0].upper()}{what[1:]} has state of stages that the pipeline no longer has: "
+            f"{', '.join(each.stage for each in dropped)}.",
             safe="Nothing was changed.",
             remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
             stages=[each.stage for each in dropped],

@@ -28,7 +28,7 @@ WITHOUT_THOSE_ROWS = (
     "Give the sinks other tables; or take those rows away (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
     "--on-rewind keep, which leaves the tables as they are."
 )
-"""The remedy for a table that has rows of after the savepoint."""
+"""The remedy for a table that has rows from after the savepoint."""
 
 
 class SavepointTables:
@@ -63,8 +63,8 @@ class SavepointTables:
             take: Whether rows that are staged and not public are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
-                would be.
+            RejectedError: Rows after the savepoint are public, and the request does not say what becomes of them; or rows before it are
+                not public, and never would be.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
         for sink, cut in self.kept.items():
@@ -125,9 +125,9 @@ class SavepointTables:
                     self._refuse_lost(sink, cut, _before_closing(table, cut.app))
 
     def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
-        """Returns how many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+        """Returns how many rows that are not public the savepoint holds for each sink that is not kept, as far as its own table tells.
 
-        They stay behind: they are in no table, and what goes on goes on after them.
+        They stay behind: they are in no table, and the start goes on after them.
 
         Args:
             along: Sinks whose rows go along; see :meth:`unpublished`.
@@ -173,7 +173,7 @@ class SavepointTables:
         Args:
             sink: One of the savepoint's sinks.
             cut: What it says of it.
-            before: The sink's table while the savepoint's own line could publish; None: nobody knows.
+            before: The sink's table while the savepoint's own line could publish; None: not known.
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
@@ -204,7 +204,7 @@ class SavepointTables:
             )
 
     def _pending_rows(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-        """How many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
+        """Returns how many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
         after = (before.transaction_version(cut.app) if before else None) or 0
         manifest = self._opened.manifest
         return 0 if after >= manifest.checkpoint else pending_rows(self._opened.files, manifest, sink, after)
@@ -223,12 +223,12 @@ class _Since:
     """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
-    manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
+    manifest is gone, or the table's log was cleaned, it is not known: then there may be rows.
 
     Args:
         home: The home that is to go on.
         table: Its table as it is.
-        before: The table as it was when the savepoint's own line was closed; None: nobody knows.
+        before: The table as it was when the savepoint's own line was closed; None: not known.
     """
 
     home: Files
@@ -257,7 +257,7 @@ class _Since:
                 return "may have rows of this home: what was public when their line was closed is not in its log any more"
             if found := self._newest_adding(app, reached.transaction_version(app), None):
                 return f"{found} of this home"
-        return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
+        return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
         """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""

@@ -5,7 +5,7 @@ Invariants:
 1. The savepoint is read only. It is verified before anything is written, and each file again while it is copied.
 2. Its checkpoint becomes one of the home: the first of the incarnation, under the next free number, with nothing to publish. What follows
    is the way back from a checkpoint, as after any loss of a work directory.
-3. Into a table that the savepoint's own line has published, nobody goes on whose rows would be there twice or not at all: that line is
+3. No start goes on into a table that the savepoint's own line has published into if rows would be there twice or not at all. That line is
    closed first, on the condition that it is still where it was when this was decided.
 """
 
@@ -229,7 +229,7 @@ class _Stage:
         """Refuses what could not go on."""
         if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
             raise RejectedError(
-                f"Nobody knows where the watermark of stage '{self.name}' was before the drain: it took {self.cut.drain_batches} batches.",
+                f"Stage '{self.name}' was drained in {self.cut.drain_batches} batches, and its watermark before the drain is not known.",
                 safe="Nothing was changed.",
                 remedy="Go on from a savepoint that was taken without a drain.",
                 stage=self.name,
@@ -240,7 +240,7 @@ class _Stage:
         rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
         if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
-                f"Stage '{self.name}' has {rows} rows staged in files whose columns are called as in another table.",
+                f"Stage '{self.name}' has {rows} rows staged in files that have the column names of another table.",
                 safe="Nothing was changed.",
                 remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
                 stage=self.name,

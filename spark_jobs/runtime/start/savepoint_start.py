@@ -106,7 +106,7 @@ class SavepointStart:
             self._tables.close_origin(self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
-        """Where the lines are that the rows of the savepoint were published in now."""
+        """Publishes what the savepoint holds staged, if the request says so. Returns where the lines of those rows are then."""
         number = self._opened.manifest.checkpoint
         lacking = {
             sink: cut.app
@@ -134,7 +134,7 @@ class SavepointStart:
         replace(planned, turns=self._home).carry_out(publishers)
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
-        """The attempt as it goes on: from the checkpoint that the savepoint has become."""
+        """Makes the savepoint a checkpoint of the home. Returns the attempt, which goes on from that checkpoint."""
         along = self._tables.unpublished()
         for sink, rows in self._tables.left_behind(along).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
@@ -152,7 +152,7 @@ class SavepointStart:
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})
 
     def _remembering(self) -> frozenset[SinkName]:
-        """The sinks whose deleted keys the incarnation has not inherited of one before it, which has more of them."""
+        """Returns the sinks whose deleted keys come from the savepoint. Others inherit those of an earlier incarnation, which has more."""
         inherited = {} if self._tables.is_of_another_home else self._tables.kept
         return frozenset((self._opened.manifest.sinks.keys() & self._tables.places.keys()) - inherited.keys())
 

@@ -1,8 +1,8 @@
-"""Whether the sources of a start are those that the checkpoint has read, and what becomes of one that is another.
+"""Compares the sources of a start with those that the checkpoint has read, and decides what becomes of one that is another.
 
 Spark goes on after the offsets of the last batch, whatever it reads now. A table that was dropped and loaded again has other rows under the
-same versions, a topic that was made anew other records under the same offsets. So what each source *is* stands in the round and in every
-manifest, and is compared before anything is staged.
+same versions, a topic that was made anew has other records under the same offsets. So what each source *is* stands in the round and in
+every manifest, and is compared before anything is staged.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,10 +33,10 @@ class FoundSource:
     leaves: tuple[Leaf, ...]
     known: tuple[KnownSource, ...]
     begins_by_itself: bool
-    """Whether its options say where reading begins, not another source or an old query."""
+    """Whether its options decide where reading begins, and not another source or an old query."""
 
     def resolved(self, name: InputName) -> tuple[KnownSource, ...]:
-        """Returns what it is, with where reading begins if it begins now."""
+        """Returns what the source is, with where reading begins if it begins now."""
         if not self.begins_by_itself:
             return self.known
         streams = zip(self.leaves, self.known, strict=True)
@@ -45,7 +45,7 @@ class FoundSource:
 
 @dataclass(frozen=True)
 class SettledSources:
-    """What the stages of a start read."""
+    """The sources that the stages of a start read."""
 
     sources: Sources = field(default_factory=dict)
     renewed: frozenset[InputName] = frozenset()

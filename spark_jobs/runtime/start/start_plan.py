@@ -1,4 +1,4 @@
-"""What a start does, decided before anything is written: shown by ``spark-jobs run --dry-run``, and then done."""
+"""The plan of a start, made before anything is written: ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from spark_jobs.runtime.tables.tables import PlannedTable
 
 @dataclass(frozen=True)
 class StartPlan:
-    """What a start does."""
+    """The plan of a start."""
 
     decision: Continue | Begin | BeginIncarnation
     facts: HomeFacts

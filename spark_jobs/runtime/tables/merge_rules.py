@@ -1,4 +1,4 @@
-"""Rules of sinks with keys that do not fit what their stages return: they are refused before anything is written."""
+"""Refuses rules of sinks with keys that do not fit what their stages return, before anything is written."""
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -64,7 +64,7 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
 
 
 def with_versions(frame: DataFrame, rule: MergeRule | None) -> DataFrame:
-    """The frame with the columns that the publication of a history adds, of the types that its table needs."""
+    """Returns the frame with the columns that the publication of a history adds, with the types that its table needs."""
     if rule is None or not rule.version_columns:
         return frame
     start, end, current = rule.version_columns
@@ -102,7 +102,7 @@ def check_versions(sink: Sink, rule: MergeRule, table: StagingTable) -> None:
 
 
 def _problem(condition: str, frame: DataFrame) -> str | None:
-    """Why a condition does not say of each row by itself whether it deletes its key."""
+    """Returns why a condition cannot say of each row by itself whether it deletes its key; None if it can."""
     rows = frame.sparkSession.createDataFrame([], frame.schema)
     try:
         kind = rows.selectExpr(condition).schema.fields[0].dataType

@@ -199,7 +199,7 @@ def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> No
     savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
     refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
     assert refused.exit_code == 2
-    assert "not there any more: weekly" in refused.stderr
+    assert "the pipeline no longer has: weekly" in refused.stderr
     found = outlook(unused, "--restore", str(savepoint), "--allow-dropped")
     assert found["decision"] == "begin_incarnation"
     assert fates(found) == {"hourly": "continues", "daily": "starts empty", "weekly": "is dropped"}

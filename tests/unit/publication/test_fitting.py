@@ -172,14 +172,14 @@ def test_rows_that_are_merged_are_renamed() -> None:
     assert found.columns == {"id": "id", "value": "Amount", "amount": "Amount"}
     assert misfits_of([first, second], second, ["id"]) == []
     assert misfits_of([first], a_table(named("number", "a"), named("value", "b"), properties=MAPPED), ["id"]) == [
-        "has no column id any more, which identifies or orders its rows"
+        "no longer has the column id, which identifies or orders its rows"
     ]
 
 
 def test_a_field_that_is_called_otherwise_inside_a_struct_cannot_be_merged() -> None:
     before = a_table(named("id", "a"), named("s", "b", struct(named("x", "c"))), properties=MAPPED)
     after = a_table(named("id", "a"), named("s", "b", struct(named("y", "c"))), properties=MAPPED)
-    assert misfits_of([before], after, ["id"]) == ["calls the field s.x y"]
+    assert misfits_of([before], after, ["id"]) == ["has renamed the field s.x to y"]
     assert misfits_of([before], after, None) == []
 
 

@@ -175,7 +175,7 @@ def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> 
     second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(7)})
     home = facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(7, 1), staging=False)
     assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(3), CheckpointId(7))
-    with pytest.raises(RejectedError, match="checkpoint 7: no stage of it is there any more"):
+    with pytest.raises(RejectedError, match="checkpoint 7: the pipeline has none of its stages"):
         decide(request("b"), home, PARAMETERS, {"stages": {}})
 
 
@@ -259,7 +259,9 @@ class TestAChangedPipeline:
     def test_leaves_state_behind_only_if_somebody_says_so(self) -> None:
         final = with_graph(manifest(7, 1), MORE)
         home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=MORE), final)
-        with pytest.raises(RejectedError, match="Checkpoint 7 has state of stages that are not there any more: daily") as caught:
+        with pytest.raises(
+            RejectedError, match="Checkpoint 7 has state of stages that the pipeline no longer has: daily"
+        ) as caught:
             decide(request("b"), home, PARAMETERS, GRAPH)
         assert "--allow-dropped" in caught.value.remedy
         assert isinstance(decide(request("b", allow_dropped=True), home, PARAMETERS, GRAPH), BeginFromSavepoint)

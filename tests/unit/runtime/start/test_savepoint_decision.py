@@ -66,14 +66,14 @@ def test_but_their_tables_may_be_others() -> None:
 def test_what_is_not_there_any_more_is_left_behind_only_if_somebody_says_so() -> None:
     more = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
     home = facts(savepoint=taken(graph=more))
-    with pytest.raises(RejectedError, match="not there any more: daily"):
+    with pytest.raises(RejectedError, match="the pipeline no longer has: daily"):
         decide(asked(), home, PARAMETERS, GRAPH)
     assert isinstance(decide(asked(allow_dropped=True), home, PARAMETERS, GRAPH), BeginFromSavepoint)
     assert isinstance(decide(asked(), facts(savepoint=taken(graph=GRAPH)), PARAMETERS, more), BeginFromSavepoint)
 
 
 def test_code_of_which_nothing_was_there_is_another_pipeline() -> None:
-    with pytest.raises(RejectedError, match="no stage of it is there any more"):
+    with pytest.raises(RejectedError, match="the pipeline has none of its stages"):
         decide(asked(allow_dropped=True), facts(savepoint=taken(graph={"stages": {"other": {}}})), PARAMETERS, GRAPH)
 
 
