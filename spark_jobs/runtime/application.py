@@ -252,6 +252,8 @@ class Application:
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = begin_with_new_sources(decision, facts)
+            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
+            adopted = old_offsets(self.graph, offsets)
         check_stages(self.graph, session, planned, adopted)
         mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
         for stage in self.graph.stages.values():
