@@ -72,5 +72,5 @@ class StageCut(Part):
     begins: dict[StageName, BatchId] = Field(default_factory=dict)
     """By producer the last batch before those that it reads, where it was not there from the beginning."""
     begins_now: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
-    """By source where it begins, as long as it has no batch, where that is not where the source says."""
+    """By source where it begins, as long as it has read nothing of the source, where that is not where the source says."""
     channel: ChannelCut

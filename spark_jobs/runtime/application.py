@@ -57,7 +57,7 @@ from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.beginnings import behind_stages, in_sources
+from spark_jobs.runtime.start.beginnings import behind_stages, in_sources, without
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
@@ -255,6 +255,8 @@ class Application:
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = begin_with_new_sources(decision, facts)
+            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
+            adopted = old_offsets(self.graph, offsets)
         check_stages(self.graph, session, planned, adopted)
         mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
         for stage in self.graph.stages.values():
@@ -371,6 +373,7 @@ class Application:
         if isinstance(decision, Begin) and decision.interrupted is not None:
             changed = {"round": attempt.round, "run": request.run, "begun_at": datetime.now(UTC)}
             changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": {}}
+            changed |= {"begins_now": without(settled.renewed, decision.interrupted.begins_now)}
             following = rounds.begin(decision.interrupted.model_copy(update=changed))
             for source in self.graph.sources.keys() - settled.renewed:
                 if pinned := rounds.pinned(decision.interrupted.round, source):

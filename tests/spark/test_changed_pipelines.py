@@ -1,5 +1,6 @@
 """A pipeline changes between two rounds: a stage more or less, another source, another partition_by. A plain run goes on."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,33 @@ class TestAStageThatBeginsNow:
         shop.begin["hourly"] = "now"
         shop.run(shop.pipeline("orders", "hourly"), on_end="drain")
         shop.assert_hours()
+
+    def test_reads_a_source_from_its_beginning_that_was_made_anew_before_it_has_read_a_row(self, shop: Shop) -> None:
+        shop.begin["paid"] = "now"
+        shop.run(shop.pipeline("orders"))
+        shop.run(shop.pipeline("orders", "paid"))
+        shutil.rmtree(shop.payments)
+        write_deltalake(shop.payments, pa.table({"paid": [7, 8]}))
+        shop.run(shop.pipeline("orders", "paid"), new_sources=["payments"])
+        assert public(shop.site.tables / "paid") == {(7,): 1, (8,): 1}
+
+    def test_keeps_its_beginning_in_a_source_until_it_has_read_of_it(self, shop: Shop) -> None:
+        def pipeline() -> Pipeline:
+            made = shop.pipeline("orders")
+            made.source(bounded=True, name="payments")(shop._reading(shop.payments))
+            sink = DeltaSink(str(shop.site.tables / "both"))
+            both = made.stage(sink=sink, name="both", begin="now")
+            both(lambda events, payments: events.select("id").union(payments.select("paid")))
+            return made
+
+        shop.run(shop.pipeline("orders"))
+        shop.run(pipeline())
+        row = {"id": [5000], "at": pa.array([3 * 86400 * 1_000_000], pa.timestamp("us", "UTC")), "kind": ["order"]}
+        write_deltalake(shop.events, pa.table(row), mode="append")
+        shop.run(pipeline())
+        write_deltalake(shop.payments, pa.table({"paid": [6000]}), mode="append")
+        shop.run(pipeline())
+        assert public(shop.site.tables / "both") == {(5000,): 1, (6000,): 1}
 
     def test_reads_what_comes_next_of_a_live_source(self, site: Site, tmp_path: Path) -> None:
         events = Events(tmp_path / "events")

@@ -156,6 +156,7 @@ def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(s
     ("option", "value", "message"),
     [
         ("cleanSource", "archive", "sets cleanSource=archive"),
+        ("ignoreCorruptFiles", "true", "sets ignoreCorruptFiles"),
         ("cleansource", "DELETE", "sets cleanSource=DELETE"),
         ("ignoreMissingFiles", "true", "sets ignoreMissingFiles"),
     ],

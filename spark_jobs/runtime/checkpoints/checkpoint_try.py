@@ -122,8 +122,6 @@ class CheckpointTry:
             for stage in stages:
                 name = stage.stage.name
                 own: dict[str, Any] = {"undrained": stage.undrained, "begins": self.round.begins.get(name, {})}
-                if cut.batches[name] == NO_BATCH:
-                    own["begins_now"] = self.round.begins_now.get(name, {})
                 facts = found[name].facts | self._staged(stage, cut) | own
                 cuts[name] = StageCut(**facts, files=files[name], channel=channels[name])
         with history.timed("actions"):
@@ -257,8 +255,11 @@ class CheckpointTry:
             name = stage.stage.name
             ended = name in finished
             drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
+            begins = self.round.begins_now.get(name, {})
+            left = stage.not_begun(cut.batches[name]) if begins else frozenset()
+            own = {"begins_now": {source: known for source, known in begins.items() if source in left}}
             found[name] = _Logged(
-                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained},
+                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
             )
         return found

@@ -41,15 +41,18 @@ class FileSource(SourceKind):
     def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
         options = {key.lower(): value for key, value in leaf.options.items()}
         if options.get("cleansource", "off").lower() != "off":
+            tidying = 'declare after_publication="archive" or "delete" on the source'
+            by_hand = "tidy the folder yourself once the checkpoint that has read the files is public"
             raise refused_input(
                 name,
-                f"sets cleanSource={options['cleansource']}: Spark would remove files that other stages or a later try still have to read",
-                "Remove the option, and tidy the folder yourself once the checkpoint that has read the files is public.",
+                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                f"Remove the option, and {tidying if bounded else by_hand}.",
             )
-        if options.get("ignoremissingfiles", "false").lower() == "true":
-            raise refused_input(
-                name, "sets ignoreMissingFiles: rows of files that have gone would be missing silently", "Remove the option."
-            )
+        for option, what in {"ignoreMissingFiles": "have gone", "ignoreCorruptFiles": "cannot be read"}.items():
+            if options.get(option.lower(), "false").lower() == "true":
+                raise refused_input(
+                    name, f"sets {option}: rows of files that {what} would be missing silently", "Remove the option."
+                )
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
         return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))

@@ -38,6 +38,7 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.fileSource.log.compactInterval": "10",
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.databricks.delta.stats.collect": "true",
 }

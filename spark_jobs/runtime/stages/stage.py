@@ -139,6 +139,12 @@ class StageRun:
         }
         return self.ended | (set(self.arguments) - left)
 
+    def not_begun(self, last: BatchId) -> frozenset[InputName]:
+        """Returns the inputs with a stream of which no batch up to ``last`` has read anything."""
+        lines = (NO_OFFSET,) * len(self.arguments) if last == NO_BATCH else self.spark_log.offsets(last).sources
+        streams = zip(self.arguments, lines, strict=True)
+        return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
+
     def _may_end(self, bound: Bound) -> bool:
         """Returns whether nothing can be added before this end: a channel ends with its producer."""
         return all(

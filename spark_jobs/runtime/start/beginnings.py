@@ -1,6 +1,6 @@
 """Decides where stages begin that were not in a pipeline from the first round: behind other stages, and in sources."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Source
@@ -29,7 +29,9 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
 def in_sources(
     before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
-    """Returns where each stage that begins now begins in each source. One that was new before, and has read nothing, keeps its beginning.
+    """Returns by stage that begins now, by source, where it begins.
+
+    A stage that was new before keeps its beginning in a source of which it has read nothing.
 
     Args:
         before: The checkpoint that the start goes on from.
@@ -50,10 +52,17 @@ def in_sources(
                 kind_of_known(known).after(known, pin)
                 for known, pin in zip(settled.sources[name], _pins(name, before, found[name]), strict=True)
             )
-            for name in sorted(read)
-            if name not in settled.renewed
+            for name in sorted(read - settled.renewed)
         }
-    return {name: now for name, now in begins.items() if now}
+    return without(settled.renewed, begins)
+
+
+def without(
+    renewed: Collection[InputName], begins: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]
+) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
+    """Returns where stages begin, but for sources that are other ones now: those are read from their beginning."""
+    left = {stage: {name: known for name, known in sources.items() if name not in renewed} for stage, sources in begins.items()}
+    return {stage: sources for stage, sources in left.items() if sources}
 
 
 def _pins(name: InputName, before: Manifest, source: FoundSource) -> tuple[Pin, ...]:

@@ -166,7 +166,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if latest.graph != dict(graph):
         return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
     try:
-        if not (request.new_sources and facts.head):  # else a new round may follow that has other ones
+        if not request.new_sources:  # else a new round may follow that has other ones
             check_parameters(latest, parameters)
         _check_ending(latest, request)
         _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
@@ -188,8 +188,13 @@ def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | Begi
     number = _next_round(facts)
     if isinstance(decision, Begin) and decision.parent is not None:
         return decision
+    if facts.head is None and facts.taken_up is not None and facts.begun_by is not None:
+        return BeginFromSavepoint(number, facts.incarnation, facts.newest.on_rewind, restore=facts.begun_by.restore)
     if facts.head is None:
-        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind)
+        offsets = dict(decision.adopt_offsets) if isinstance(decision, Begin) else {}
+        if isinstance(decision, Continue):
+            offsets = {source: adopted.checkpoint for source, adopted in decision.round.adopted.items()}
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets)
     return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
@@ -452,7 +457,8 @@ def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], chan
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
-        remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}.",
+        remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}. If what it reads is "
+        "gone for good, read something else as a new source (--new-source SOURCE), or begin anew with --fresh.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

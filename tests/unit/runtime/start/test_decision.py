@@ -43,6 +43,7 @@ from spark_jobs.runtime.start.decision import (
     BeginIncarnation,
     Continue,
     HomeFacts,
+    begin_with_new_sources,
     decide,
     goes_on_from,
     stage_fates,
@@ -196,6 +197,14 @@ def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
         decide(request("b"), home, {"flights": "/other"}, GRAPH)
 
 
+def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_another_one() -> None:
+    latest = round_document(1, "a")
+    home = facts([attempt(1, "a", 1)], latest)
+    found = decide(request("a", new_sources=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
+    assert found == Continue(latest)
+    assert begin_with_new_sources(found, home) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+
+
 @pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
 def test_an_interrupted_round_ends_as_it_was_begun(name: str, value: str) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"))
@@ -304,6 +313,10 @@ class TestAChangedPipeline:
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
         with pytest.raises(RejectedError, match="the savepoint: hourly cannot go on"):
             decide(request("c"), home, PARAMETERS, {"stages": {"hourly": {"inputs": {}}}})
+        with_new_sources = begin_with_new_sources(found, home)
+        assert isinstance(with_new_sources, BeginFromSavepoint)
+        assert with_new_sources.restore == begun.restore
+        assert goes_on_from(with_new_sources, home) == home.taken_up
 
     def test_that_has_planned_no_batch_may_change_again(self) -> None:
         begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
@@ -400,6 +413,12 @@ def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts
     home = facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), staging=False)
     found = decide(request("a", adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OTHER)
+
+
+def test_a_first_round_that_gives_way_because_of_a_new_source_adopts_the_offsets_again() -> None:
+    latest = round_document(1, "a", adopted=ADOPTED)
+    found = begin_with_new_sources(Continue(latest), facts([attempt(1, "a", 1)], latest))
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
 
 
 @pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
