@@ -28,7 +28,7 @@ from tests.support.left_behind import land_left_behind
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import NOW
 
-SOON_S = 60.0
+SOON_S, PATIENCE_S = 5.0, 60.0
 
 
 class SlowFiles(LocalFiles):
@@ -52,7 +52,7 @@ class SlowFiles(LocalFiles):
     def _reach(self, operation: str) -> None:
         if operation == self.place.slow:
             self.place.is_reached.set()
-            assert self.place.may_go_on.wait(SOON_S)
+            assert self.place.may_go_on.wait(PATIENCE_S)
 
 
 class Place:
