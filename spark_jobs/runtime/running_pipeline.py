@@ -196,7 +196,7 @@ class RunningPipeline:
         time.sleep(_LOOK_S)
 
     def _deadline_s(self) -> float:
-        """When a try that is triggered now has failed, on the monotonic clock."""
+        """Returns when a try that is triggered now has failed, on the monotonic clock."""
         return time.monotonic() + self._timeout_s
 
     def quiesce(self) -> None:

@@ -58,7 +58,7 @@ def subsume(
 
 
 class _Needless:
-    """What is needless after a checkpoint, because no checkpoint that is kept needs it; the arguments are those of :func:`subsume`."""
+    """Deletes what no checkpoint that is kept needs. The arguments are those of :func:`subsume`."""
 
     def __init__(
         self, home: Files, stages: Sequence[StageRun], manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int

@@ -183,7 +183,7 @@ class SavepointTables:
             )
 
     def _pending_rows(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-        """How many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
+        """Returns how many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
         after = (before.transaction_version(cut.app) if before else None) or 0
         manifest = self._opened.manifest
         return 0 if after >= manifest.checkpoint else pending_rows(self._opened.files, manifest, sink, after)

@@ -66,7 +66,7 @@ class StateCopies:
         return self.log.files
 
     def at(self, path: str) -> str:
-        """Where a file of Spark's checkpoint is in the work directory."""
+        """Returns where a file of Spark's checkpoint is in the work directory."""
         return f"{self.log.directory}/{path}"
 
     def place(self, file: StateFile, local: Sequence[Files] = ()) -> bool:
@@ -126,7 +126,7 @@ class StateCopies:
         return f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode()
 
     def _take_local(self, other: Files, file: StateFile) -> bool:
-        """Whether another work directory has had the file; whatever is wrong there is no more than that it has not."""
+        """Takes a file from another work directory. Returns whether it was right there; an error there only means that it was not."""
         path = self.at(file.path)
         source = local_path(other, path)
         try:

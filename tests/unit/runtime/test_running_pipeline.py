@@ -12,7 +12,6 @@ import pytest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, PipelineDocument, StageState
 from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, InterruptedRunError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, StageName
@@ -26,23 +25,14 @@ from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import NOW, PIPELINE
+from tests.support.staged_pipeline import CHECKPOINTING, NOW, PIPELINE
 from tests.support.systems import FaultSystem, QuickSystem, every_fault, quick
 from tests.unit.control.test_channel import attempt
 from tests.unit.runtime.checkpoints.test_checkpoint_try import ROUND
 
 FIRST, SECOND, THIRD, OVER = STAGES = [StageName(name) for name in ("first", "second", "third", "over")]
 STOP = CheckpointRequest(request=RequestId("stop-a"), requested_at=NOW, wanted=Wanted.STOP)
-CHECKPOINTING = Checkpointing(
-    interval_ms=3_600_000,
-    timeout_ms=3_600_000,
-    min_pause_ms=0,
-    tolerable_failures=0,
-    retained=1,
-    unaligned=False,
-    aligned_timeout_ms=None,
-    max_in_flight_bytes=None,
-)
+DECLARED = CHECKPOINTING.model_copy(update={"interval_ms": 3_600_000, "timeout_ms": 3_600_000})
 
 
 class Stage:
@@ -75,7 +65,7 @@ class Pipeline:
         for name in STAGES:
             self.heartbeat.stage(name, StageState.ENDED if name is OVER else StageState.RUNNING)
         run: Any = SimpleNamespace(
-            graph=SimpleNamespace(restart=NoRestart(), checkpointing=CHECKPOINTING),
+            graph=SimpleNamespace(restart=NoRestart(), checkpointing=DECLARED),
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
@@ -158,7 +148,7 @@ class Failing:
             work=home.below("work/w"),
             cancellation=SimpleNamespace(check=lambda: None),
         )
-        declared = {"restart": NoRestart(), "checkpointing": CHECKPOINTING}
+        declared = {"restart": NoRestart(), "checkpointing": DECLARED}
         graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)
         document = PipelineDocument(name=PipelineName("p"), uuid=PIPELINE)
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))

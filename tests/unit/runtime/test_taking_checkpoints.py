@@ -9,7 +9,6 @@ import pytest
 
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
     CheckpointDeclinedError,
@@ -31,7 +30,7 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import NOW, a_manifest
+from tests.support.staged_pipeline import CHECKPOINTING, NOW, a_manifest
 from tests.unit.runtime.checkpoints.test_cut import Model
 
 
@@ -41,16 +40,7 @@ def request(wanted: Wanted, name: str) -> CheckpointRequest:
 
 A, B = request(Wanted.CHECKPOINT, "a"), request(Wanted.CHECKPOINT, "b")
 SAVE, STOP, OTHER_STOP = request(Wanted.SAVEPOINT, "s"), request(Wanted.STOP, "x"), request(Wanted.STOP, "y")
-DECLARED = Checkpointing(
-    interval_ms=10**12,
-    timeout_ms=60_000,
-    min_pause_ms=0,
-    tolerable_failures=0,
-    retained=1,
-    unaligned=False,
-    aligned_timeout_ms=None,
-    max_in_flight_bytes=None,
-)
+DECLARED = CHECKPOINTING.model_copy(update={"interval_ms": 10**12, "timeout_ms": 60_000})
 """No checkpoint is due before the test is over."""
 
 
