@@ -1,7 +1,7 @@
 """What a task wants from a pipeline, checked as far as the Airflow side can."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +12,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_override
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import InputName, RunId
 from spark_jobs.protocol.restarts import RestartHistory
 
 E = TypeVar("E", bound=StrEnum)
@@ -34,6 +34,9 @@ class StartOrder:
     restore: RestoreFrom | None = None
     """The savepoint to begin with, inside the home roots."""
     state_partitions: int | None = None
+    allow_dropped: bool = False
+    new_sources: tuple[InputName, ...] = ()
+    accept_data_loss: tuple[InputName, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +75,20 @@ def count(name: str, value: int | str | None) -> int | None:
     if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
         raise _invalid(name, value, "a whole number from 1 on")
     return found
+
+
+def names(name: str, value: Sequence[str] | str | None) -> tuple[InputName, ...]:
+    """The value of an argument that names some sources. A template may have turned it into a text, with commas or as JSON.
+
+    Raises:
+        InvalidParameterError: It is no list of names.
+    """
+    found: object = value
+    if isinstance(value, str):
+        found = [word.strip().strip("'\"") for word in value.strip().strip("[]").split(",") if word.strip()]
+    if found is not None and (not isinstance(found, list | tuple) or not all(isinstance(each, str) and each for each in found)):
+        raise _invalid(name, value, "a list of names")
+    return tuple(InputName(each) for each in found or ())
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -90,7 +90,7 @@ class _FollowingConsumer(Consumer):
 def log_alone(name: str, directory: Path, batches: int, *, begun: bool, checkpoints: bool) -> Iterator[Thousand]:
     """Appends batches of two files each, as a stage does."""
     log = PrivateLog(LocalFiles(directory), "log", "file:///data/table")
-    log.begin(_METADATA, {"minReaderVersion": 1, "minWriterVersion": 2}, {})
+    log.begin(_METADATA, {"minReaderVersion": 1, "minWriterVersion": 2}, None)
     consumers, process, taken_ms, parent = [_FollowingConsumer(log, begun)], psutil.Process(), [], -1
     for batch in range(batches):
         staged = _staged(batch)

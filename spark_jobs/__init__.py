@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.api.checkpoints import CheckpointSettings
+from spark_jobs.api.feeds import FEED_DELETES, FEED_SEQUENCE
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.restarts import RestartStrategy
 from spark_jobs.api.sink import DeltaSink
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "FEED_DELETES",
+    "FEED_SEQUENCE",
     "CheckpointSettings",
     "ConflictError",
     "CorruptDocumentError",

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.settings import NO_SETTINGS
+from spark_jobs.protocol.ids import InputName
 
 
 def run_pipeline(
@@ -49,6 +50,9 @@ def run_pipeline(
 def _reader(session: Any, pipeline: Pipeline, name: str, rows: Any, path: str) -> Callable[..., Any]:
     """Writes the rows of an input as a Delta table, and returns the function that reads it."""
     frame = rows if hasattr(rows, "write") else session.createDataFrame(rows)
+    source = pipeline.graph().sources.get(InputName(name))
+    if source is not None and source.event_time_zone is not None and not hasattr(rows, "write"):
+        frame = frame.withColumn(str(source.event_time), frame[source.event_time].cast("timestamp_ntz"))
     frame.write.format("delta").save(path)
     if name in pipeline.graph().statics:
         return lambda spark: spark.read.format("delta").load(path)

@@ -186,6 +186,9 @@ class StreamPipelineHook(BaseHook):
             on_rewind=order.on_rewind,
             restore=order.restore,
             state_partitions=order.state_partitions,
+            allow_dropped=order.allow_dropped,
+            new_sources=order.new_sources,
+            accept_data_loss=order.accept_data_loss,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )

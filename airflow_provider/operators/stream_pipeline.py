@@ -74,9 +74,13 @@ class StreamPipelineOperator(BaseOperator):
         restore: Directory of the savepoint to begin with, inside a savepoint root. Every DAG run begins with it anew; all tries of one
             go on with what they have begun. Templated; empty or ``"latest"``: the home goes on from its newest checkpoint.
         allow_drained: The savepoint may be one that was taken after a drain. Templated.
-        allow_dropped: Stages of the savepoint may be left behind that are not there any more. Templated.
-        take_pending: The rows that it holds staged for tables which stay are published first. Templated.
+        allow_dropped: The state of stages that the pipeline no longer has may be left behind; their tables stay. Templated.
+        take_pending: The rows that it holds staged, for sinks that keep their table, are published first. Templated.
         state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
+        new_sources: Sources that may be other ones than before, such as a table that was made anew. Such a one is read from its
+            beginning, and the state of the stages stays; a source that is the same goes on. Templated.
+        accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files. The run leaves out
+            what is gone, and records it; what is there is read. Templated.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
@@ -121,6 +125,8 @@ class StreamPipelineOperator(BaseOperator):
         allow_dropped: bool | str = False,
         take_pending: bool | str = False,
         state_partitions: int | str | None = None,
+        new_sources: Sequence[str] | str | None = None,
+        accept_data_loss: Sequence[str] | str | None = None,
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
@@ -144,6 +150,7 @@ class StreamPipelineOperator(BaseOperator):
         self.publish = publish
         self.fresh, self.on_rewind = fresh, on_rewind
         self.restore, self.state_partitions = restore, state_partitions
+        self.new_sources, self.accept_data_loss = new_sources, accept_data_loss
         self.allow_drained, self.allow_dropped, self.take_pending = allow_drained, allow_dropped, take_pending
         self.checkpoint = checkpoint
         self.wait_for = wait_for

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping
+from airflow_provider.orders import StartOrder, checkpoint_overrides, choice, count, is_true, mapping, names
 from airflow_provider.spark_conf import checked_conf
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -12,7 +12,10 @@ from spark_jobs.protocol.ids import RunId
 if TYPE_CHECKING:
     from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 
-RESTORE_FIELDS = ("restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions")
+RESTORE_FIELDS = (
+    *("restore", "allow_drained", "allow_dropped", "take_pending"),
+    *("state_partitions", "new_sources", "accept_data_loss"),
+)
 """The arguments of a task that say what it begins with."""
 LATEST = "latest"
 """As ``restore``: no savepoint, but the newest checkpoint of the home, as where none is given."""
@@ -33,7 +36,10 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
         publish=choice("publish", task.publish, Publish),
         fresh=task.fresh,
         restore=_restore_from(task),
+        allow_dropped=is_true(task.allow_dropped),
         state_partitions=count("state_partitions", task.state_partitions),
+        new_sources=names("new_sources", task.new_sources),
+        accept_data_loss=names("accept_data_loss", task.accept_data_loss),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),
@@ -42,7 +48,7 @@ def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
 
 
 def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
-    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "allow_dropped", "take_pending")}
+    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "take_pending")}
     if task.restore and task.restore != LATEST:
         return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
     for name in (name for name, said in allowed.items() if said):

@@ -1,4 +1,4 @@
-"""What becomes of each stage where changed code goes on from a savepoint (Flink: state that is restored, new, or left behind).
+"""What becomes of each stage where changed code goes on from a checkpoint (Flink: state that is restored, new, or left behind).
 
 Pure: it compares two descriptions of a graph, :meth:`spark_jobs.api.graph.Graph.describe`.
 """
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-_WHERE = ("path", "table")
-"""What says of a sink where its table is: a savepoint may be gone on from into another one."""
+_OF_THE_TABLE = ("path", "table", "partition_by")
+"""Where the table of a sink is and how it is laid out: the state of the stage does not depend on that."""
 
 
 class Fate(StrEnum):
     """What becomes of a stage."""
 
     CONTINUES = "continues"
-    """It goes on with its state after the last batch of the savepoint."""
+    """It goes on with its state after the last batch of the checkpoint."""
     STARTS_EMPTY = "starts empty"
     """It is new: it has no state, and reads what other stages stage from now on, and sources from their beginning."""
     DROPPED = "is dropped"
-    """It is not there any more: its state is left behind."""
+    """The pipeline no longer has it: its state is left behind."""
     IMPOSSIBLE = "cannot go on"
     """Its state does not fit what it has become."""
 
@@ -38,10 +38,10 @@ class StageFate:
 
 
 def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFate, ...]:
-    """What becomes of each stage: those that are there in their order, then those that were.
+    """Returns what becomes of each stage: those that are there in their order, then those that were.
 
     Args:
-        before: The description of the graph that the savepoint was taken of.
+        before: The description of the graph that the checkpoint was taken of.
         after: That of the graph that is to go on.
     """
     old, new = before.get("stages", {}), after.get("stages", {})
@@ -50,7 +50,7 @@ def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFat
 
 
 def with_fate(found: Iterable[StageFate], fate: Fate) -> list[StageFate]:
-    """Those of one fate."""
+    """Returns the stages of one fate."""
     return [each for each in found if each.fate is fate]
 
 
@@ -74,13 +74,13 @@ def _fate(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Sta
 
 
 def _may_change(field: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """How late rows may be may change while a stream runs, as long as it is said."""
+    """Returns whether a field may change: the delay of a watermark may, if both have one."""
     return field == "delay_ms" and None not in (old.get(field), new.get(field))
 
 
 def _without_table(stage: Mapping[str, Any]) -> dict[str, Any]:
     sink = stage.get("sink")
-    kept = {key: value for key, value in sink.items() if key not in _WHERE} if sink else sink
+    kept = {key: value for key, value in sink.items() if key not in _OF_THE_TABLE} if sink else sink
     return {**stage, "sink": kept}
 
 
@@ -89,7 +89,7 @@ def _read(stage: Mapping[str, Any]) -> str:
 
 
 def _input(name: str, graph: Mapping[str, Any]) -> str:
-    """What an input is, as far as the state of who reads it depends on it."""
+    """Returns in words what of an input the state of its readers depends on."""
     if name in graph.get("statics", {}):
         return "a static input"
     source = graph.get("sources", {}).get(name)

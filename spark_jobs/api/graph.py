@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from spark_jobs.api.address import TableAddress
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
-from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.refusals import Mistakes, Place, suggestion
 from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED
 from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
@@ -67,6 +67,16 @@ class Graph:
         check_distinct(tables)
         return {sink.name: table for sink, table in tables.items()}
 
+    def archives(self, parameters: BoundParameters) -> dict[InputName, str]:
+        """Where the files of sources go that are archived.
+
+        Raises:
+            InvalidPipelineError: A value cannot be in a path.
+        """
+        public, declared = parameters.public(), self.sources.items()
+        places = {name: Place(self.pipeline, "source", name) for name, _ in declared}
+        return {name: str(source.archive.filled(places[name], public)) for name, source in declared if source.archive}
+
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
@@ -82,6 +92,7 @@ class Graph:
                     "held": source.held,
                 }
                 | ({} if source.after is None else {"after": source.after})
+                | ({} if source.event_time_zone is None else {"event_time_zone": source.event_time_zone})
                 for name, source in self.sources.items()
             },
             "statics": {name: {"refresh": static.refresh.value} for name, static in self.statics.items()},
@@ -120,20 +131,30 @@ def build_graph(
         raise here.refused("it has no stage.", "Declare one with @pipeline.stage.")
     if all(stage.sink is None for stage in declared.values()):
         raise here.refused("no stage has a sink.", "Give the last stage one: @pipeline.stage(sink=DeltaSink(...)).")
+    mistakes = Mistakes()
+    for source in _of(declarations, Source).values():
+        with mistakes.noted():
+            if source.archive is not None:
+                source.archive.check_fields(Place(name, "source", source.name), public_fields(params))
     for stage in declared.values():
-        _check_inputs(Place(name, "stage", stage.name), stage, declarations)
-    _check_all_used(name, declarations, declared)
+        with mistakes.noted():
+            _check_inputs(Place(name, "stage", stage.name), stage, declarations)
+    if not mistakes.found:  # an input that is misspelled is not used either
+        _check_all_used(name, declarations, declared, mistakes)
+    _check_sinks(declared.values(), params, mistakes)
+    if params is None:
+        _check_no_params(name, declarations, mistakes)
+    mistakes.check()
     declarations = with_sharing_stages(name, declarations)
     declared = _of(declarations, DeclaredStage)
     order = _topological(here, declared)
-    _check_sinks(declared.values(), params)
-    if params is None:
-        _check_no_params(name, declarations)
     sources = _following(name, _of(declarations, Source))
     if on_end is OnEnd.SUSPEND:
-        _check_ends(name, sources.values())
-        _check_delays(name, sources.values())
-    _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
+        _check_ends(name, sources.values(), mistakes)
+        _check_delays(name, sources.values(), mistakes)
+    with mistakes.noted():
+        _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
+    mistakes.check()
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     endless = not all(source.bounded for source in sources.values())
     for stage_name in order:
@@ -230,7 +251,9 @@ def _topological(here: Place, stages: Mapping[str, DeclaredStage]) -> list[str]:
     return order
 
 
-def _check_all_used(pipeline: str, declarations: Mapping[str, Declaration], stages: Mapping[str, DeclaredStage]) -> None:
+def _check_all_used(
+    pipeline: str, declarations: Mapping[str, Declaration], stages: Mapping[str, DeclaredStage], mistakes: Mistakes
+) -> None:
     read = {name for stage in stages.values() for name in stage.inputs.values()}
     for name, part in declarations.items():
         if name in read or (isinstance(part, DeclaredStage) and part.sink):
@@ -239,52 +262,57 @@ def _check_all_used(pipeline: str, declarations: Mapping[str, Declaration], stag
         kind = "stage" if stage else "source" if isinstance(part, Source) else "static"
         problem = "it has no sink, and no stage reads it." if stage else "no stage reads it."
         remedy = f"{'Give it a sink' if stage else 'Name an argument of a stage after it'}, or remove it."
-        raise Place(pipeline, kind, name).refused(problem, remedy)
+        with mistakes.noted():
+            raise Place(pipeline, kind, name).refused(problem, remedy)
 
 
-def _check_sinks(stages: Iterable[DeclaredStage], params: type[BaseModel] | None) -> None:
+def _check_sinks(stages: Iterable[DeclaredStage], params: type[BaseModel] | None, mistakes: Mistakes) -> None:
     """Sinks have names of their own, also on a file system that ignores case, and paths of known parameters."""
     seen: dict[str, str] = {}
     for stage in stages:
         if stage.sink is None:
             continue
         key = stage.sink.name.casefold()
-        if key in seen:
-            problem = f"the sinks of the stages {seen[key]!r} and {stage.name!r} have one name."
-            raise stage.sink.place.refused(
-                problem, 'Give one of them another: DeltaSink(..., name="...").', stages=[seen[key], stage.name]
-            )
-        seen[key] = stage.name
-        stage.sink.check_fields(public_fields(params))
+        with mistakes.noted():
+            if key in seen:
+                problem = f"the sinks of the stages {seen[key]!r} and {stage.name!r} have one name."
+                raise stage.sink.place.refused(
+                    problem, 'Give one of them another: DeltaSink(..., name="...").', stages=[seen[key], stage.name]
+                )
+            seen[key] = stage.name
+            stage.sink.check_fields(public_fields(params))
 
 
-def _check_no_params(pipeline: str, declarations: Mapping[str, Declaration]) -> None:
+def _check_no_params(pipeline: str, declarations: Mapping[str, Declaration], mistakes: Mistakes) -> None:
     for name, part in declarations.items():
         kind = "stage" if isinstance(part, DeclaredStage) else "source" if isinstance(part, Source) else "static"
         place = Place(pipeline, kind, name)
-        if arguments(place, part.function).get(PARAMS):
-            raise place.refused(
-                "its function takes 'params', but the pipeline has none.", "Declare them: Pipeline(..., params=Params)."
-            )
+        with mistakes.noted():
+            if arguments(place, part.function).get(PARAMS):
+                raise place.refused(
+                    "its function takes 'params', but the pipeline has none.", "Declare them: Pipeline(..., params=Params)."
+                )
 
 
-def _check_ends(pipeline: str, sources: Iterable[Source]) -> None:
+def _check_ends(pipeline: str, sources: Iterable[Source], mistakes: Mistakes) -> None:
     for source in sources:
-        if not source.bounded:
-            raise Place(pipeline, "source", source.name).refused(
-                'on_end="suspend" ends a round where its inputs end, and this source is unbounded.',
-                'Use on_end="drain", or declare the source with bounded=True.',
-                on_end=OnEnd.SUSPEND.value,
-            )
+        with mistakes.noted():
+            if not source.bounded:
+                raise Place(pipeline, "source", source.name).refused(
+                    'on_end="suspend" ends a round where its inputs end, and this source is unbounded.',
+                    'Use on_end="drain", or declare the source with bounded=True.',
+                    on_end=OnEnd.SUSPEND.value,
+                )
 
 
-def _check_delays(pipeline: str, sources: Iterable[Source]) -> None:
+def _check_delays(pipeline: str, sources: Iterable[Source], mistakes: Mistakes) -> None:
     for source in sources:
-        if source.bounded and source.event_time is not None and source.delay_ms is None:
-            raise Place(pipeline, "source", source.name).refused(
-                'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
-                "Give it one; with hold_watermark=True rows may still come in any order within a round.",
-            )
+        with mistakes.noted():
+            if source.bounded and source.event_time is not None and source.delay_ms is None:
+                raise Place(pipeline, "source", source.name).refused(
+                    'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
+                    "Give it one; with hold_watermark=True rows may still come in any order within a round.",
+                )
 
 
 def _check_stage_delays(

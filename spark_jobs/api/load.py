@@ -6,16 +6,18 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import spark_jobs
+from spark_jobs.api.location import PipelineLocation, locate_pipeline, refused_entry
+from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.refusals import suggestion
+from spark_jobs.api.refusals import declaring_all, suggestion
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 
 _SESSIONS = (
@@ -26,41 +28,8 @@ _SESSIONS = (
 """Where pyspark keeps what a process has started."""
 
 
-@dataclass(frozen=True)
-class PipelineLocation:
-    """Where a pipeline is declared."""
-
-    text: str
-    """As the user named it."""
-    file: Path | None
-    """The file, absolute; None for a module."""
-    module: str | None
-    """The module's dotted name; None for a file."""
-    name: str | None
-    """The variable; None: the only pipeline there is."""
-
-    @property
-    def folder(self) -> Path:
-        """What its neighbours are imported from: the file's folder; for a module, where the command was started."""
-        return self.file.parent if self.file else Path.cwd()
-
-
-def locate_pipeline(text: str) -> PipelineLocation:
-    """Reads ``FILE.py[:NAME]`` or ``package.module[:NAME]``. The file need not exist.
-
-    Raises:
-        InvalidPipelineError: It is neither.
-    """
-    where, colon, name = text.rpartition(":")
-    if not colon:
-        where, name = text, ""
-    valid_name = name.isidentifier() if colon else True
-    if where.endswith(".py") and valid_name:
-        return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
-    if all(part.isidentifier() for part in where.split(".")) and valid_name:
-        return PipelineLocation(text, None, where, name or None)
-    remedy = "Write FILE.py, FILE.py:NAME, package.module or package.module:NAME."
-    raise _refused(text, "it names neither a file nor a module.", remedy)
+class SessionAtImportError(Exception):
+    """Raised to a module that asks for a Spark session while it is imported."""
 
 
 def load_pipeline(text: str) -> Pipeline:
@@ -76,13 +45,29 @@ def load_pipeline(text: str) -> Pipeline:
     location = locate_pipeline(text)
     if location.file is not None and not location.file.is_file():
         neighbours = sorted(path.name for path in location.folder.glob("*.py"))
-        raise _refused(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
+        raise refused_entry(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
     _check_shadow(location)
     modules, sessions = set(sys.modules), _running_sessions()
-    with _importable(location.folder):
+    spark_side = _spark_side() if neighbours_of(location).uses_spark else None
+    with (
+        _importable(location.folder),
+        spark_side.columns_without_session() if spark_side else nullcontext() as recorded,
+        declaring_all() as mistakes,
+    ):
         module = _imported(location)
+    mistakes.check()
     _check_sessions(location, module, modules, sessions)
+    if spark_side:
+        spark_side.send_whole(neighbours_of(location).not_importable(recorded or set()))
     return _pipeline_of(location, module)
+
+
+def _spark_side() -> Any:
+    """Returns :mod:`spark_jobs.runtime.spark.columns_at_import`; None where there is no Spark."""
+    try:
+        return importlib.import_module("spark_jobs.runtime.spark.columns_at_import")
+    except ImportError:
+        return None
 
 
 def _check_shadow(location: PipelineLocation) -> None:
@@ -90,7 +75,7 @@ def _check_shadow(location: PipelineLocation) -> None:
     found = importlib.machinery.PathFinder.find_spec("spark_jobs", [str(location.folder)])
     if found is None or found.origin is None or Path(found.origin).samefile(spark_jobs.__file__):
         return
-    raise _refused(
+    raise refused_entry(
         location.text,
         f"{found.origin} hides the package spark_jobs from Python.",
         "Give that file or folder another name.",
@@ -120,7 +105,7 @@ def _imported(location: PipelineLocation) -> ModuleType:
         raise
     except SyntaxError as error:
         problem = f"{error.filename}, line {error.lineno}: {error.msg}."
-        raise _refused(location.text, problem, "Correct that line.", path=error.filename, line=error.lineno) from error
+        raise refused_entry(location.text, problem, "Correct that line.", path=error.filename, line=error.lineno) from error
     except (Exception, SystemExit) as error:
         raise _import_failure(location, error) from error
 
@@ -143,16 +128,23 @@ def _import_failure(location: PipelineLocation, error: BaseException) -> Invalid
     module = location.module
     if isinstance(error, ModuleNotFoundError) and module and error.name and f"{module}.".startswith(f"{error.name}."):
         remedy = "Start the command in the folder that has it, install it, or give the file's path."
-        return _refused(location.text, f"there is no module {error.name!r}.", remedy, module=error.name)
+        return refused_entry(location.text, f"there is no module {error.name!r}.", remedy, module=error.name)
     line = _line_of(location, error)
+    if isinstance(error, SessionAtImportError):
+        file, line = _last_place(location, error)
+        what = f"line {line} of {file}" if line else "what asks for it"
+        remedy = (
+            f"Move {what} into a function; sources are given the session as 'spark', and a frame has it as frame.sparkSession."
+        )
+        return refused_entry(location.text, "it asks for a Spark session when it is imported.", remedy, path=file, line=line)
     at = f" at line {line}" if line else ""
     if isinstance(error, ImportError) and "relative import" in str(error):
         problem = f"importing it failed{at}: a file that is named by its path cannot use relative imports ({error})."
-        return _refused(location.text, problem, "Name it as package.module, or import its neighbours by name.", line=line)
+        return refused_entry(location.text, problem, "Name it as package.module, or import its neighbours by name.", line=line)
     if isinstance(error, SystemExit):
-        return _refused(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
+        return refused_entry(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
     problem = f"importing it failed{at}: {type(error).__name__}: {error}."
-    return _refused(
+    return refused_entry(
         location.text, problem, "Correct it there; importing the module declares the pipeline, and nothing else.", line=line
     )
 
@@ -165,6 +157,22 @@ def _line_of(location: PipelineLocation, error: BaseException) -> int | None:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def _last_place(location: PipelineLocation, error: BaseException) -> tuple[str | None, int | None]:
+    """The last line that was running of a file in the pipeline's folder, and that file."""
+    file, line = None, None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if name == str(location.file) or Path(name).is_relative_to(location.folder):
+            file, line = name, number
+    return file, line
+
+
+def _session_refused(location: PipelineLocation, file: str | None, line: int | None) -> InvalidPipelineError:
+    what = f"line {line} of {file}" if line else "what starts it, such as getOrCreate()"
+    remedy = f"Remove {what}; functions are given the session as 'spark'."
+    return refused_entry(location.text, "it starts a Spark session when it is imported.", remedy, path=file, line=line)
 
 
 def _running_sessions() -> list[Any]:
@@ -184,10 +192,8 @@ def _check_sessions(location: PipelineLocation, module: ModuleType, modules: set
         inside = Path(file).is_relative_to(location.folder) or file == getattr(module, "__file__", None)
         line = _session_line(Path(file)) if inside and file.endswith(".py") else None
         if line is not None:
-            remedy = f"Remove line {line} of {file}; functions are given the session as 'spark'."
-            raise _refused(location.text, "it starts a Spark session when it is imported.", remedy, path=file, line=line)
-    remedy = "Remove what starts it, such as getOrCreate(); functions are given the session as 'spark'."
-    raise _refused(location.text, "it starts a Spark session when it is imported.", remedy)
+            raise _session_refused(location, file, line)
+    raise _session_refused(location, None, None)
 
 
 def _session_line(file: Path) -> int | None:
@@ -225,12 +231,12 @@ def _pipeline_of(location: PipelineLocation, module: ModuleType) -> Pipeline:
             if hasattr(module, location.name)
             else f"it has no {location.name!r}."
         )
-        raise _refused(location.text, problem, f"Its pipelines: {suggestion(location.name, found)}", names=list(found))
+        raise refused_entry(location.text, problem, f"Its pipelines: {suggestion(location.name, found)}", names=list(found))
     distinct = {id(pipeline): pipeline for pipeline in found.values()}
     if not distinct:
-        raise _refused(location.text, "it declares no pipeline.", 'Add: pipeline = Pipeline("name").')
+        raise refused_entry(location.text, "it declares no pipeline.", 'Add: pipeline = Pipeline("name").')
     if len(distinct) > 1:
-        raise _refused(
+        raise refused_entry(
             location.text, f"it has {len(distinct)} pipelines: {', '.join(found)}.", _choices(location, found), names=list(found)
         )
     return next(iter(distinct.values()))
@@ -238,7 +244,3 @@ def _pipeline_of(location: PipelineLocation, module: ModuleType) -> Pipeline:
 
 def _choices(location: PipelineLocation, names: Iterable[str]) -> str:
     return f"Write {' or '.join(f'{location.text}:{name}' for name in names)}."
-
-
-def _refused(text: str, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
-    return InvalidPipelineError(f"{text}: {problem}", remedy=remedy, location=text, **evidence)

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
@@ -14,13 +14,13 @@ from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Place, choice, suggestion
+from spark_jobs.api.refusals import Place, choice, declaration, suggestion
 from spark_jobs.api.restarts import RestartStrategy, declare_restart
 from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
-from spark_jobs.api.source import Source, Static, declare_source, declare_static
+from spark_jobs.api.source import AfterPublication, Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
@@ -92,6 +92,9 @@ class Pipeline:
         hold_watermark: bool | None = None,
         shared: bool = False,
         after: str | None = None,
+        event_time_zone: str | None = None,
+        after_publication: AfterPublication | Literal["archive", "delete"] | None = None,
+        archive: str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -108,22 +111,31 @@ class Pipeline:
                 At an aligned checkpoint they have all read the same rows; without it each reads the source on its own.
             after: Of an unbounded source over a Delta table: the bounded source over the same table that it goes on from. It begins
                 with the version after that one's pinned end, so that the two together have each row once.
+            event_time_zone: The time zone of an event time that has none of its own (``TIMESTAMP_NTZ``), such as ``"Europe/Berlin"``.
+                Stages are given the column as the moments that it means there.
+            after_publication: Of a bounded source of files: what becomes of the files of a round, once all tables have its rows:
+                ``"archive"`` or ``"delete"``. Unless given they stay.
+            archive: With ``"archive"``: the directory that they go to, with their paths below the source's. It may have parameters.
             name: The function's, unless given.
         """
 
         def declare(function: F) -> F:
-            place = self._place("source", function, name)
-            source = declare_source(
-                place,
-                function,
-                bounded=bounded,
-                event_time=event_time,
-                watermark_delay=watermark_delay,
-                hold_watermark=hold_watermark,
-                shared=shared,
-                after=after,
-            )
-            self._add(place, source)
+            with declaration():
+                place = self._place("source", function, name)
+                source = declare_source(
+                    place,
+                    function,
+                    bounded=bounded,
+                    event_time=event_time,
+                    watermark_delay=watermark_delay,
+                    hold_watermark=hold_watermark,
+                    shared=shared,
+                    after=after,
+                    event_time_zone=event_time_zone,
+                    after_publication=after_publication,
+                    archive=archive,
+                )
+                self._add(place, source)
             return function
 
         return declare
@@ -149,8 +161,9 @@ class Pipeline:
         """
 
         def declare(function: F) -> F:
-            place = self._place("static", function, name)
-            self._add(place, declare_static(place, function, refresh=refresh))
+            with declaration():
+                place = self._place("static", function, name)
+                self._add(place, declare_static(place, function, refresh=refresh))
             return function
 
         return declare if function is None else declare(function)
@@ -174,6 +187,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -192,6 +206,7 @@ class Pipeline:
         trigger_interval: str | None = None,
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
+        begin: Literal["earliest", "now"] = "earliest",
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -211,29 +226,33 @@ class Pipeline:
             trigger_interval: Between the beginnings of two batches, such as ``"10 seconds"``; only behind an unbounded source.
             max_channel_bytes: How far it may be ahead of the slowest stage that reads it; only where those never end.
             conf: Spark settings of this query alone.
+            begin: Where the stage begins to read its sources if it is new in a pipeline that goes on: at their beginning, or after
+                what the pipeline has read of them before.
             name: The function's, unless given.
         """
 
         def declare(function: F) -> F:
-            place = self._place("stage", function, name)
-            stage = declare_stage(
-                place,
-                function,
-                inputs=inputs,
-                sink=sink,
-                event_time=event_time,
-                watermark_delay=watermark_delay,
-                output_mode=output_mode,
-                limits=rate_limits(
+            with declaration():
+                place = self._place("stage", function, name)
+                stage = declare_stage(
                     place,
-                    trigger_interval=trigger_interval,
-                    max_files_per_trigger=max_files_per_trigger,
-                    max_bytes_per_trigger=max_bytes_per_trigger,
-                    max_channel_bytes=max_channel_bytes,
-                ),
-                conf=conf,
-            )
-            self._add(place, stage)
+                    function,
+                    inputs=inputs,
+                    sink=sink,
+                    event_time=event_time,
+                    watermark_delay=watermark_delay,
+                    output_mode=output_mode,
+                    limits=rate_limits(
+                        place,
+                        trigger_interval=trigger_interval,
+                        max_files_per_trigger=max_files_per_trigger,
+                        max_bytes_per_trigger=max_bytes_per_trigger,
+                        max_channel_bytes=max_channel_bytes,
+                    ),
+                    conf=conf,
+                    begin=begin,
+                )
+                self._add(place, stage)
             return function
 
         return declare if function is None else declare(function)
@@ -293,6 +312,8 @@ class Pipeline:
         allow_dropped: bool = False,
         take_pending: bool = False,
         state_partitions: int | None = None,
+        new_sources: Sequence[str] = (),
+        accept_data_loss: Sequence[str] = (),
         workspace: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -313,9 +334,13 @@ class Pipeline:
                 where the home is empty, or with ``fresh``.
             restore: The directory of the savepoint to begin with, instead of going on.
             allow_drained: Whether that may be one that was taken after a drain.
-            allow_dropped: Whether stages of it may be left behind that are not there any more.
-            take_pending: Whether rows that it holds staged for tables which stay are published first.
+            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
+            take_pending: Whether rows that it holds staged, for sinks that keep their table, are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
+            new_sources: Sources that may be other ones than before, such as a table that was made anew: such a one is read from its
+                beginning, and the state of the stages stays. A source that is the same goes on.
+            accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
+                out what is gone, and records it. What is there is read.
             workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
 
         Raises:
@@ -330,8 +355,11 @@ class Pipeline:
             fresh=fresh,
             on_rewind=OnRewind(on_rewind),
             adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained, allow_dropped, take_pending),
+            restore=restore_from(restore, allow_drained, take_pending),
+            allow_dropped=allow_dropped,
             state_partitions=checked_partitions(state_partitions),
+            new_sources=tuple(new_sources),
+            accept_data_loss=tuple(accept_data_loss),
             workspace=None if workspace is None else os.fspath(workspace),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
@@ -364,7 +392,9 @@ class Pipeline:
             if not isinstance(part, Source | Static):
                 raise Place(self.name).refused(f"{name!r} is not one of its inputs.", suggestion(name, known), input=name)
             if isinstance(part, Source):
-                copy._declarations[name] = dataclasses.replace(part, function=function, bounded=True, after=None)
+                copy._declarations[name] = dataclasses.replace(
+                    part, function=function, bounded=True, after=None, after_publication=None
+                )
             else:
                 copy._declarations[name] = dataclasses.replace(part, function=function)
         copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}

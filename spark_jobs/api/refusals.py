@@ -1,12 +1,14 @@
 """How a declaration is refused: every refusal names the pipeline, the part and the remedy."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -29,6 +31,77 @@ class Place:
         return InvalidPipelineError(
             f"{self}: {problem}", remedy=remedy, pipeline=self.pipeline, part=f"{self.kind} {self.name}".strip(), **evidence
         )
+
+
+class Mistakes:
+    """Collects what is refused, so that a person is told of everything at once."""
+
+    def __init__(self) -> None:
+        self.found: list[RejectedError] = []
+
+    def noted(self) -> "_Noting":
+        """Keeps a refusal instead of letting it through; one of several mistakes counts as those."""
+        return _Noting(self)
+
+    def add(self, error: RejectedError) -> None:
+        """Adds a refusal that is not known yet."""
+        several = error.__cause__
+        parts = several.exceptions if isinstance(several, ExceptionGroup) else [error]
+        known = {str(each) for each in self.found}
+        self.found += [part for part in parts if isinstance(part, RejectedError) and str(part) not in known]
+
+    def check(self) -> None:
+        """Raises what was found.
+
+        Raises:
+            RejectedError: The only mistake, or one error that lists all with their remedies.
+        """
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            numbered = list(enumerate(self.found, 1))
+            raise InvalidPipelineError(
+                f"{len(numbered)} mistakes were found. " + " ".join(f"{n}. {each.failed}" for n, each in numbered),
+                safe=next((each.safe for each in self.found if each.safe), ""),
+                remedy=" ".join(f"{n}. {each.remedy}" for n, each in numbered),
+                mistakes=[{"failed": each.failed, "remedy": each.remedy, **each.evidence} for each in self.found],
+            ) from ExceptionGroup("mistakes", self.found)
+
+
+class _Noting:
+    """A context that does not let refusals through."""
+
+    def __init__(self, mistakes: Mistakes) -> None:
+        self._mistakes = mistakes
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, RejectedError):
+            self._mistakes.add(error)
+            return True
+        return False
+
+
+_LOADING: ContextVar[Mistakes | None] = ContextVar("loading", default=None)
+
+
+@contextmanager
+def declaring_all() -> Iterator[Mistakes]:
+    """Keeps the mistakes of declarations while a file is loaded, so that those after the first one are found as well."""
+    mistakes = Mistakes()
+    token = _LOADING.set(mistakes)
+    try:
+        yield mistakes
+    finally:
+        _LOADING.reset(token)
+
+
+def declaration() -> AbstractContextManager[None, bool | None]:
+    """Surrounds one declaration; see :func:`declaring_all`. Elsewhere, as in a notebook, its mistake is raised."""
+    mistakes = _LOADING.get()
+    return nullcontext() if mistakes is None else mistakes.noted()
 
 
 def choice(place: Place, option: str, choices: type[E], value: object) -> E:

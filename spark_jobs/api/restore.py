@@ -7,15 +7,13 @@ from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.storage.open import open_place
 
 
-def restore_from(
-    directory: str | os.PathLike[str] | None, allow_drained: bool, allow_dropped: bool = False, take_pending: bool = False
-) -> RestoreFrom | None:
+def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool, take_pending: bool = False) -> RestoreFrom | None:
     """The savepoint in a directory, wherever it is read from; None where none is named.
 
     Raises:
         InvalidParameterError: It is no directory that can be opened, or something is said of it where none is named.
     """
-    said = {"allow_drained": allow_drained, "allow_dropped": allow_dropped, "take_pending": take_pending}
+    said = {"allow_drained": allow_drained, "take_pending": take_pending}
     if directory is None and any(said.values()):
         raise InvalidParameterError(
             f"{next(name for name, given in said.items() if given)} says something about a savepoint, and none is given.",

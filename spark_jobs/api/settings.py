@@ -11,6 +11,8 @@ _STATE = "a restart needs the state's format as it was"
 _RULES = "Spark must refuse what would give wrong results"
 _FIXED: Mapping[str, str] = {
     "spark.databricks.delta.stats.collect": "rows are counted from the statistics of staged files",
+    "spark.sql.files.ignoreCorruptFiles": "rows of files that cannot be read would be missing silently",
+    "spark.sql.files.ignoreMissingFiles": "rows of files that have gone would be missing silently",
     "spark.sql.streaming.fileSource.log.compactInterval": "a batch that reads past its end is cut back in that log",
     "spark.sql.streaming.minBatchesToRetain": "a restart reads the plans of the last batches",
     "spark.sql.streaming.checkpointLocation": "the checkpoint directories belong to the home's work directory",
@@ -20,6 +22,7 @@ _FIXED: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": _STATE,
     "spark.sql.streaming.stateStore.providerClass": _STATE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": _STATE,
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "a drain looks whether the state still holds a row",
     "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": _RULES,
     "spark.sql.streaming.stopActiveRunOnRestart": "a stage may never run twice at once",
     "spark.sql.streaming.unsupportedOperationCheck": _RULES,

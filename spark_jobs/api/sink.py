@@ -18,6 +18,14 @@ from spark_jobs.protocol.ids import SinkName
 _SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _APPEND_ONLY = "delta.appendOnly"
+VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
+"""The columns that ``mode="history"`` adds: from when a version is valid, to when (null: to now), and whether it is the current one."""
+_MERGE_OPTIONS = {
+    SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes"),
+    SinkMode.INSERT: ("keys", "sequence_by"),
+    SinkMode.HISTORY: ("keys", "sequence_by", "apply_as_deletes"),
+}
+"""What the modes that merge by keys are declared with."""
 _REFUSED_PROPERTIES = {
     "delta.setTransactionRetentionDuration": "the table would forget what was published into it",
     "delta.feature.catalogManaged": "such a table is committed by its catalog alone",
@@ -32,7 +40,7 @@ class SchemaEvolution(StrEnum):
     NONE = "none"
     """The start is refused."""
     ADD_COLUMNS = "add_columns"
-    """It is added to the table, at an attempt's start and before anything is staged."""
+    """It is added to the table, at an attempt's start and before anything is staged; so are fields of structs and wider types."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,18 @@ class DeltaSink:
         name: The stage's, unless given.
         mode: ``"append"``: each row of the stage's result becomes one row of the table, exactly once. ``"complete"``: each
             checkpoint replaces the table's rows by the whole result (an aggregation's). ``"upsert"``: each row replaces the row
-            with the same keys.
-        keys: The columns that identify a row, for ``"upsert"``. Null is a key like any other.
-        sequence_by: The column that orders the rows of one key, for ``"upsert"``: the highest one wins, whichever came first. By
-            default later batches win, and one batch may have each key once.
-        apply_as_deletes: A SQL condition on the columns, for ``"upsert"``: a row for which it holds deletes its key.
+            with the same keys. ``"insert"``: a row is added if the table has no row with the same keys. ``"history"``: each row
+            is a version of its key, and the table also has ``valid_from``, ``valid_to`` and ``is_current``.
+        keys: The columns that identify a row, for ``"upsert"``, ``"insert"`` and ``"history"``. Null is a key like any other.
+        sequence_by: The column that orders the rows of one key. ``"upsert"``: the highest one wins, whichever came first; by
+            default later batches win, and one batch may have each key once. ``"insert"``: of several rows of a new key the lowest
+            one wins; by default that of the earliest batch. ``"history"``: from when a version is valid.
+        apply_as_deletes: A SQL condition on the columns, for ``"upsert"`` and ``"history"``: a row for which it holds deletes its
+            key.
         partition_by: Columns that the table is partitioned by.
         cluster_by: Columns that the table is clustered by, where it is made.
-        schema_evolution: ``"none"``: a column that the table lacks is refused; ``"add_columns"``: it is added.
+        schema_evolution: ``"none"``: a column, or a field of a struct, that the table lacks is refused; ``"add_columns"``: it is
+            added. Where the table has ``delta.enableTypeWidening``, a type becomes the wider one that the stage returns.
         table_properties: Delta's and your own, where the table is made; a table that exists must have them.
         comment: The table's description, where it is made.
         publish: When rows become public. ``"final"``, the default where every input of the pipeline is bounded: with the final
@@ -66,7 +78,7 @@ class DeltaSink:
     _: KW_ONLY
     table: str | None = None
     name: str | None = None
-    mode: SinkMode | Literal["append", "complete", "upsert"] = "append"
+    mode: SinkMode | Literal["append", "complete", "upsert", "insert", "history"] = "append"
     keys: Sequence[str] = ()
     sequence_by: str | None = None
     apply_as_deletes: str | None = None
@@ -88,15 +100,19 @@ class TableDesign:
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     comment: str | None = None
     evolution: SchemaEvolution = SchemaEvolution.NONE
+    widens: bool = False
+    """Whether the table is given what it takes to widen types; else only one that has it is widened."""
 
 
 @dataclass(frozen=True)
-class UpsertRule:
-    """Which row of a key wins."""
+class MergeRule:
+    """How rows are merged with those of the table by their keys."""
 
     keys: tuple[str, ...]
     sequence_by: str | None
     apply_as_deletes: str | None
+    version_columns: tuple[str, ...] = ()
+    """:data:`VERSION_COLUMNS` with ``mode="history"``."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +123,8 @@ class Sink:
     name: SinkName
     address: AddressTemplate
     mode: SinkMode
-    upsert: UpsertRule | None
-    """For :attr:`SinkMode.UPSERT` alone."""
+    merge: MergeRule | None
+    """For the modes with ``keys``."""
     design: TableDesign
     publish: Publish
     publish_chosen: bool
@@ -155,11 +171,11 @@ class Sink:
             "mode": self.mode.value,
             "partition_by": list(self.design.partition_by),
         }
-        if self.upsert:
+        if self.merge:
             described |= {
-                "keys": list(self.upsert.keys),
-                "sequence_by": self.upsert.sequence_by,
-                "apply_as_deletes": self.upsert.apply_as_deletes,
+                "keys": list(self.merge.keys),
+                "sequence_by": self.merge.sequence_by,
+                "apply_as_deletes": self.merge.apply_as_deletes,
             }
         return described
 
@@ -182,7 +198,7 @@ def declare_sink(place: Place, sink: object) -> Sink:
         name=SinkName(name),
         address=address_template(here, sink.path, sink.table),
         mode=mode,
-        upsert=_upsert_rule(here, sink, mode),
+        merge=_merge_rule(here, sink, mode),
         design=_design(here, sink, mode),
         publish=choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
         publish_chosen=sink.publish is not None,
@@ -206,23 +222,31 @@ def check_distinct(tables: Mapping[Sink, TableAddress]) -> None:
         seen[location] = sink
 
 
-def _upsert_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> UpsertRule | None:
+def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | None:
     keys = _columns(place, "keys", sink.keys)
     texts = {"sequence_by": sink.sequence_by, "apply_as_deletes": sink.apply_as_deletes}
     for option, text in (texts | {"comment": sink.comment}).items():
         _check_text(place, option, text)
-    if mode is SinkMode.UPSERT:
-        if not keys:
-            raise place.refused('mode="upsert" needs keys.', 'Name the columns that identify a row: keys=["id"].')
-        if sink.sequence_by is not None and sink.sequence_by.casefold() in {key.casefold() for key in keys}:
+    allowed = _MERGE_OPTIONS.get(mode, ())
+    for option, value in {"keys": keys or None, **texts}.items():
+        if value is not None and option not in allowed:
+            modes = [f'"{each.value}"' for each, options in _MERGE_OPTIONS.items() if option in options]
             raise place.refused(
-                f"sequence_by={sink.sequence_by!r} is one of the keys.", "Name the column that orders a key's rows."
+                f"{option}= is for mode={' and '.join(modes)}.", f"Write one of these modes, or remove {option}=."
             )
-        return UpsertRule(keys, sink.sequence_by, sink.apply_as_deletes)
-    given = [option for option, value in {"keys": keys or None, **texts}.items() if value is not None]
-    if given:
-        raise place.refused(f'{given[0]}= is for mode="upsert".', f'Write mode="upsert", or remove {given[0]}=.')
-    return None
+    if not allowed:
+        return None
+    if not keys:
+        raise place.refused(f'mode="{mode.value}" needs keys.', 'Name the columns that identify a row: keys=["id"].')
+    if sink.sequence_by is not None and sink.sequence_by.casefold() in {key.casefold() for key in keys}:
+        raise place.refused(f"sequence_by={sink.sequence_by!r} is one of the keys.", "Name the column that orders a key's rows.")
+    if mode is SinkMode.HISTORY and sink.sequence_by is None:
+        raise place.refused(
+            'mode="history" needs sequence_by.',
+            'Name the column that says from when a row is valid: sequence_by="changed_at".',
+        )
+    versions = VERSION_COLUMNS if mode is SinkMode.HISTORY else ()
+    return MergeRule(keys, sink.sequence_by, sink.apply_as_deletes, versions)
 
 
 def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
@@ -234,7 +258,7 @@ def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
     for name, value in properties.items():
         if reason := refused.get(name.casefold()):
             raise place.refused(f"the table property {name} cannot be had: {reason}.", "Remove it.", property=name)
-        if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode is not SinkMode.APPEND:
+        if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode.removes_rows:
             raise place.refused(f'{name} does not go with mode="{mode.value}", which removes rows.', "Remove one of them.")
     evolution = choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
     return TableDesign(partition_by, cluster_by, MappingProxyType(properties), sink.comment, evolution)

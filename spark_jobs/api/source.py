@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from zoneinfo import available_timezones
 
+from spark_jobs.api.address import AddressTemplate, address_template
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
-from spark_jobs.api.refusals import Place, choice
+from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.options import interval_ms
 
@@ -16,6 +18,14 @@ class Refresh(StrEnum):
     """Those of one Delta version for a whole round, pinned by its first attempt. Beside an unbounded source each attempt pins its own."""
     UNPINNED = "unpinned"
     """Whatever each batch finds; no promise that two batches see the same."""
+
+
+class AfterPublication(StrEnum):
+    """What becomes of a file that was read, once everything that was made of it is public."""
+
+    ARCHIVE = "archive"
+    """It is moved to the archive."""
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +49,12 @@ class Source:
     """The bounded source of the same table at whose end it begins."""
     follows: "Source | None" = None
     """That source, in a graph."""
+    event_time_zone: str | None = None
+    """The time zone of an event time that has none of its own."""
+    after_publication: AfterPublication | None = None
+    """None: files that were read stay."""
+    archive: AddressTemplate | None = None
+    """The directory that files go to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +76,9 @@ def declare_source(
     hold_watermark: bool | None,
     shared: bool,
     after: str | None,
+    event_time_zone: str | None,
+    after_publication: str | None = None,
+    archive: object = None,
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
@@ -79,6 +98,7 @@ def declare_source(
             "Remove after, or declare bounded=False.",
         )
     delay_ms = check_event_time(place, event_time, watermark_delay)
+    _check_zone(place, event_time, event_time_zone)
     if hold_watermark is not None and event_time is None:
         raise place.refused(
             "hold_watermark is given without event_time.", "Name the column with event_time=, or remove hold_watermark."
@@ -90,9 +110,22 @@ def declare_source(
         )
     if not bounded:
         _check_unbounded(place, event_time, delay_ms, hold_watermark)
+    after_read = None if after_publication is None else choice(place, "after_publication", AfterPublication, after_publication)
+    if after_read is not None and not bounded:
+        raise place.refused("after_publication is for bounded sources.", "Remove it, or declare bounded=True.")
+    if (archive is not None) != (after_read is AfterPublication.ARCHIVE):
+        raise place.refused(
+            "an archive belongs to after_publication='archive', and to nothing else.",
+            'Give both: after_publication="archive", archive="{warehouse}/read".',
+        )
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
     before = None if after is None else InputName(after)
-    return Source(InputName(place.name), function, bounded, event_time, delay_ms, held, shared, before)
+    return Source(
+        *(InputName(place.name), function, bounded, event_time, delay_ms, held, shared, before),
+        event_time_zone=event_time_zone,
+        after_publication=after_read,
+        archive=None if archive is None else address_template(place, archive, None),
+    )
 
 
 def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:
@@ -107,6 +140,22 @@ def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None,
             "hold_watermark holds the watermark back until the source's end, and an unbounded source has none.",
             "Remove hold_watermark.",
             hold_watermark=hold_watermark,
+        )
+
+
+def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
+    """Refuses a time zone without an event time, and one that nobody knows."""
+    if zone is None:
+        return
+    if event_time is None:
+        raise place.refused(
+            "event_time_zone is given without event_time.", "Name the column with event_time=, or remove event_time_zone."
+        )
+    known = available_timezones()
+    if zone not in known:
+        raise place.refused(
+            f"event_time_zone={zone!r} is not a time zone.",
+            f"Give a name such as 'Europe/Berlin'. {suggestion(str(zone), known)}"[:300],
         )
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
-from spark_jobs.api.refusals import Place, suggestion
+from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.settings import check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
@@ -26,10 +26,21 @@ class OutputMode(StrEnum):
     """The whole result, for a sink with ``mode="complete"``."""
 
 
+class BeginAt(StrEnum):
+    """Where a new stage of a pipeline that goes on begins to read its sources. In a first run every stage begins at the beginning."""
+
+    EARLIEST = "earliest"
+    """At their beginning."""
+    NOW = "now"
+    """After the rows that the pipeline has read before. Of an unbounded source, and of a new one, after those that are there."""
+
+
 _OUTPUT_MODES = {
     None: (OutputMode.APPEND,),
     SinkMode.APPEND: (OutputMode.APPEND,),
     SinkMode.UPSERT: (OutputMode.APPEND, OutputMode.UPDATE),
+    SinkMode.INSERT: (OutputMode.APPEND,),
+    SinkMode.HISTORY: (OutputMode.APPEND,),
     SinkMode.COMPLETE: (OutputMode.COMPLETE,),
 }
 """Per mode of the sink what its stage may give it; the first one is the default."""
@@ -63,6 +74,7 @@ class DeclaredStage:
     output_mode: OutputMode
     limits: RateLimits
     conf: Mapping[str, str]
+    begin: BeginAt = BeginAt.EARLIEST
 
     def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None, *, endless: bool) -> "Stage":
         """The stage with its inputs looked up.
@@ -90,6 +102,7 @@ class DeclaredStage:
             output_mode=self.output_mode,
             limits=self.limits,
             conf=self.conf,
+            begin=self.begin,
         )
 
 
@@ -113,6 +126,7 @@ class Stage:
     limits: RateLimits
     conf: Mapping[str, str]
     """Spark settings of this stage's query alone."""
+    begin: BeginAt = BeginAt.EARLIEST
 
 
 def declare_stage(
@@ -126,6 +140,7 @@ def declare_stage(
     output_mode: str | None,
     limits: RateLimits,
     conf: Mapping[str, str],
+    begin: str,
 ) -> DeclaredStage:
     """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
@@ -139,6 +154,7 @@ def declare_stage(
         output_mode=_output_mode(place, output_mode, declared),
         limits=limits,
         conf=check_stage_settings(place, conf),
+        begin=choice(place, "begin", BeginAt, begin),
     )
 
 

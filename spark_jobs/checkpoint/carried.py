@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, SinkCut
 from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
 """A sink cut names at most so many files of actions of earlier checkpoints. The oldest are merged into one."""
@@ -34,7 +35,9 @@ def carried(
         return parent.brought.get(sink, ()) if parent else ()
     before = parent.sinks[sink]
     if before.publish is Publish.FINAL:
-        found = [*before.carried, _as_carried(parent, before)]
+        found = [
+            each.model_copy(update={"staged_for": before.staged_for}) for each in (*before.carried, _as_carried(parent, before))
+        ]
     else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
@@ -42,7 +45,12 @@ def carried(
         return found
     *older, newest = found
     lines = [line for each in older for line in store.read_actions(each)]
-    merged = {"last": older[-1].last, "batch": older[-1].batch, "actions": store.write_actions(number, sink, lines)}
+    merged = {
+        "last": older[-1].last,
+        "batch": older[-1].batch,
+        "actions": store.write_actions(number, sink, lines),
+        "staged_for": distinct(shape for each in older for shape in each.staged_for),
+    }
     return [older[0].model_copy(update=merged), newest]
 
 
@@ -53,4 +61,5 @@ def _as_carried(manifest: Manifest, cut: SinkCut) -> CarriedActions:
         batch=manifest.stages[cut.stage].batch,
         actions=cut.actions,
         replace=cut.replace,
+        staged_for=cut.staged_for,
     )

@@ -98,12 +98,12 @@ class OwnTable:
 def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
     """Returns the Delta tables of the runtime's own that a checkpoint needs."""
     for name, cut in manifest.stages.items():
-        if all(sink.stage != name or sink.upsert for sink in manifest.sinks.values()):
+        if all(sink.stage != name or sink.merge for sink in manifest.sinks.values()):
             yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", _LOG)
     for sink, sink_cut in manifest.sinks.items():
-        if sink_cut.upsert and sink_cut.upsert.tombstones:
-            version = sink_cut.upsert.tombstones_version
-            yield OwnTable(open_files(sink_cut.upsert.tombstones), f"{TOMBSTONES}/{sink}", version=version)
+        if sink_cut.merge and sink_cut.merge.tombstones:
+            version = sink_cut.merge.tombstones_version
+            yield OwnTable(open_files(sink_cut.merge.tombstones), f"{TOMBSTONES}/{sink}", version=version)
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
@@ -167,7 +167,7 @@ def is_pending(manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> 
 
 def staged_in(cut: SinkCut) -> str:
     """Returns the URI of the directory that the paths of a sink's actions are relative to."""
-    return cut.upsert.staged_in if cut.upsert else cut.table
+    return cut.merge.staged_in if cut.merge else cut.table
 
 
 def staged_path(stage: StageName, add: Mapping[str, Any]) -> str:

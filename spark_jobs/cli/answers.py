@@ -30,6 +30,7 @@ from spark_jobs.protocol.ids import (
     SinkName,
     StageName,
 )
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
 
 
@@ -64,6 +65,8 @@ class RunAnswer(Answer):
     sinks: dict[SinkName, SinkResult]
     late_rows: dict[StageName, int]
     """Rows dropped as late; only stages that dropped some."""
+    losses: tuple[Loss, ...] = ()
+    """What the round has left out, because it was gone for good, and accepted as lost."""
 
 
 class TakenAnswer(Answer):
@@ -106,6 +109,8 @@ class StatusAnswer(Answer):
     """Tries that have failed since."""
     drained: bool
     """Whether that checkpoint ends the pipeline."""
+    losses: tuple[Loss, ...] = ()
+    """What the newest round leaves out, because it is gone for good, and was accepted as lost."""
     error: ErrorReport | None = None
     """With which the newest start was answered; None where it was not, or with success."""
 
@@ -329,7 +334,11 @@ class StageOutlook(Answer):
 
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
-    """With its state; without; or it is not there any more, and its state is left behind."""
+    """With its state; without any; or the pipeline no longer has it, and its state is left behind."""
+    begin: Literal["earliest", "now"] | None = None
+    """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
+    state_bytes: int | None = None
+    """The size of the state that it continues with; None of others, and from ``validate``."""
 
 
 class Outlook(Answer):
@@ -346,6 +355,39 @@ class Outlook(Answer):
     """In a few words; then a work directory is built from ``checkpoint``, and what came after it is read again."""
     stages: tuple[StageOutlook, ...] = ()
     """What would become of each; empty where nothing would run."""
+
+
+class SourcePlan(Answer):
+    """What a run would make of a source."""
+
+    source: InputName
+    fate: Literal["is the same", "is new", "is another one"]
+    """One that is new, or another one, is read from its beginning."""
+
+
+class TablePlan(Answer):
+    """What a run would make of a sink's table."""
+
+    sink: SinkName
+    table: str
+    """Its directory."""
+    fate: Literal["is made", "goes on", "gets columns"]
+    columns: tuple[str, ...] = ()
+    """The columns and fields that are added, or get a wider type."""
+
+
+class PlanAnswer(Answer):
+    """``spark-jobs run --dry-run``: what the run would do. Nothing was written."""
+
+    pipeline: PipelineName
+    home: str
+    run: RunId
+    outlook: Outlook
+    sources: tuple[SourcePlan, ...] = ()
+    """Empty if nothing would run, as are the tables."""
+    tables: tuple[TablePlan, ...] = ()
+    open_requests: tuple[RequestId, ...] = ()
+    """Requests for checkpoints, savepoints and stops that the run would answer."""
 
 
 class ValidateAnswer(Answer):

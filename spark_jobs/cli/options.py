@@ -74,14 +74,13 @@ AllowDrained = Annotated[
 ]
 AllowDropped = Annotated[
     bool,
-    typer.Option(
-        "--allow-dropped", help="With --restore: stages of the savepoint may be left behind that are not there any more."
-    ),
+    typer.Option("--allow-dropped", help="Leave behind the state of stages that the pipeline no longer has; their tables stay."),
 ]
 TakePending = Annotated[
     bool,
     typer.Option(
-        "--take-pending", help="With --restore: publish the rows first that the savepoint holds staged for tables which stay."
+        "--take-pending",
+        help="With --restore: first publish the rows that the savepoint holds staged, for sinks that keep their table.",
     ),
 ]
 StatePartitions = Annotated[

@@ -5,8 +5,10 @@ import os
 import shlex
 import socket
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,13 +16,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.location import locate_pipeline
+from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.restore import restore_from
 from spark_jobs.api.settings import check_settings
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
-from spark_jobs.cli.answers import RunAnswer, TakenAnswer
+from spark_jobs.cli.answers import PlanAnswer, RunAnswer, TakenAnswer
+from spark_jobs.cli.dry_run import plan_answer, plan_text
 from spark_jobs.cli.homes import manifest_url
 from spark_jobs.cli.options import (
     CHECKPOINT_OPTIONS,
@@ -85,6 +90,15 @@ AdoptOffsets = Annotated[
     Listed,
     typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
 ]
+NewSource = Annotated[
+    Listed,
+    typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
+]
+
+AcceptDataLoss = Annotated[
+    Listed,
+    typer.Option(metavar="SOURCE", help="Go on without what is gone of this source for good, and record it; may be repeated."),
+]
 
 
 def run(
@@ -98,6 +112,9 @@ def run(
     request: Request = None,
     on_end: Annotated[OnEnd | None, typer.Option(help="Instead of the pipeline's, for the round that this run begins.")] = None,
     publish: Annotated[Publish | None, typer.Option(help="Instead of every sink's policy, for that round.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the run would do, and do none of it: writes nothing.")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on.")] = False,
     on_rewind: Rewind = OnRewind.REFUSE,
     adopt_offsets: AdoptOffsets = None,
@@ -106,6 +123,8 @@ def run(
     allow_dropped: AllowDropped = False,
     take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
+    new_source: NewSource = None,
+    accept_data_loss: AcceptDataLoss = None,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -120,7 +139,7 @@ def run(
     jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
     py_files: Annotated[Listed, typer.Option(metavar="FILE", help="Python files for the executors.")] = None,
     driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the driver, such as 4g.")] = None,
-    output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
+    output: Annotated[Output, output_option(RunAnswer | TakenAnswer | PlanAnswer)] = Output.TEXT,
 ) -> None:
     """Run a pipeline, with checkpoints at its interval. When all inputs have ended: one final checkpoint, then all tables are published.
 
@@ -131,17 +150,24 @@ def run(
             _check_request(request, _asked(context))
         checkpoint = checkpoint_overrides(context.params)
         workspace_of(files := open_home(home, workspace))  # one that is missing is said before anything else is done
-        with Channel(files).refusals_answered(RequestId(request)) if request else nullcontext():
+        with ExitStack() as stack:
+            if request and not dry_run:
+                stack.enter_context(Channel(files).refusals_answered(RequestId(request)))
             pipeline, given = load_pipeline(entry), parameters(param, params_file)
+            log = Path(stack.enter_context(TemporaryDirectory())) / "spark.log" if dry_run else local_path(files, SPARK_LOG)
             spark = SparkStart(
                 pipeline.name,
                 SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
-                local_path(files, SPARK_LOG),
+                log,
                 submitted=context.obj == SUBMITTED,
+                neighbours=neighbours_of(locate_pipeline(entry)),
             )
             options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
             terminal.if_interrupted = _interrupted(context, name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
+            if dry_run:
+                order.show_plan()
+                return
             response = order.carry_out()
         if response is not None:
             order.report(response)
@@ -149,7 +175,7 @@ def run(
 
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
-    *("allow_drained", "allow_dropped", "take_pending", "state_partitions"),
+    *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source", "accept_data_loss"),
     *CHECKPOINT_OPTIONS,
 )
 """Parameters of the command that a request carries."""
@@ -204,6 +230,20 @@ class _Order:
             raise
         return response
 
+    def show_plan(self) -> None:
+        """Answers with what the run would do, and does none of it."""
+        if self.spark.submitted:
+            self.spark.options.check_submitted()
+        from spark_jobs.runtime.launch import plan
+
+        progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
+        start = self.spark.showing(progress, self.pipeline.name)
+        with progress.shown(), quiet_logging():
+            request, found = plan(self.pipeline, self.home, self.parameters, self.options, start, self.request)
+            answer = plan_answer(self.pipeline.name, self.home, request, found)
+            self.spark.stop()
+        self.terminal.answer(answer, *plan_text(answer))
+
     def report(self, response: StartResponse) -> None:
         """Shows what the run has left."""
         if response.checkpoint is None:
@@ -222,6 +262,7 @@ class _Order:
             manifest=manifest_url(self.home, manifest) if manifest else None,
             sinks=response.sinks,
             late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
+            losses=manifest.losses if manifest else (),
         )
         self.terminal.answer(answer, *_text(answer, manifest))
 
@@ -290,7 +331,7 @@ def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
     return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
 
 
-_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "state_partitions", "workspace")
+_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_partitions", "workspace")
 
 
 def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
@@ -307,8 +348,10 @@ def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[
     return RunOptions(
         run=run,
         checkpoint=checkpoint,
-        restore=restore_from(*(given[name] for name in ("restore", "allow_drained", "allow_dropped", "take_pending"))),
+        restore=restore_from(given["restore"], given["allow_drained"], given["take_pending"]),
         adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
+        new_sources=tuple(given["new_source"] or ()),
+        accept_data_loss=tuple(given["accept_data_loss"] or ()),
         **{name: given[name] for name in _AS_GIVEN},
     )
 
@@ -330,6 +373,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
         for name, rows in answer.late_rows.items()
     ]
+    late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))
     shown = [] if answer.manifest is None else [words.facts(("manifest", answer.manifest)), *_next_steps(answer)]

@@ -11,6 +11,7 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from spark_jobs.api.neighbours import Neighbours
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
 if TYPE_CHECKING:
@@ -63,15 +64,27 @@ class SparkStart:
         options: How.
         log: The file that takes what the JVM prints, as long as it lives.
         submitted: Take the Spark that ``spark-submit`` has started.
+        neighbours: The modules of the pipeline's folder that Spark's Python workers need.
     """
 
     app_name: str
     options: SparkOptions
     log: Path
     submitted: bool = False
+    neighbours: Neighbours | None = None
     session: "SparkSession | None" = field(default=None, init=False)
 
     def __call__(self) -> "SparkSession":
+        from spark_jobs.runtime.spark.session import ship_modules
+
+        self.session = self._start()
+        if self.neighbours is not None and self.neighbours.found:
+            archive = self.log.parent / "modules.zip"
+            self.neighbours.write_archive(archive)
+            ship_modules(self.session, archive)
+        return self.session
+
+    def _start(self) -> "SparkSession":
         from spark_jobs.runtime.spark.session import start_session, submitted_session
 
         options = self.options
@@ -79,11 +92,10 @@ class SparkStart:
         aside = {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
         if self.submitted:
             with _own_interrupts():
-                self.session = submitted_session(self.app_name, options.conf, aside["spark.sql.warehouse.dir"])
-            return self.session
+                return submitted_session(self.app_name, options.conf, aside["spark.sql.warehouse.dir"])
         with printing_to(self.log), _own_interrupts():
             try:
-                self.session = start_session(
+                return start_session(
                     self.app_name,
                     aside | dict(options.conf),
                     packages=options.packages,
@@ -94,7 +106,6 @@ class SparkStart:
             except MissingRequirementError as error:
                 error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
                 raise
-        return self.session
 
     def showing(self, progress: "Progress", doing: str) -> "Callable[[], SparkSession]":
         """This start, told to whoever waits: while it lasts, and that ``doing`` goes on after it."""

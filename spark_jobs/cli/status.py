@@ -78,6 +78,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
         checkpoint_failures=store.failures_since(head.checkpoint if head else None),
         drained=head.drained if head else False,
+        losses=Rounds(files).losses(latest.round) if latest else (),
         error=_newest_error(files),
     )
 
@@ -107,6 +108,7 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:
             shown.append(("to do", answer.error.remedy))
+    shown += [("data loss", Text(lost, style="yellow")) for lost in words.losses(answer.losses)]
     shown.append(("checkpoint", _checkpoint(answer)))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 

@@ -1,7 +1,6 @@
 """``spark-jobs validate``: everything that can be checked before Spark starts, and what a start would do."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,9 +10,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from spark_jobs.api.address import TableAddress
-from spark_jobs.api.continuation import Fate, fates
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
@@ -32,28 +31,26 @@ from spark_jobs.cli.options import (
     TakePending,
     parameters,
 )
+from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
-from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, StartRequest
-from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_pipeline_uuid, new_run_id, start_request_id
+from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
+from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.pending import is_unfinished
 from spark_jobs.publication.staged_files import check_no_file, table_directory
 from spark_jobs.runtime.start.decision import (
-    Answer,
     Begin,
     BeginFromSavepoint,
-    BeginIncarnation,
     Continue,
     Decision,
     HomeFacts,
     decide,
-    named_savepoint,
+    stage_fates,
 )
-from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.runtime.start.way_back import boot_id, why_rebuilt
+from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files, open_place
 
@@ -77,20 +74,34 @@ def validate(
     """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
     with command(output) as terminal:
         pipeline = load_pipeline(entry)
-        graph = pipeline.graph(on_end=on_end)
-        bound = pipeline.bind(parameters(param, params_file))
-        tables = graph.tables(bound)
-        files = open_home(home) if home else None
-        if files:
-            check_workspace(files)
-        existing = _existing(graph, tables)
-        savepoint = restore_from(restore, allow_drained, allow_dropped, take_pending)
-        if savepoint and files is None:
-            raise InvalidParameterError(
-                "--restore says how a home goes on, and no home is given.", safe="Nothing was changed.", remedy="Add --home URL."
-            )
+        mistakes, graph, bound, tables, files, existing = Mistakes(), None, None, None, None, dict[SinkName, bool | None]()
+        with mistakes.noted():
+            graph = pipeline.graph(on_end=on_end)
+        with mistakes.noted():
+            bound = pipeline.bind(parameters(param, params_file))
+        if graph is not None and bound is not None:
+            with mistakes.noted():
+                tables = graph.tables(bound)
+        if graph is not None and tables:
+            existing = _existing(graph, tables, mistakes)
+        with mistakes.noted():
+            files = open_home(home) if home else None
+            if files:
+                check_workspace(files)
+        savepoint = restore_from(restore, allow_drained, take_pending)
+        if savepoint and home is None:
+            with mistakes.noted():
+                raise InvalidParameterError(
+                    "--restore says how a home goes on, and no home is given.",
+                    safe="Nothing was changed.",
+                    remedy="Add --home URL.",
+                )
+        mistakes.check()
+        assert graph is not None
+        assert bound is not None
+        assert tables is not None
         run = RunId(run_id) if run_id else new_run_id()
-        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, state_partitions)
+        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, allow_dropped, state_partitions)
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
             on_end=graph.on_end,
@@ -104,25 +115,29 @@ def validate(
         terminal.answer(answer, *_text(answer, graph, existing))
 
 
-def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress]) -> dict[SinkName, bool | None]:
-    """Which tables are there; each of them can be published into. None for names: only Spark's catalog knows them.
-
-    Raises:
-        UnsupportedTableError: One cannot.
-    """
+def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: Mistakes) -> dict[SinkName, bool | None]:
+    """Returns which tables are there, and notes those that nobody could publish into. None for names: only Spark's catalog knows them."""
     found: dict[SinkName, bool | None] = {}
     for sink, table in tables.items():
-        if table.named:
-            found[sink] = None
-            continue
-        uri = open_files(table.text).url
-        check_no_file(table_directory(uri))
-        try:
-            check_publishable(uri, graph.sinks[sink].mode)
-            found[sink] = True
-        except NotFoundError:
-            found[sink] = False
+        found[sink] = None
+        if not table.named:
+            with mistakes.noted():
+                found[sink] = _exists(open_files(table.text).url, graph.sinks[sink].mode)
     return found
+
+
+def _exists(uri: str, mode: SinkMode) -> bool:
+    """Tells whether a table is there.
+
+    Raises:
+        UnsupportedTableError: It is, and cannot be published into.
+    """
+    check_no_file(table_directory(uri))
+    try:
+        check_publishable(uri, mode)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _request(
@@ -132,6 +147,7 @@ def _request(
     fresh: bool,
     on_rewind: OnRewind,
     restore: RestoreFrom | None,
+    allow_dropped: bool,
     state_partitions: int | None,
 ) -> StartRequest:
     """The request that a start would write."""
@@ -146,6 +162,7 @@ def _request(
         fresh=fresh,
         on_rewind=on_rewind,
         restore=restore,
+        allow_dropped=allow_dropped,
         state_partitions=state_partitions,
     )
 
@@ -156,34 +173,29 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     Raises:
         RejectedError: It would be refused.
     """
-    pipeline = Channel(files).pipeline()
-    if pipeline is not None and pipeline.name != graph.pipeline:
-        raise RejectedError(
-            f"{files.url} is the home of pipeline '{pipeline.name}', not of '{graph.pipeline}'.",
-            safe="Nothing was changed.",
-            remedy="Give each pipeline a home of its own (--home).",
-            home=files.url,
-            expected=graph.pipeline,
-            found=pipeline.name,
-        )
-    facts, described = read_facts(files), graph.describe()
-    named = named_savepoint(request, facts)
-    if named is not None:
-        facts = replace(facts, savepoint=read_savepoint(open_place(named.savepoint))[1])
+    pipeline = Channel(files).looked_at(graph.pipeline)
+    facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
     decision = decide(request, facts, request.parameters, described)
     found = outlook(decision)
     if isinstance(decision, Continue | Begin):
-        found = _with_way_back(found, files, request, facts)
+        found = with_way_back(found, files, request, facts)
     behind = ""
-    if named and isinstance(decision, BeginFromSavepoint):
-        _check_tables(files, graph, request, facts, tables)
-        behind = _left_behind(open_place(named.savepoint), tables)
-    stages = _stages(decision, facts, described)
+    if isinstance(decision, BeginFromSavepoint):
+        _check_tables(files, pipeline, request, facts, decision, tables)
+        if request.restore and facts.savepoint:
+            behind = _left_behind(open_place(request.restore.savepoint), tables)
+    found_fates = stage_fates(decision, facts, described)
+    stages = tuple(StageOutlook(stage=StageName(each.stage), fate=each.fate.value) for each in found_fates)
     return found.model_copy(update={"explanation": found.explanation + behind, "stages": stages})
 
 
 def _check_tables(
-    files: Files, graph: Graph, request: StartRequest, facts: HomeFacts, tables: Mapping[SinkName, TableAddress]
+    files: Files,
+    pipeline: PipelineDocument,
+    request: StartRequest,
+    facts: HomeFacts,
+    decision: Decision,
+    tables: Mapping[SinkName, TableAddress],
 ) -> None:
     """Refuses what a start from a savepoint would refuse because of what is public; nothing where only a catalog knows a table.
 
@@ -195,36 +207,12 @@ def _check_tables(
     if any(table.named for table in tables.values()):
         return
     # here, because it loads Spark's Python package, which no other validation needs
-    from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
-    from spark_jobs.runtime.start.savepoint_start import SavepointStart
+    from spark_jobs.runtime.start.savepoint_start import savepoint_start
     from spark_jobs.runtime.tables.table_places import TablePlace
 
-    assert request.restore is not None
-    place = open_place(request.restore.savepoint)
-    pipeline = Channel(files).pipeline() or PipelineDocument(name=graph.pipeline, uuid=new_pipeline_uuid())
-    start = SavepointStart(files, pipeline, OpenedSavepoint(place, *read_savepoint(place)), request, named=True)
+    start = savepoint_start(files, pipeline, request, facts, decision, verified=False)
+    assert start is not None
     start.check({sink: TablePlace(table_directory(open_files(table.text).url)) for sink, table in tables.items()})
-
-
-def _with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
-    """Where a start on this host would go on, in words as well."""
-    why = why_rebuilt(files, request, facts, boot_id())
-    if why is None:
-        told = "It would go on in place: nothing that is staged would be computed again."
-    else:
-        told = f"Its work directory would not be continued: {why}. {_rebuilt(found, facts)}"
-    return found.model_copy(
-        update={"explanation": f"{found.explanation} {told}", "in_place": why is None, "why_not_in_place": why}
-    )
-
-
-def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
-    """From what a new work directory would be built."""
-    if found.checkpoint is not None:
-        return f"A new one would be built from checkpoint {found.checkpoint}, and what came after it read again."
-    if facts.begun_by is not None and facts.begun_by.restore is not None:
-        return "A new one would be built from the savepoint that it was begun with, and what came after it read again."
-    return "There is no checkpoint yet: a new one would begin empty, and everything would be read again."
 
 
 def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> str:
@@ -241,64 +229,17 @@ def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> s
     return text
 
 
-def _stages(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageOutlook, ...]:
-    """What would become of each stage; none where nothing would run."""
-    if isinstance(decision, Answer):
-        return ()
-    if isinstance(decision, BeginFromSavepoint) and facts.savepoint is not None:
-        before: Mapping[str, Any] = facts.savepoint.graph
-    else:
-        before = {} if isinstance(decision, BeginIncarnation) else graph
-    return tuple(StageOutlook(stage=StageName(each.stage), fate=each.fate.value) for each in fates(before, graph))
-
-
-def outlook(decision: Decision) -> Outlook:
-    """A decision in words."""
-    match decision:
-        case Answer(manifest):
-            k = manifest.checkpoint
-            why = "The pipeline is drained" if manifest.drained else f"Run {manifest.run} has its answer"
-            what = f"{why}: a start would answer with checkpoint {k}, publish what is open of it, and run nothing."
-            return Outlook(decision="answer", explanation=what, round=manifest.round, checkpoint=k)
-        case Continue(round, parent):
-            begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
-            what = f"A start would go on with round {round.round}, {begun}."
-            return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=parent)
-        case Begin(number, parent):
-            after = f"after checkpoint {parent}, with its state" if parent else "from the beginning"
-            what = f"A start would begin round {number} {after}, and read what has arrived until then."
-            return Outlook(decision="begin", explanation=what, round=number, checkpoint=parent)
-        case BeginIncarnation(number, follows, on_rewind):
-            public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}.get(
-                on_rewind, ""
-            )
-            if isinstance(decision, BeginFromSavepoint):
-                anew = f"begin round {number} with the savepoint{public}"
-            else:
-                anew = f"begin anew with round {number}{public}" if follows else "begin here for the first time"
-            return Outlook(decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=None)
-
-
 def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool | None]) -> list[RenderableType]:
     shown: list[RenderableType] = [_tree(graph, answer.tables, existing)]
     if answer.parameters:
         shown.append(words.facts(*((name, str(value)) for name, value in answer.parameters.items())))
     if answer.outlook:
         shown.append(Text(answer.outlook.explanation, style="cyan"))
-        shown += [_fates(answer.outlook)] if answer.outlook.stages else []
+        shown += [fates_table(answer.outlook)] if answer.outlook.stages else []
     return [
         *shown,
         Text(f"Pipeline {answer.pipeline} is valid as it is declared; a start checks columns and types.", style="bold green"),
     ]
-
-
-def _fates(found: Outlook) -> RenderableType:
-    """What would become of each stage."""
-    colours = {Fate.CONTINUES.value: "green", Fate.STARTS_EMPTY.value: "cyan", Fate.DROPPED.value: "yellow"}
-    shown = words.table("", "stage", "would be")
-    for each in found.stages:
-        shown.add_row(Text(each.stage), Text(each.fate, style=colours[each.fate]))
-    return shown
 
 
 def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:

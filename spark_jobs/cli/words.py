@@ -1,7 +1,7 @@
 """Numbers, times and places in the form in which people read them."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich import box
@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +55,11 @@ def version(number: int | None) -> Text:
 
 def yes(fact: bool) -> str:
     return "yes" if fact else "no"
+
+
+def losses(found: Sequence[Loss]) -> list[str]:
+    """What a round leaves out of its sources, a sentence for each."""
+    return [f"Stage {loss.stage} goes on without what is gone of source {loss.input}: {said(loss)}." for loss in found]
 
 
 def pin(pinned: Pin) -> str:

@@ -11,7 +11,7 @@ Invariants:
 5. Old requests are forgotten, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -97,6 +97,20 @@ class Channel:
                 remedy="Start again: what is there is looked at anew.",
                 home=self.files.url,
             )
+        self._check_name(found, name)
+        return found
+
+    def looked_at(self, name: PipelineName) -> PipelineDocument:
+        """Returns whose home this is, or would be; writes nothing.
+
+        Raises:
+            RejectedError: The home belongs to another pipeline.
+        """
+        found = self.pipeline() or PipelineDocument(name=name, uuid=new_pipeline_uuid())
+        self._check_name(found, name)
+        return found
+
+    def _check_name(self, found: PipelineDocument, name: PipelineName) -> None:
         if found.name != name:
             raise RejectedError(
                 f"{self.files.url} is the home of pipeline '{found.name}', not of '{name}'.",
@@ -106,7 +120,10 @@ class Channel:
                 expected=name,
                 found=found.name,
             )
-        return found
+
+    def next_attempt(self) -> AttemptNumber:
+        """Returns the number that the next attempt would have."""
+        return AttemptNumber(max([*self.attempts.numbers(), *self._request_numbers()], default=0) + 1)
 
     def request_start(
         self,
@@ -120,7 +137,10 @@ class Channel:
         adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
         checkpoint: CheckpointOverrides | None = None,
         restore: RestoreFrom | None = None,
+        allow_dropped: bool = False,
         state_partitions: int | None = None,
+        new_sources: Collection[InputName] = (),
+        accept_data_loss: Collection[InputName] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
@@ -135,15 +155,18 @@ class Channel:
             adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
             restore: What a new incarnation begins with.
+            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
             state_partitions: In how many partitions the state is from then on; None: as it is.
+            new_sources: Sources that may be other ones than before.
+            accept_data_loss: Sources that are read without what is gone of them.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 
         Raises:
             ConflictError: Others asked at the same time, every time.
         """
         for _ in range(_TRIES):
-            highest = max([*self.attempts.numbers(), *self._request_numbers()], default=AttemptNumber(0))
-            attempt = AttemptNumber(highest + 1)
+            attempt = self.next_attempt()
+            highest = AttemptNumber(attempt - 1)
             request = StartRequest(
                 request=start_request_id(attempt),
                 attempt=attempt,
@@ -157,7 +180,10 @@ class Channel:
                 adopt_offsets=dict(adopt_offsets),
                 checkpoint=checkpoint,
                 restore=restore,
+                allow_dropped=allow_dropped,
                 state_partitions=state_partitions,
+                new_sources=tuple(sorted(new_sources)),
+                accept_data_loss=tuple(sorted(accept_data_loss)),
                 restarts=restarts,
             )
             unclaimed = self._unclaimed(highest)

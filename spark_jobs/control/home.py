@@ -2,7 +2,7 @@
 
 What makes the guarantees are documents: small files that are created if absent. They, and the state that checkpoints name, can be in any
 storage that keeps the port's promises. Spark and the hosts of a driver need a directory: for the checkpoints of running queries, for what
-stages hand to each other, for the deleted keys of upserts, for locks and logs. In a home that is a directory the two are one. Beside a
+stages hand to each other, for the deleted keys of merges, for locks and logs. In a home that is a directory the two are one. Beside a
 home in an object store or in HDFS there is a *workspace*: a directory that the driver and its executors have mounted, as lasting as the
 tables. ``pipeline.json`` names it, so only the first start has to be told.
 

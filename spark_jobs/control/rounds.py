@@ -4,15 +4,18 @@ Invariants:
 
 1. ``rounds/<r>.json`` exists before the first batch of round r; how the round ends and its parameters never change.
 2. A pin is created if absent, and once there it is used whatever the source looks like now.
+3. A loss is recorded before the first batch that leaves something out. What is recorded as lost stays lost in its round.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from spark_jobs.control.pins import pins_of_round
-from spark_jobs.home.layout import ROUNDS, round_numbers, round_path
-from spark_jobs.protocol.documents import PinnedInput, RoundDocument
+from spark_jobs.home.layout import ROUNDS, loss_numbers, round_loss_path, round_numbers, round_path, round_tidied_path
+from spark_jobs.protocol.documents import AcceptedLoss, PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -54,3 +57,29 @@ class Rounds:
     def pinned(self, number: RoundNumber, name: InputName) -> PinnedInput | None:
         """Returns the pin of an input in this round; None before it is made."""
         return pins_of_round(self.files, number).pinned(name)
+
+    def accept_loss(self, accepted: AcceptedLoss) -> None:
+        """Records what a round leaves out from here on; durable on return."""
+        number = max(self._loss_numbers(accepted.round), default=0) + 1
+        with step(Step.LOSS_ACCEPT):
+            create_document(self.files, round_loss_path(accepted.round, number), accepted)
+
+    def losses(self, number: RoundNumber) -> tuple[Loss, ...]:
+        """Returns what a round leaves out."""
+        paths = [round_loss_path(number, loss) for loss in self._loss_numbers(number)]
+        return tuple(loss for path in paths for loss in read_document(self.files, path, AcceptedLoss).losses)
+
+    def tidy(self, tidied: TidiedInput) -> None:
+        """Records that the files of a source that a round has read are archived or deleted; durable on return."""
+        with suppress(AlreadyExistsError), step(Step.TIDY_END):
+            create_document(self.files, round_tidied_path(tidied.round, tidied.input), tidied)
+
+    def tidied(self, number: RoundNumber, name: InputName) -> TidiedInput | None:
+        """The record that they are; None where they are not."""
+        try:
+            return read_document(self.files, round_tidied_path(number, name), TidiedInput)
+        except NotFoundError:
+            return None
+
+    def _loss_numbers(self, number: RoundNumber) -> list[int]:
+        return loss_numbers(self.files.names(ROUNDS), number)

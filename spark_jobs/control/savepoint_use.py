@@ -4,7 +4,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.manifests import newest_manifest
 from spark_jobs.home.savepoint_place import savepoint_place
-from spark_jobs.protocol.documents import StartRequest
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.ids import IncarnationId
 from spark_jobs.storage.files import Files, real_url
 from spark_jobs.storage.open import open_place
@@ -25,18 +25,18 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
     ]
     channel = Channel(home)
     unclaimed = channel.unclaimed()
-    if unclaimed and _begins_with(unclaimed, savepoint):
+    if unclaimed and _is_named(unclaimed.restore, savepoint):
         found.append(f"{unclaimed.request}, which no driver has begun to answer")
     newest = channel.attempts.latest()
     if newest is not None and not _has_checkpoint(home, newest.incarnation):
         begun_by = channel.request(newest.begun_by or newest.request)
-        if _begins_with(begun_by, savepoint):
+        if _is_named(newest.restore, savepoint) or _is_named(begun_by.restore, savepoint):
             found.append(f"attempt {newest.attempt}, which goes on from it and has no checkpoint of its own yet")
     return found
 
 
-def _begins_with(request: StartRequest, savepoint: Files) -> bool:
-    return request.restore is not None and _is_same(open_place(request.restore.savepoint), savepoint)
+def _is_named(restore: RestoreFrom | None, savepoint: Files) -> bool:
+    return restore is not None and _is_same(open_place(restore.savepoint), savepoint)
 
 
 def _is_same(one: Files, other: Files) -> bool:

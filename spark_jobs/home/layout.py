@@ -65,6 +65,7 @@ _BEGUN = re.compile(r"(\d+)\.begun\.json")
 _OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
 _MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
 _ROUND = re.compile(r"(\d+)\.json")
+_LOSS = re.compile(r"(\d+)\.loss-(\d+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
 _START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
 _ANSWERED = re.compile(r"(\d+)\.(.+)\.json")
@@ -101,6 +102,16 @@ def round_path(number: RoundNumber) -> str:
 def round_pin_path(number: RoundNumber, name: InputName) -> str:
     """Returns the path of the pin of an input that holds for a round."""
     return f"{ROUNDS}/{number}.input-{name}.json"
+
+
+def round_loss_path(number: RoundNumber, loss: int) -> str:
+    """What a round leaves out; losses are numbered from 1 in each round."""
+    return f"{ROUNDS}/{number}.loss-{loss}.json"
+
+
+def round_tidied_path(number: RoundNumber, name: InputName) -> str:
+    """Says that the files of a source that a round has read are archived or deleted."""
+    return f"{ROUNDS}/{number}.tidied-{name}.json"
 
 
 def request_path(request: RequestId) -> str:
@@ -157,6 +168,11 @@ def state_path(stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumbe
     return f"{STATE}/{stage}/{checkpoint}-{attempt}-{number}"
 
 
+def changed_code_path(checkpoint: CheckpointId) -> str:
+    """The directory of the savepoint that a start of changed code takes of a checkpoint."""
+    return f"{SAVEPOINTS}/checkpoint-{checkpoint}"
+
+
 def savepoint_path(request: RequestId) -> str:
     """Returns the directory of a savepoint whose asker has named no other."""
     return f"{SAVEPOINTS}/{request}"
@@ -167,7 +183,7 @@ def work_path(directory: WorkDirectoryId) -> str:
 
 
 def channels_path(incarnation: IncarnationId) -> str:
-    """Returns the directory of the tables that stages of an incarnation hand on, and upserts stage in."""
+    """Returns the directory of the tables that stages of an incarnation hand on, and sinks with keys stage in."""
     return f"{CHANNELS}/{incarnation}"
 
 
@@ -221,6 +237,12 @@ def attempt_names(names: Iterable[str]) -> AttemptNames:
 def round_numbers(names: Iterable[str]) -> list[RoundNumber]:
     """Returns the rounds that the names in :data:`ROUNDS` say have begun, ascending."""
     return sorted(map(RoundNumber, _numbers(_ROUND, names)))
+
+
+def loss_numbers(names: Iterable[str], number: RoundNumber) -> list[int]:
+    """The losses of a round, by the names in :data:`ROUNDS`; ascending."""
+    found = filter(None, map(_LOSS.fullmatch, names))
+    return sorted(int(each[2]) for each in found if int(each[1]) == number)
 
 
 def manifest_numbers(names: Iterable[str]) -> list[CheckpointId]:

@@ -25,12 +25,15 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.protocol.workspace import NamedWorkspace
 
 
@@ -63,6 +66,15 @@ class SinkMode(StrEnum):
     """Its rows replace those of the table."""
     UPSERT = "upsert"
     """Its rows replace those with the same keys."""
+    INSERT = "insert"
+    """Its rows are added where the table has no row with the same keys."""
+    HISTORY = "history"
+    """Its rows are changes; the table has every version of a key, and from when to when it was valid."""
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether a publication may remove rows that the table has."""
+        return self not in (SinkMode.APPEND, SinkMode.INSERT)
 
 
 class Publisher(StrEnum):
@@ -97,10 +109,8 @@ class RestoreFrom(Part):
     savepoint: str
     allow_drained: bool = False
     """Whether it may be one that was taken after a drain."""
-    allow_dropped: bool = False
-    """Whether stages of it may be left behind that are not there any more."""
     take_pending: bool = False
-    """Whether rows that it holds staged for tables which stay are published before the line that has staged them is closed."""
+    """Whether rows that it holds staged, for sinks that keep their table, are published before their incarnation is closed."""
 
 
 class StartRequest(Document):
@@ -119,6 +129,12 @@ class StartRequest(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
+    allow_dropped: bool = False
+    """Whether the state of stages that the pipeline no longer has may be left behind."""
+    new_sources: tuple[InputName, ...] = ()
+    """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
+    accept_data_loss: tuple[InputName, ...] = ()
+    """Sources that are read without what is gone of them."""
     checkpoint: CheckpointOverrides | None = None
     """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
     restore: RestoreFrom | None = None
@@ -154,6 +170,8 @@ class AttemptDocument(Document):
     abandons: tuple[IncarnationId, ...] = ()
     """Earlier incarnations, oldest first, that may still publish until this attempt has closed them. One that is not named is closed."""
     on_rewind: OnRewind = OnRewind.REFUSE
+    restore: RestoreFrom | None = None
+    """The savepoint that the incarnation begins with, where not the request names it: a start of changed code has taken it itself."""
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     state_partitions: int | None = None
@@ -190,7 +208,11 @@ class RoundDocument(Document):
     adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
     """By source where an old query stopped; only in the first round of an incarnation."""
     begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
-    """By stage that a savepoint was begun with and had no batch of, by producer: the last batch before those that it reads."""
+    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""
+    begins_now: dict[StageName, dict[InputName, tuple[KnownSource, ...]]] = Field(default_factory=dict)
+    """By stage that is new and begins now, by source: where it begins, instead of where :attr:`sources` say."""
+    sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """What each stream of each source was when the round began, and where reading it begins."""
     begun_at: datetime
 
 
@@ -203,6 +225,29 @@ class PinnedInput(Document):
     kind = "pinned_input"
     input: InputName
     pins: tuple[Pin, ...]
+
+
+class AcceptedLoss(Document):
+    """``rounds/<r>.loss-<n>.json``: what the stages of round r leave out, because it is gone for good."""
+
+    kind = "accepted_loss"
+    round: RoundNumber
+    attempt: AttemptNumber
+    """The attempt that was started with the acceptance."""
+    run: RunId
+    accepted_at: datetime
+    losses: tuple[Loss, ...]
+
+
+class TidiedInput(Document):
+    """``rounds/<r>.tidied-<input>.json``: the files of a source that round r has read are archived or deleted."""
+
+    kind = "tidied_input"
+    round: RoundNumber
+    input: InputName
+    tidied_at: datetime
+    left: tuple[str, ...] = ()
+    """Files that have changed since they were read, and stay."""
 
 
 class CheckpointKind(StrEnum):
@@ -238,6 +283,8 @@ class CarriedActions(Part):
     actions: ActionsFile
     replace: bool
     """Whether the rows that the table has go before these are added."""
+    staged_for: tuple[TableShape, ...] = ()
+    """What the table was when they were staged; in a sink cut that of all its rows is there once."""
 
 
 class SinkCut(Part):
@@ -249,8 +296,8 @@ class SinkCut(Part):
     table: str
     """URI of the Delta table."""
     table_id: str
-    schema_sha256: str
-    protocol_sha256: str
+    staged_for: tuple[TableShape, ...]
+    """What the table was when the rows that this cut names were staged, oldest first."""
     partition_by: tuple[str, ...]
     app: AppId
     actions: ActionsFile
@@ -260,8 +307,10 @@ class SinkCut(Part):
     replace: bool = False
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
-    upsert: UpsertCut | None = None
-    """For :attr:`SinkMode.UPSERT` alone."""
+    own_files: tuple[str, ...] = ()
+    """With ``--on-rewind replace``: prefixes of the names of all files that this pipeline has staged for the table."""
+    merge: MergeCut | None = None
+    """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
     """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
 
@@ -303,6 +352,10 @@ class Manifest(Document):
     settings: dict[str, str]
     """Spark settings that a restart must repeat."""
     inputs: dict[InputName, tuple[Pin, ...]]
+    sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """What each stream of each source is that the stages have read, and where reading it has begun."""
+    losses: tuple[Loss, ...] = ()
+    """What the stages have left out in this round, because it is gone for good."""
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool

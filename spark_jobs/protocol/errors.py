@@ -178,8 +178,18 @@ class RunCancelledError(InterruptedRunError):
     """Somebody who had charge of the run has ended it; the next start resumes."""
 
 
+class PermanentFailureError(InterruptedRunError):
+    """A batch fails in the same way however often it is tried: its rows, or the pipeline's code, have to be changed."""
+
+    retry = Retry.NEVER
+
+
 class SparkJobFailedError(InterruptedRunError):
     """A job of Spark that a checkpoint needs beside its stages has failed; while they run on, the next checkpoint does it again."""
+
+
+class SourceChangedError(InterruptedRunError):
+    """A source has got other columns than those that a stage reads it with; the stages are built again, with the new ones."""
 
 
 class RestartsExhaustedError(InterruptedRunError):

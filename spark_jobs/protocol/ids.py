@@ -52,6 +52,13 @@ def app_id(pipeline: PipelineUuid, incarnation: IncarnationId, sink: SinkName) -
     return AppId(f"{pipeline}/{incarnation}/{sink}")
 
 
+def incarnation_of(app: AppId, pipeline: PipelineUuid) -> IncarnationId | None:
+    """Returns the incarnation of ``pipeline`` that publishes under ``app``; None if the app id is not one of that pipeline."""
+    found, _, rest = app.partition("/")
+    incarnation, _, sink = rest.partition("/")
+    return IncarnationId(incarnation) if found == pipeline and sink else None
+
+
 def start_request_id(attempt: AttemptNumber) -> RequestId:
     """The id of the request that attempt ``attempt`` answers (design, section 11)."""
     return RequestId(f"start-{attempt}")

@@ -5,7 +5,9 @@ from typing import Any
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.table_shape import StagedFor
 
 
 class StateFile(Part):
@@ -26,8 +28,8 @@ class ChannelCut(Part):
     """Delta's ``metaData`` action, with the id that consumers' offsets carry."""
     protocol: dict[str, Any]
     """Delta's ``protocol`` action."""
-    facts: dict[str, str]
-    """What the table was when the log was begun."""
+    staged_for: StagedFor | None
+    """The public table of the stage's sink; None without one, and where another table takes its place."""
     staged_in: str
     """URI of the directory that the files' paths are relative to."""
     path: str
@@ -63,8 +65,12 @@ class StageCut(Part):
     """Rows that this stage has staged since its parent checkpoint."""
     late_rows: int
     """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
+    input_rows: dict[str, int] = Field(default_factory=dict)
+    """By input the rows that the stage has read since the parent checkpoint, as Spark counts them: after filters that a scan applies."""
     files: tuple[StateFile, ...] = ()
     """What the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)
     """By producer the last batch before those that it reads, where it was not there from the beginning."""
+    begins_now: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
+    """By source where it begins, as long as it has read nothing of the source, where that is not where the source says."""
     channel: ChannelCut

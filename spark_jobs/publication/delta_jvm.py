@@ -81,6 +81,26 @@ class DeltaJvm:
             json.loads(snapshot.protocol().json())["protocol"],
         )
 
+    def earliest_version(self, path: str) -> int:
+        """The first version whose entry is still in a table's log."""
+        return int(self.object("org.apache.spark.sql.delta.DeltaHistoryManager$").getEarliestDeltaFile(self.log(path)))
+
+    def has_version(self, path: str, version: int) -> bool:
+        """Whether a table's log still tells what the table was at a version."""
+        from py4j.protocol import Py4JJavaError
+
+        none = self.java("scala.Option").apply(None)
+        try:
+            self.log(path).getSnapshotAt(version, none, none, False)
+        except Py4JJavaError:
+            return False
+        return True
+
+    def files(self, path: str) -> Any:
+        """The data files of a table: a frame of Delta's ``AddFile``, for the JVM."""
+        none = self.java("scala.Option").apply(None)
+        return self.log(path).update(False, none, none).allFiles().toDF()
+
     def write_files(self, frame: "DataFrame", path: str, prefix: str) -> list[dict[str, Any]]:
         """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
 

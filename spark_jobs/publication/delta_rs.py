@@ -12,7 +12,7 @@ import errno
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -38,8 +38,10 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedTableError,
 )
-from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, incarnation_of
+from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.features import candidates, obstacles
+from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.publication.table_log import TableLog, TableState
 from spark_jobs.storage.local import LocalFiles
@@ -62,17 +64,12 @@ _CHECKPOINT_INTERVAL = 100
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a table is; recorded at the cut and compared before publication.
-
-    ``schema_sha256`` covers the columns with their metadata and everything else that says which rows belong: the CHECK
-    constraints and the column mapping.
-    """
+    """What a table is; recorded at the cut and compared before publication."""
 
     uri: str
     table_id: str
     version: int
-    schema_sha256: str
-    protocol_sha256: str
+    shape: TableShape
     partition_by: tuple[str, ...]
 
 
@@ -100,6 +97,19 @@ def data_files(uri: str) -> list[tuple[str, int]]:
     return [(unquote(path), int(size_bytes)) for path, size_bytes in zip(paths, sizes, strict=True)]
 
 
+def rows_by_file(uri: str) -> dict[str, int]:
+    """Returns the rows of each data file of the table at ``uri``, those that were deleted from it since included.
+
+    Raises:
+        NotFoundError: There is no table.
+        StorageError: The storage fails, or delta-rs cannot read the table.
+    """
+    with _delta_errors(uri, reading=True):
+        actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
+    paths, rows = actions.column("path").to_pylist(), actions.column("num_records").to_pylist()
+    return {unquote(path): int(count or 1) for path, count in zip(paths, rows, strict=True)}
+
+
 class OpenTable:
     """A Delta table as it was when it was opened.
 
@@ -115,8 +125,7 @@ class OpenTable:
             uri=uri,
             table_id=state.table_id,
             version=state.version,
-            schema_sha256=self._schema_sha256(self._fields),
-            protocol_sha256=_protocol_sha256(state.reader_version, state.writer_version, state.features),
+            shape=shape(state.schema_text, state.partition_by, state.configuration, state.features),
             partition_by=state.partition_by,
         )
 
@@ -124,16 +133,9 @@ class OpenTable:
         """Returns the checkpoint that ``app`` has published last, None if none."""
         return self._state.apps.get(app)
 
-    def accepts_schema(self, schema_sha256: str) -> bool:
-        """Whether rows staged for a table with ``schema_sha256`` belong into this one.
-
-        They do where the schema is the same, or has only gained nullable columns at its end.
-        """
-        fields = list(self._fields)
-        while self._schema_sha256(fields) != schema_sha256:
-            if not fields or not fields.pop()["nullable"]:
-                return False
-        return True
+    def incarnations(self, pipeline: PipelineUuid) -> list[IncarnationId]:
+        """Returns the incarnations of a pipeline that have published into the table, sorted; the table never forgets one."""
+        return sorted({incarnation for app in self._state.apps if (incarnation := incarnation_of(app, pipeline))})
 
     def differs_only_in_rows(self, other: "OpenTable") -> bool:
         """Whether two looks at a table found the same but for its rows."""
@@ -148,6 +150,14 @@ class OpenTable:
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
         return self._state.configuration.get("delta.appendOnly", "false").lower() != "true"
+
+    def commits(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Returns all actions of the commits that the log still has, oldest first.
+
+        Raises:
+            StorageError: The storage fails, or the log cannot be read.
+        """
+        return self._log.commits()
 
     @property
     def files_most(self) -> int:
@@ -252,14 +262,6 @@ class OpenTable:
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
             )
 
-    def _schema_sha256(self, fields: Sequence[Mapping[str, Any]]) -> str:
-        kept = {
-            name: value
-            for name, value in self._state.configuration.items()
-            if name.startswith("delta.constraints.") or name == "delta.columnMapping.mode"
-        }
-        return sha256(canonical({"fields": list(fields), "configuration": kept}))
-
 
 class DeltaRsTransaction:
     """A table as it was when it was opened, and the one transaction that can follow.
@@ -279,7 +281,7 @@ class DeltaRsTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. Rows of an upsert sink never come here: see :func:`choose_publisher`."""
+        """As the protocol says. Rows of a sink with keys never come here: see :func:`choose_publisher`."""
         self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
@@ -320,6 +322,15 @@ def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
     raise AssertionError("unreachable: the last candidate was refused")
 
 
+def publisher_now(table: OpenTable, recorded: Publisher, mode: SinkMode) -> Publisher:
+    """Who is to publish into a table that may have been changed since its publisher was recorded.
+
+    Raises:
+        UnsupportedTableError: As :func:`choose_publisher`.
+    """
+    return choose_publisher(table, mode) if table.obstacles(recorded) else recorded
+
+
 def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[TableFacts, Publisher]:
     """Refuses a table that cannot be published into exactly once.
 
@@ -332,11 +343,11 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
         StorageError: The storage fails.
     """
     table = open_table(uri)
-    if mode is not SinkMode.APPEND and not table.allows_replacement():
+    if mode.removes_rows and not table.allows_replacement():
         raise UnsupportedTableError(
             f'Table {uri} has delta.appendOnly, and a sink with mode="{mode.value}" removes rows.',
             safe="Nothing was written.",
-            remedy='Take the property away, or declare mode="append".',
+            remedy='Take the property away, or declare mode="append" or "insert".',
             table=uri,
             mode=mode.value,
         )
@@ -400,10 +411,6 @@ def _changed(uri: str, why: str) -> ConflictError:
         remedy="Repeat: the table is looked at anew.",
         table=uri,
     )
-
-
-def _protocol_sha256(reader: int, writer: int, features: frozenset[str]) -> str:
-    return sha256(canonical({"reader": reader, "writer": writer, "features": sorted(features)}))
 
 
 @contextmanager

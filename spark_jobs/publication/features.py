@@ -71,4 +71,4 @@ def obstacles(
 
 def candidates(mode: SinkMode) -> tuple[Publisher, ...]:
     """Who could publish a sink of this mode, best first."""
-    return (Publisher.SPARK,) if mode is SinkMode.UPSERT else (Publisher.DELTA_RS, Publisher.SPARK)
+    return (Publisher.DELTA_RS, Publisher.SPARK) if mode in (SinkMode.APPEND, SinkMode.COMPLETE) else (Publisher.SPARK,)

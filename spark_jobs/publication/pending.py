@@ -11,7 +11,9 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
-from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_lossy, refuse_unsupported
+from spark_jobs.protocol.table_shape import distinct
+from spark_jobs.publication.delta_rs import OpenTable, open_table, publisher_now, refuse_lossy
+from spark_jobs.publication.fitting import conditions_of, misfits_of
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.storage.files import Files
 
@@ -24,21 +26,38 @@ class PendingTransaction:
     """One Delta transaction that is still to be made.
 
     Args:
+        publisher: Who makes it, as the table is now.
         after: The checkpoint that the table must have reached.
         manifests: The checkpoints that it makes public, oldest first.
         lines: Their files, ``{"add": …, "batch": …}``.
         replace: Whether the rows that the table has go.
+        conditions: What its rows have to be checked for first, as the table is now.
     """
 
+    publisher: Publisher
     after: CheckpointId | None
     manifests: tuple[Manifest, ...]
     lines: tuple[dict[str, Any], ...]
     replace: bool
+    conditions: Mapping[str, str]
 
     @property
     def manifest(self) -> Manifest:
         """The checkpoint whose number the transaction carries."""
         return self.manifests[-1]
+
+    def cut(self, sink: SinkName) -> SinkCut:
+        """What that checkpoint says of the sink; with what the table was for all rows of the transaction."""
+        shapes = distinct(shape for m in self.manifests for shape in m.sinks[sink].staged_for)
+        return self.manifest.sinks[sink].model_copy(update={"staged_for": shapes})
+
+
+def conditions_now(cut: SinkCut, table: OpenTable) -> dict[str, str]:
+    """Returns what staged rows have to be checked for before they become public: the table asks it of its rows since they were staged.
+
+    A MERGE checks that itself.
+    """
+    return {} if cut.merge else conditions_of(cut.staged_for, table.facts.shape)
 
 
 def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> Manifest:
@@ -232,7 +251,8 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     lines = _lines(store, pending, sink, reached)
     carries_replacement = any(each.replace for each in _carried(pending[0].sinks[sink], reached))
     adds = [line["add"] for some in lines.values() for line in some]
-    if cut.publisher is Publisher.DELTA_RS:
+    publisher = publisher_now(table, cut.publisher, cut.mode)
+    if publisher is Publisher.DELTA_RS:
         for add in adds:
             refuse_lossy(cut.table, add)
     refuse_missing(cut, sink, reached, adds)
@@ -241,7 +261,8 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
         replace = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
-        transactions.append(PendingTransaction(reached, tuple(group), added, replace))
+        unchecked = {name: each for m in counting for name, each in conditions_now(m.sinks[sink], table).items()}
+        transactions.append(PendingTransaction(publisher, reached, tuple(group), added, replace, unchecked if added else {}))
         reached = group[-1].checkpoint
     return transactions
 
@@ -261,17 +282,18 @@ def _counting(pending: Sequence[Manifest], sink: SinkName) -> Sequence[Manifest]
 
 
 def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]) -> None:
-    """Refuses a table that is not the one that the pending files were staged for any more.
+    """Refuses a table that the pending files do not fit any more.
 
     Raises:
         UnsupportedTableError: Names what is different.
         RejectedError: The files belong to another app id.
     """
-    for publisher in {m.sinks[sink].publisher for m in pending}:
-        refuse_unsupported(table, publisher)
-    facts = table.facts
-    cuts = [m.sinks[sink] for m in pending]
-    replaces = any(cut.replace or cut.upsert or any(each.replace for each in cut.carried) for cut in cuts)
+    facts, cuts = table.facts, [m.sinks[sink] for m in pending]
+    for publisher, mode in {(cut.publisher, cut.mode) for cut in cuts}:
+        publisher_now(table, publisher, mode)
+    replaces = any(
+        cut.replace or (cut.merge and cut.mode.removes_rows) or any(each.replace for each in cut.carried) for cut in cuts
+    )
     if replaces and not table.allows_replacement():
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
@@ -280,30 +302,34 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
             sink=sink,
             table=facts.uri,
         )
-    for manifest in pending:
-        cut = manifest.sinks[sink]
-        compared: dict[str, tuple[Any, Any]] = {
-            "table id": (cut.table_id, facts.table_id),
-            "partitioning": (list(cut.partition_by), list(facts.partition_by)),
-            "protocol": (cut.protocol_sha256, facts.protocol_sha256),
-            "schema": (cut.schema_sha256, cut.schema_sha256 if table.accepts_schema(cut.schema_sha256) else facts.schema_sha256),
-            "app id": (cut.app, app_id(manifest.pipeline, manifest.incarnation, sink)),
-        }
-        for what, (expected, found) in compared.items():
-            if expected != found:
-                raise UnsupportedTableError(
-                    f"Sink {sink}: table {facts.uri} has another {what} than when checkpoint {manifest.checkpoint} was staged: "
-                    f"expected {expected}, found {found}.",
-                    exists="The rows stay staged.",
-                    safe="Nothing was written to any table.",
-                    remedy="Undo the change and publish again, or start with --fresh.",
-                    sink=sink,
-                    table=facts.uri,
-                    checkpoint=manifest.checkpoint,
-                    what=what,
-                    expected=expected,
-                    found=found,
-                )
+    for manifest, cut in zip(pending, cuts, strict=True):
+        if cut.app != app_id(manifest.pipeline, manifest.incarnation, sink):
+            raise UnsupportedTableError(
+                f"Sink {sink}: checkpoint {manifest.checkpoint} names another app id than that of its own incarnation.",
+                exists="The rows stay staged.",
+                safe="Nothing was written to any table.",
+                remedy="Restore the manifest from a copy, or begin anew with --fresh.",
+                sink=sink,
+                checkpoint=manifest.checkpoint,
+                expected=app_id(manifest.pipeline, manifest.incarnation, sink),
+                found=cut.app,
+            )
+        if cut.table_id != facts.table_id:
+            problems = ["is another table (it was made anew, and has another id)"]
+        else:
+            problems = misfits_of(cut.staged_for, facts.shape, cut.merge.compared if cut.merge else None)
+        if problems:
+            raise UnsupportedTableError(
+                f"Sink {sink}: table {facts.uri} was changed, and rows of checkpoint {manifest.checkpoint} do not fit it any more: "
+                f"it {'; it '.join(problems)}.",
+                exists="The rows stay staged.",
+                safe="Nothing was written to any table.",
+                remedy="Change the table back and publish again; or begin anew with --fresh.",
+                sink=sink,
+                table=facts.uri,
+                checkpoint=manifest.checkpoint,
+                problems=problems,
+            )
 
 
 def refuse_overtaken(sink: SinkName, reached: CheckpointId | None, expected: CheckpointId | None) -> None:

@@ -21,16 +21,25 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
-from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, RejectedError, StorageError
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkMode, SinkResult
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    StorageError,
+    UnsupportedTableError,
+)
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_unsupported
 from spark_jobs.publication.evidence import line_after, version_with
+from spark_jobs.publication.ownership import refuse_rows_of_others
 from spark_jobs.publication.pending import (
     CLOSED,
     PendingTransaction,
     chosen_manifest,
+    conditions_now,
     ordered_sinks,
     prepare,
     refuse_changed,
@@ -115,8 +124,8 @@ class Publication:
 
     @property
     def by_spark(self) -> list[SinkName]:
-        """The sinks that lack something which only Spark can publish."""
-        return [sink for sink, plan in self.plans.items() if plan and self.manifest.sinks[sink].publisher is Publisher.SPARK]
+        """The sinks that lack something which only Spark can publish, or check."""
+        return [sink for sink, plan in self.plans.items() if any(_needs_spark(transaction) for transaction in plan)]
 
     def require(self, publishers: Publishers) -> None:
         """Refuses publishers that cannot do all of it.
@@ -132,9 +141,14 @@ class Publication:
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         for sink, plan in self.plans.items():
+            for transaction in plan:
+                cut = transaction.cut(sink)
+                _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
+                if _replaces_own(transaction, cut):
+                    _refuse_rows_of_others(sink, transaction, cut, publishers)
+        for sink, plan in self.plans.items():
             if plan:
-                with _alone(self.turns or self.files, sink, manifest.sinks[sink].publisher):
-                    _publish_sink(store, manifest, sink, self.policies[sink], plan, publishers)
+                _publish_sink(store, manifest, sink, self.policies[sink], plan, publishers, self.turns or self.files)
         return {
             sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.policies
         }
@@ -228,18 +242,12 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
         OutcomeUnknownError: Repeat.
         StorageError: The storage fails; repeat.
     """
-
-    def close() -> CheckpointId | None:
-        transaction = publishers.begin(line.publisher, line.table, line.app)
-        reached = transaction.table.transaction_version(line.app)
-        if reached == decided_on:
-            refuse_unsupported(transaction.table, line.publisher)
-            with step(Step.INCARNATION_CLOSE):
-                _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
-        return reached
-
-    with _alone(files, line.sink, line.publisher):
-        found = _persist(close)
+    try:
+        found = _close(files, line, decided_on, publishers, line.publisher)
+    except UnsupportedTableError:  # the table may have become one that only Spark can commit to
+        if line.publisher is Publisher.SPARK or open_table(line.table).obstacles(Publisher.SPARK):
+            raise
+        found = _close(files, line, decided_on, publishers, Publisher.SPARK)
     if found not in (decided_on, CLOSED):
         raise ConflictError(
             f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published meanwhile.",
@@ -249,6 +257,24 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
             expected=decided_on,
             found=found,
         )
+
+
+def _close(
+    files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher
+) -> CheckpointId | None:
+    """Closes a line unless its table has reached another checkpoint than it was decided on; returns which it had reached."""
+
+    def close() -> CheckpointId | None:
+        transaction = publishers.begin(publisher, line.table, line.app)
+        reached = transaction.table.transaction_version(line.app)
+        if reached == decided_on:
+            refuse_unsupported(transaction.table, publisher)
+            with step(Step.INCARNATION_CLOSE):
+                _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
+        return reached
+
+    with _alone(files, line.sink, publisher):
+        return _persist(close)
 
 
 def _is_due(manifest: Manifest, policy: Publish) -> bool:
@@ -262,31 +288,45 @@ def _publish_sink(
     policy: Publish,
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
+    turns: Files,
 ) -> None:
-    """Commits a plan; makes a new one whenever the table is not where the plan expects it."""
+    """Commits a plan; makes a new one whenever the table is not where the plan expects it. ``turns`` is the home of :func:`_alone`."""
     checked: Sequence[PendingTransaction] | None = plan
 
     def carry_out() -> None:
         nonlocal checked
         transactions, checked = checked, None
-        made = False
-        for transaction in prepare(store, manifest, sink, policy) if transactions is None else transactions:
-            _commit(sink, transaction, publishers)
-            made = True
-        if made:
+        if transactions is None:
+            transactions = prepare(store, manifest, sink, policy)
+        if not transactions:
+            return
+        publisher = transactions[0].publisher
+        with _alone(turns, sink, publisher):
+            for transaction in transactions:
+                _commit(sink, transaction, publishers)
             table = _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
-            if manifest.sinks[sink].publisher is Publisher.DELTA_RS:
-                publishers.keep_log_short(table)
+        if publisher is Publisher.DELTA_RS:
+            publishers.keep_log_short(table)
 
     _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
 
 
 def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers) -> None:
-    manifest = pending.manifest
-    cut = manifest.sinks[sink]
-    transaction = publishers.begin(cut.publisher, cut.table, cut.app)
+    manifest, cut = pending.manifest, pending.cut(sink)
+    transaction = publishers.begin(pending.publisher, cut.table, cut.app)
     refuse_overtaken(sink, transaction.table.transaction_version(cut.app), pending.after)
     refuse_changed(transaction.table, sink, pending.manifests)
+    if transaction.table.obstacles(pending.publisher):
+        raise ConflictError(
+            f"Somebody else has changed table {cut.table} since it was looked at: it is published by another publisher now.",
+            safe="Nothing was committed.",
+            remedy="Repeat: the table is looked at anew.",
+            table=cut.table,
+        )
+    if pending.lines:
+        _refuse_unkept(sink, pending, cut.table, conditions_now(cut, transaction.table), publishers)
+    if _replaces_own(pending, cut):
+        _refuse_rows_of_others(sink, pending, cut, publishers)
     info = {
         "pipeline": manifest.pipeline_name,
         "pipeline_uuid": manifest.pipeline,
@@ -306,6 +346,51 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
 
     with step(Step.PUBLISH_SINK):
         _land(land, cut.table, cut.app, version)
+
+
+def _needs_spark(pending: PendingTransaction) -> bool:
+    return pending.publisher is Publisher.SPARK or bool(pending.conditions)
+
+
+def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
+    """Whether a transaction replaces what the pipeline has published before it was begun anew: rows of others stay.
+
+    A complete result replaces all rows that the table has, whosever they are.
+    """
+    return pending.replace and cut.mode is not SinkMode.COMPLETE
+
+
+def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: SinkCut, publishers: Publishers) -> None:
+    files = publishers.rows_by_file(pending.publisher, cut.table)
+    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, files, cut.own_files)
+
+
+def _refuse_unkept(
+    sink: SinkName, pending: PendingTransaction, table: str, conditions: Mapping[str, str], publishers: Publishers
+) -> None:
+    """Refuses rows that do not keep what the table asks of its rows since they were staged.
+
+    Raises:
+        UnsupportedTableError: Names the constraint, and how many rows break it.
+        SparkRequiredError: Only Spark can tell, and there is none.
+    """
+    if not conditions:
+        return
+    publishers.require(Publisher.SPARK, f"A new constraint of sink {sink} ({', '.join(conditions)})")
+    broken = {name: rows for name, rows in publishers.count_breaking(table, pending.lines, conditions).items() if rows}
+    if broken:
+        counts = ", ".join(f"{rows} rows break {name} ({conditions[name]})" for name, rows in broken.items())
+        raise UnsupportedTableError(
+            f"Sink {sink}: table {table} was changed, and rows of checkpoint {pending.manifest.checkpoint} do not fit it any "
+            f"more: {counts}.",
+            exists="The rows stay staged.",
+            safe="Nothing was written to any table.",
+            remedy="Drop the constraint (ALTER TABLE … DROP CONSTRAINT) and publish again; or begin anew with --fresh.",
+            sink=sink,
+            table=table,
+            checkpoint=pending.manifest.checkpoint,
+            broken=broken,
+        )
 
 
 def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTable:

@@ -1,27 +1,32 @@
 """The publisher for what delta-rs cannot do. Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import unquote
 
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
+from spark_jobs.publication.fitting import renaming
+from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
 from spark_jobs.publication.staged_files import table_directory
-from spark_jobs.publication.upsert import Upsert, read_events
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -55,6 +60,36 @@ class SparkPublisher:
         with _spark_errors(uri):
             DeltaJvm(session).forget(_path(uri))
         return _begin(session, uri, app)
+
+    def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
+        """Returns by condition how many rows of staged files it does not hold for.
+
+        As Delta checks the rows that it writes: a condition that comes to null does not hold.
+
+        Raises:
+            UnsupportedTableError: A condition cannot be evaluated on the rows.
+            OutcomeUnknownError: Spark has failed; repeat.
+        """
+        session = self._session()
+        with _spark_errors(uri):
+            _, metadata, protocol = DeltaJvm(session).snapshot(_path(uri))
+            with scratch_table(uri, metadata, protocol, lines) as directory:
+                rows = read_events(session, str(directory))
+                counts = [F.count_if(~F.coalesce(F.expr(each), F.lit(False))) for each in conditions.values()]
+                found = rows.agg(*counts).collect()[0]
+        return dict(zip(conditions, map(int, found), strict=True))
+
+    def rows_by_file(self, uri: str) -> dict[str, int]:
+        """As :func:`spark_jobs.publication.delta_rs.rows_by_file`.
+
+        Raises:
+            OutcomeUnknownError: Spark has failed; repeat.
+        """
+        with _spark_errors(uri):
+            session = self._session()
+            files = DataFrame(DeltaJvm(session).files(_path(uri)), session)
+            found = files.selectExpr("path", "CAST(get_json_object(stats, '$.numRecords') AS LONG) AS rows").collect()
+        return {unquote(row["path"]): int(row["rows"] or 1) for row in found}
 
     def checkpoint(self, uri: str) -> None:
         """Writes a checkpoint of a table's log, and removes what has expired.
@@ -112,11 +147,11 @@ class SparkTransaction:
     ) -> None:
         """As the protocol says. A MERGE reads the rows anew: what somebody else has written is merged with, or a conflict."""
         with _spark_errors(cut.table):
-            if cut.upsert is None:
+            if cut.merge is None:
                 self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
             else:
                 self._make_repeatable(version, commit_info)
-                self._merge(cut.table, cut.upsert, lines, replace=replace)
+                self._merge(cut, cut.merge, lines, replace=replace)
 
     def _make_repeatable(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Makes Delta skip every statement of this session whose table has ``version`` already."""
@@ -127,17 +162,21 @@ class SparkTransaction:
         }.items():
             self._session.conf.set(key, value)
 
-    def _merge(self, table: str, rule: UpsertCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+    def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
+        table, shape = cut.table, self.table.facts.shape
+        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows names no shape
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
-            upsert = Upsert(rule, read_events(self._session, str(directory)), column_of("batch", metadata), replace)
+            schema = StructType.fromJson(json.loads(shape.table_schema))
+            label = column_of("batch", metadata)
+            merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
             tombstones = None
             if rule.tombstones is not None:
                 path = _path(rule.tombstones)
                 with step(Step.BURY_KEYS):
-                    upsert.bury(DeltaTable.forPath(self._session, path))
+                    merge.bury(DeltaTable.forPath(self._session, path))
                 tombstones = self._session.read.format("delta").load(path)
             if not open_table(table).differs_only_in_rows(self.table):
                 raise ConflictError(
@@ -146,7 +185,7 @@ class SparkTransaction:
                     remedy="Repeat: the table is looked at anew.",
                     table=table,
                 )
-            upsert.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+            merge.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

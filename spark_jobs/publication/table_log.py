@@ -114,6 +114,22 @@ class TableLog:
                 return state
         return self._read(_Listing(self._files.names("")), version)[-1]
 
+    def commits(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Returns all actions of the commits that are still in the log, oldest first. Reads every one of them.
+
+        Raises:
+            StorageError: The storage fails, or the log cannot be read.
+        """
+        for version in sorted(_Listing(self._files.names("")).commits):
+            try:
+                lines = self._files.read(_commit_name(version)).splitlines()
+            except NotFoundError:
+                continue  # cleaned since it was listed
+            try:
+                yield [json.loads(line) for line in lines if line.strip()]
+            except ValueError as error:
+                raise self._unreadable(f"its log has a line that is no JSON: {error}") from error
+
     def create(self, after: TableState, commit: bytes) -> None:
         """Creates the commit that follows ``after``; durable on return, as are those before it.
 

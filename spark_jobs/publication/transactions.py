@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import DeltaRsTransaction, OpenTable, open_table
+from spark_jobs.publication.delta_rs import DeltaRsTransaction, OpenTable, open_table, rows_by_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +100,26 @@ class Publishers:
         if publisher is Publisher.DELTA_RS:
             return DeltaRsTransaction(open_table(uri), app)
         return self._by_spark(uri).begin(uri, app)
+
+    def rows_by_file(self, publisher: Publisher, uri: str) -> dict[str, int]:
+        """Returns the rows of each data file of a table. Reads the list of all its files.
+
+        Raises:
+            SparkRequiredError: It needs Spark, and there is none.
+            NotFoundError: There is no table.
+            StorageError: The storage fails.
+        """
+        return rows_by_file(uri) if publisher is Publisher.DELTA_RS else self._by_spark(uri).rows_by_file(uri)
+
+    def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
+        """Returns by condition how many of the rows in staged files of a table it does not hold for. Reads those files.
+
+        Raises:
+            SparkRequiredError: There is no Spark.
+            UnsupportedTableError: A condition cannot be evaluated on the rows.
+            OutcomeUnknownError: Spark has failed; repeat.
+        """
+        return self._by_spark(uri).count_breaking(uri, lines, conditions)
 
     def keep_log_short(self, table: OpenTable) -> None:
         """Writes a checkpoint of a table's log where one is due, so that its readers have few commits to read.

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.continuation import Fate, with_fate
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
@@ -21,11 +24,11 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
-from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
     Manifest,
+    OnRewind,
     PipelineDocument,
     RoundDocument,
     SinkResult,
@@ -33,30 +36,58 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.driver.home_locks import driver_lock, jvm_lock
+from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.stages.lost_input import is_half_done
+from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
-from spark_jobs.runtime.start.decision import Answer, Continue, Decision, HomeFacts, decide
-from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.runtime.start.incarnations import close_abandoned
-from spark_jobs.runtime.start.savepoint_import import beginnings
-from spark_jobs.runtime.start.savepoint_start import savepoint_start
+from spark_jobs.runtime.start.beginnings import behind_stages, in_sources, without
+from spark_jobs.runtime.start.decision import (
+    Answer,
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    HomeFacts,
+    begin_with_new_sources,
+    check_parameters,
+    decide,
+    goes_on_from,
+    stage_fates,
+)
+from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
+from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
+from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
+from spark_jobs.runtime.start.source_identity import (
+    FoundSource,
+    SettledSources,
+    Sources,
+    check_names,
+    find_sources,
+    refuse_drained,
+    settle,
+    sources_before,
+)
+from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
+from spark_jobs.runtime.tables.tables import PlannedTable
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -127,15 +158,15 @@ class Application:
         given = self._given_before(request, facts)
         if given is not None:
             return given
-        start = savepoint_start(self.home, self.pipeline, request, facts)
-        facts = start.told_to(facts) if start else facts
+        facts = look_at_savepoint(request, facts)
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
+        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
-        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
@@ -144,16 +175,24 @@ class Application:
             spark = self.start_spark()
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
-            places = self._places(spark)
-            decided = start.check(places) if start else None
-            if adopted:
-                check_stages(self.graph, session_for_run(spark), self.parameters.values, adopted)
-            cancellation.check()
             # Spark may have waited long for the cluster: nobody may want it now
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
-            attempt = begin_attempt(self.home, self.pipeline, self.graph, request, decision, facts)
+            publishers = Publishers(lambda: spark, at_work=True)
+            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
+            plan = self._plan(request, decision, facts, start, spark)
+            decision, places, settled = plan.decision, plan.places, plan.settled
+            cancellation.check()
+            standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
+            if standing is not None:
+                return standing
+            in_place = not settled.renewed and not (request.accept_data_loss and self._is_half_done(facts))
+            restore = start.take_own(cancellation.check) if start else None
+            attempt = begin_attempt(
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=in_place
+            )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
             self._log(stack, attempt.attempt, mask)
@@ -163,22 +202,81 @@ class Application:
             stack.enter_context(heartbeat)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
-            publishers = Publishers(lambda: spark, at_work=True)
             afterwards.callback(publishers.finish)
             sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
-            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, decided)
+            close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
                 start.close_origin(publishers)
-            begins = beginnings(start.opened.manifest, self.graph) if start else {}
-            round_document = self._round(request, decision, attempt, adopted, begins)
+            round_document = self._round(request, plan, attempt)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
-            site = self._site(spark, attempt, round_document, places, heartbeat, cancellation)
-            run = RoundRun(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask)
+            site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
+            run = RoundRun(
+                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
+                *(request.accept_data_loss, self._tidying(session_for_run(spark))),
+            )
             self._publish_head(attempt, publishers)
+            run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
+
+    def plan(self, request: StartRequest) -> StartPlan | Manifest:
+        """Decides what a start would do, and does none of it: writes nothing. Errors are those of the start.
+
+        Returns:
+            The checkpoint that the start would be answered with, if nothing would run.
+        """
+        check_free(self.home, request)
+        facts = look_at_savepoint(request, read_facts(self.home))
+        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        if isinstance(decision, Answer):
+            return decision.manifest
+        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
+        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
+        return self._plan(request, decision, facts, start, self.start_spark())
+
+    def _plan(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        start: SavepointStart | None,
+        spark: SparkSession,
+    ) -> StartPlan:
+        """Checks a start against its sources, tables and functions; writes nothing."""
+        adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
+        session = session_for_run(spark)
+        places = self._places(spark)
+        reached = start.check(places) if start else None
+        planned = plan_stages(self.graph, session, self.parameters.values)
+        self._tidying(session).check(session, self.parameters.values)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted)
+        settled = self._settle(request, decision, facts, sources)
+        if settled.renewed:
+            decision = begin_with_new_sources(decision, facts)
+            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
+            adopted = old_offsets(self.graph, offsets)
+        check_stages(self.graph, session, planned, adopted)
+        mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
+        for stage in self.graph.stages.values():
+            if stage.sink:
+                with mistakes.noted():
+                    frame = planned[stage.name].frame
+                    tables[stage.sink.name] = plan_outlet(stage.sink, frame.sparkSession, frame, places[stage.sink.name])
+        mistakes.check()
+        if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
+            stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
+            publishers = Publishers(lambda: spark, at_work=True)
+            check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+        fates = stage_fates(decision, facts, self.graph.describe())
+        if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
+            empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
+            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST]
+            check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+        before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
+        begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
+        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, begins_now, adopted)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -232,17 +330,56 @@ class Application:
         check_distinct(found)
         return places
 
+    def _settle(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        found: Mapping[InputName, FoundSource],
+    ) -> SettledSources:
+        """Compares the sources with those that were read before; writes nothing."""
+        before = self._sources_before(decision, facts)
+        settled = settle(found, before, request.new_sources)
+        if newest := goes_on_from(decision, facts) or facts.head:
+            refuse_drained(newest, settled.renewed)
+        if isinstance(decision, Continue) and not settled.renewed:
+            check_parameters(decision.round, self.parameters.public())
+        return settled
+
+    def _tidying(self, session: SparkSession) -> Tidying:
+        return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
+
+    def _is_half_done(self, facts: HomeFacts) -> bool:
+        """Whether a batch would have to be computed again as it was, although something of its input may be gone."""
+        if facts.newest_attempt is None:
+            return False
+        work = self.home.below(facts.newest_attempt.work_directory.path)
+        return any(is_half_done(work, name) for name in self.graph.stages)
+
+    def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
+        if isinstance(decision, Continue):
+            return sources_before(decision.round, facts.head)
+        return sources_before(None, goes_on_from(decision, facts))
+
     def _round(
         self,
         request: StartRequest,
-        decision: Decision,
+        plan: StartPlan,
         attempt: AttemptDocument,
-        adopted: dict[InputName, AdoptedOffsets],
-        begins: dict[StageName, dict[StageName, BatchId]],
     ) -> RoundDocument:
+        rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
-        return Rounds(self.home).begin(
+        if isinstance(decision, Begin) and decision.interrupted is not None:
+            changed = {"round": attempt.round, "run": request.run, "begun_at": datetime.now(UTC)}
+            changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": {}}
+            changed |= {"begins_now": without(settled.renewed, decision.interrupted.begins_now)}
+            following = rounds.begin(decision.interrupted.model_copy(update=changed))
+            for source in self.graph.sources.keys() - settled.renewed:
+                if pinned := rounds.pinned(decision.interrupted.round, source):
+                    rounds.pin(following.round, pinned)
+            return following
+        return rounds.begin(
             RoundDocument(
                 round=attempt.round,
                 run=request.run,
@@ -251,8 +388,10 @@ class Application:
                 publish=request.publish,
                 parameters=self.parameters.public(),
                 graph=self.graph.describe(),
-                adopted=adopted,
-                begins=begins,
+                adopted=dict(plan.adopted),
+                begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
+                begins_now=dict(plan.begins_now),
+                sources=dict(settled.sources),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -262,6 +401,7 @@ class Application:
         spark: SparkSession,
         attempt: AttemptDocument,
         round_document: RoundDocument,
+        settled: SettledSources,
         places: Mapping[SinkName, TablePlace],
         heartbeat: Heartbeat,
         cancellation: Cancellation,
@@ -284,6 +424,8 @@ class Application:
             heartbeat=heartbeat,
             cancellation=cancellation,
             open_directory=self.open_directory,
+            sources=settled.sources,
+            losses=list(Rounds(self.home).losses(round_document.round)),
         )
 
 

@@ -1,7 +1,8 @@
 """From an entry and a home to an answered run: what ``spark-jobs run``, ``Pipeline.run`` and the test harness share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,13 +15,14 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import claim_workspace, open_home
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
+from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import InputName, RequestId, RunId, new_run_id
+from spark_jobs.protocol.ids import AttemptNumber, InputName, RequestId, RunId, new_run_id, start_request_id
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.start.adoption import old_offsets
+from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.tables.table_places import check_address
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent, open_files
@@ -39,7 +41,10 @@ class RunOptions:
         adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
         checkpoint: Instead of some of the pipeline's checkpoint settings.
         restore: The savepoint to begin with.
+        allow_dropped: The state of stages that the pipeline no longer has may be left behind.
         state_partitions: In how many partitions the state is from then on.
+        new_sources: Sources that may be other ones than before.
+        accept_data_loss: Sources that are read without what is gone of them.
         workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -51,8 +56,31 @@ class RunOptions:
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     checkpoint: CheckpointOverrides | None = None
     restore: RestoreFrom | None = None
+    allow_dropped: bool = False
     state_partitions: int | None = None
+    new_sources: Sequence[str] = ()
+    accept_data_loss: Sequence[str] = ()
     workspace: str | None = None
+
+    def request(self, attempt: AttemptNumber, parameters: dict[str, Any]) -> StartRequest:
+        """Returns the request that asks for such a run, not written."""
+        return StartRequest(
+            request=start_request_id(attempt),
+            attempt=attempt,
+            run=self.run or new_run_id(),
+            requested_at=datetime.now(UTC),
+            parameters=parameters,
+            on_end=self.on_end,
+            publish=self.publish,
+            fresh=self.fresh,
+            on_rewind=self.on_rewind,
+            adopt_offsets={InputName(source): open_files(directory).url for source, directory in self.adopt_offsets.items()},
+            checkpoint=self.checkpoint,
+            restore=self.restore,
+            allow_dropped=self.allow_dropped,
+            state_partitions=self.state_partitions,
+            new_sources=tuple(sorted(InputName(name) for name in self.new_sources)),
+        )
 
 
 def launch(
@@ -90,9 +118,43 @@ def launch(
         adopt_offsets=adopt,
         checkpoint=options.checkpoint,
         restore=options.restore,
+        allow_dropped=options.allow_dropped,
         state_partitions=options.state_partitions,
+        new_sources=[InputName(name) for name in options.new_sources],
+        accept_data_loss=[InputName(name) for name in options.accept_data_loss],
     )
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
+
+
+def plan(
+    pipeline: Pipeline,
+    home: Files,
+    parameters: Mapping[str, Any] | BaseModel,
+    options: RunOptions,
+    start_spark: Callable[[], SparkSession],
+    request_id: RequestId | None = None,
+) -> tuple[StartRequest, StartPlan | Manifest]:
+    """Decides what a run would do, and does none of it: writes nothing. Errors are those of the run.
+
+    Args:
+        pipeline: The pipeline.
+        home: Its home, which need not be there.
+        parameters: For the pipeline.
+        options: What the run chooses for itself.
+        start_spark: Makes the Spark session; called only if there is something to run.
+        request_id: The run that somebody has asked for: it has parameters and options.
+
+    Returns:
+        The request, and what it comes to: the checkpoint that it is answered with, if nothing would run.
+    """
+    channel = Channel(home)
+    given = channel.request(request_id) if request_id else None
+    chosen = given or options
+    graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
+    bound = _bound(pipeline, graph, given.parameters if given else parameters)
+    document = channel.looked_at(graph.pipeline)
+    request = given or options.request(channel.next_attempt(), bound.public())
+    return request, Application(graph, bound, home, document, start_spark).plan(request)
 
 
 def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | BaseModel) -> BoundParameters:

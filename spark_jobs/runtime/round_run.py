@@ -1,8 +1,8 @@
 """What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spark_jobs.api.graph import Graph
@@ -18,6 +18,7 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
+from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
@@ -26,13 +27,20 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.tidying import Tidying
+from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
+from spark_jobs.runtime.stages.lost_input import leave_out_lost
+from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
+from spark_jobs.runtime.start.source_identity import find_sources, others_than, settle
 from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.files import Files
 
@@ -52,6 +60,10 @@ class RoundRun:
     publishers: Publishers
     mask: Mask = unmasked
     """Takes secrets out of what is written about failures."""
+    accept_data_loss: Collection[InputName] = ()
+    """Sources that are read without what is gone of them."""
+    tidying: Tidying | None = None
+    """Takes away files that were read."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
     _swept: bool = False
 
@@ -60,12 +72,39 @@ class RoundRun:
         keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
         stages = []
         for stage in self.graph.stages.values():
-            run = build_stage(stage, self.site, self.outputs)
+            cut = self.parent.stages.get(stage.name) if self.parent else None
+            run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
         for run in stages:
             adopt_offsets(run, self.round)
-        return [replay(run, self.build_again) for run in stages]
+        stages = [replay(run, self.build_again) for run in stages]
+        renewed = self._renewed()
+        if renewed:
+            stages = [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages]
+        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, self.build_again)
+
+    def look_again(self, newest: Manifest | None) -> None:
+        """Looks at the sources once more, after one of them has got other columns; the stages are to be built again.
+
+        Args:
+            newest: The newest checkpoint.
+
+        Raises:
+            InvalidPipelineError: A stage cannot run with the new columns.
+            RejectedError: Rows that were not read yet cannot be read any more, or a source is another one.
+        """
+        self.parent = newest
+        plan_stages(self.graph, self.site.spark, self.site.params)
+        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted)
+        self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)
+
+    def _renewed(self) -> frozenset[InputName]:
+        """The sources that are others than those which the checkpoint has read that this attempt goes on from."""
+        parent = self.parent if self.round.sources else None
+        if parent is None or (parent.round == self.round.round and parent.origin is None):
+            return frozenset()
+        return others_than(parent.sources, self.round.sources)
 
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
@@ -112,7 +151,18 @@ class RoundRun:
             refuse_moved(self.round.adopted)
             return inputs
 
-        effort = CheckpointTry(self.home, self.pipeline, self.attempt, self.round, due, parent, look, self.mask)
+        effort = CheckpointTry(
+            self.home,
+            self.pipeline,
+            self.attempt,
+            self.round,
+            due,
+            parent,
+            look,
+            self.mask,
+            self.site.sources,
+            tuple(self.site.losses),
+        )
         return self._told(effort.take(stages))
 
     def landed(self, parent: Manifest | None) -> Manifest | None:
@@ -137,7 +187,17 @@ class RoundRun:
         results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
         retained = self.graph.checkpointing.retained
         self._swept = subsume(self.home, stages, manifest, results, retained=retained, swept=self._swept)
+        self.tidy()
         return results
+
+    def tidy(self) -> None:
+        """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
+        failures: tuple[type[Exception], ...] = (OSError, StreamPipelineError, *spark_failures())
+        try:
+            if self.tidying is not None:
+                self.tidying.run()
+        except failures as error:
+            _LOG.warning("not all files that were read are archived or deleted: %s", error)
 
     @cached_property
     def parent(self) -> Manifest | None:

@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import (
     OutcomeUnknownError,
     RejectedError,
     RunCancelledError,
+    SourceChangedError,
     SparkJobFailedError,
     StorageError,
     StreamPipelineError,
@@ -33,6 +34,7 @@ from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
 from spark_jobs.storage.beside import in_time
 
@@ -57,12 +59,8 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        self.stages: list[StageAtWork] = []
-        for built in run.build():
-            if built.stage.unbounded:
-                self.stages.append(RunningStage(built, restarts, self._stopping, run.build_again))
-            else:
-                self.stages.append(EndingStage(built, restarts, self._stopping, run.to_its_end))
+        self._restarts = restarts
+        self.stages = self._built()
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
         tables = [stage.run.outlet.public.uri for stage in self.stages if stage.run.outlet.public]
@@ -100,14 +98,57 @@ class RunningPipeline:
         if drain is not None:
             return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
-        self._threads_run = True
-        for stage in self.stages:
-            stage.start()
         try:
-            manifest = self._take_checkpoints()
+            manifest = self._run_stages()
         finally:
             self._end_threads()
         return manifest, self._published or {}
+
+    def _run_stages(self) -> Manifest:
+        """Runs the stages to the last checkpoint. Builds them again whenever a source gets other columns."""
+        while True:
+            self._threads_run = True
+            for stage in self.stages:
+                stage.start()
+            try:
+                return self._take_checkpoints()
+            except SourceChangedError as changed:
+                _LOG.info("all stages are built again: %s", changed.failed)
+                self._let_consume()
+                self._end_threads()
+                self._stopping.clear()
+                self._run.look_again(self._parent)
+                self.stages = self._built()
+
+    def _let_consume(self) -> None:
+        """Waits until what the stages have staged that have met other columns is consumed: it has the columns of before.
+
+        Code that comes with the next start would look for the new ones.
+        """
+        stopped = {stage.name for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
+        while not all(stage.has_consumed(stopped) for stage in self.stages if stage.failure is None):
+            self._run.site.cancellation.check()
+            for stage in self.stages:
+                if stage.failure is not None and not isinstance(stage.failure, SourceChangedError):
+                    raise stage.failure
+            time.sleep(_LOOK_S)
+
+    def _built(self) -> list[StageAtWork]:
+        """Returns the stages, ready to start."""
+        run, at_work = self._run, list[StageAtWork]()
+        for built in self._build():
+            if built.stage.unbounded:
+                at_work.append(RunningStage(built, self._restarts, self._stopping, run.build_again))
+            else:
+                at_work.append(EndingStage(built, self._restarts, self._stopping, run.to_its_end))
+        return at_work
+
+    def _build(self) -> list[StageRun]:
+        while True:
+            try:
+                return self._run.build()
+            except SourceChangedError:  # while they were built
+                self._run.look_again(self._parent)
 
     def _take_checkpoints(self) -> Manifest:
         """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
@@ -324,6 +365,7 @@ class RunningPipeline:
     def _end_threads(self) -> None:
         if not self._threads_run:
             return
+        self._threads_run = False
         self._stopping.set()
         for stage in self.stages:
             stage.stop()

@@ -146,7 +146,15 @@ def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
 
 
 def test_a_run_reaches_no_other_argument() -> None:
-    restored = {"restore", "allow_drained", "allow_dropped", "take_pending", "state_partitions"}
+    restored = {
+        "restore",
+        "allow_drained",
+        "allow_dropped",
+        "take_pending",
+        "state_partitions",
+        "new_sources",
+        "accept_data_loss",
+    }
     chosen = {"home", "parameters", "on_end", "publish", "checkpoint", "conf"} | restored
     assert set(StreamPipelineOperator.template_fields) == chosen
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

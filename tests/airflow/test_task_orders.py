@@ -89,12 +89,25 @@ def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | s
         order_of(a_task(state_partitions=given), RUN)
 
 
+@pytest.mark.parametrize("argument", ["new_sources", "accept_data_loss"])
+@pytest.mark.parametrize(
+    ("given", "sources"),
+    [(None, ()), ("", ()), ([], ()), (["orders", "clicks"], ("orders", "clicks")), (" orders, clicks ", ("orders", "clicks"))],
+)
+def test_a_form_may_name_sources(homes: Homes, argument: str, given: list[str] | str | None, sources: tuple[str, ...]) -> None:
+    named: dict[str, Any] = {argument: given}
+    assert getattr(order_of(a_task(**named), RUN), argument) == sources
+
+
 def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:
-    found = restores(restore="saved", allow_dropped="true")
-    assert found is not None
-    assert found.allow_dropped is True
-    with pytest.raises(InvalidParameterError, match="allow_dropped says something about a savepoint"):
-        restores(allow_dropped=True)
+    assert order_of(a_task(allow_dropped="true"), RUN).allow_dropped is True
+    assert order_of(a_task(restore="saved", allow_dropped=True), RUN).allow_dropped is True
+    assert order_of(a_task(allow_dropped="None"), RUN).allow_dropped is False
+
+
+def test_a_form_may_say_that_staged_rows_are_taken(homes: Homes) -> None:
     found = restores(restore="saved", take_pending="true")
     assert found is not None
-    assert (found.take_pending, found.allow_dropped) == (True, False)
+    assert found.take_pending is True
+    with pytest.raises(InvalidParameterError, match="take_pending says something about a savepoint"):
+        restores(take_pending=True)

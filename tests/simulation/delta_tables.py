@@ -77,6 +77,12 @@ class SimulatedDeltaTable:
     def schema(self) -> Schema:
         return _SCHEMA
 
+    def get_add_actions(self) -> SimpleNamespace:
+        """The files, as far as the product looks at them."""
+        files = self._table.versions[self._at].files
+        columns = {"path": [quote(name) for name in files], "num_records": [1] * len(files)}
+        return SimpleNamespace(column=lambda name: SimpleNamespace(to_pylist=lambda: columns[name]))
+
     def create_write_transaction(
         self,
         actions: Sequence[AddAction],
@@ -137,13 +143,15 @@ class Tables:
             self._logs[process, path] = TableLog(_LogFiles(self._disk, f"{path}/_delta_log"), uri)
         return self._logs[process, path]
 
-    def open(self, uri: str, version: int) -> SimulatedDeltaTable:
+    def open(self, uri: str, version: int | None = None) -> SimulatedDeltaTable:
         """Stands for ``DeltaTable(uri, version)``."""
         path = unquote(urlsplit(uri).path)
         self._disk.world.pause(f"open {path}")
         if path not in self.by_path:
             raise TableNotFoundError(f"no table at {path}")
         table = self.by_path[path]
+        if version is None:
+            version = len(table.versions) - 1
         if version >= len(table.versions):
             raise DeltaError(f"no version {version}")
         return SimulatedDeltaTable(table, version)

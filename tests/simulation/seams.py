@@ -24,7 +24,7 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
-from spark_jobs.runtime.stages import gate, running_stage, stage_query, staging
+from spark_jobs.runtime.stages import gate, running_stage, stage, stage_query, staging
 from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
@@ -146,10 +146,16 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
+        (application, "plan_stages", lambda *_: defaultdict(lambda: SimpleNamespace(frame=SimpleNamespace(sparkSession=None)))),
+        (application, "check_stages", lambda *_: None),
+        (application, "plan_outlet", lambda *_: None),
+        (application, "find_sources", lambda *_: {}),
         (running_stage, "application_has_ended", lambda spark: False),
         (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
+        (staging, "rows_read", lambda query: 0),
+        (stage, "left_in_state", lambda *_, **__: ({}, [])),
         (staging, "fit", lambda frame, schema: frame),
         *((module, "build_stage", partial(build_stage, site)) for module in (round_run,)),
         (delta_rs, "log_of", site.tables.log_of),

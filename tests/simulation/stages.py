@@ -19,11 +19,12 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.api.source import Source
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import PinnedInput, Publisher, StopStatus
+from spark_jobs.protocol.documents import PinnedInput, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, DeltaBound, delta_offset
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, OFFSETS_VERSION, OffsetEntry, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
 from spark_jobs.runtime.staged.channel_cut import log_directory
@@ -313,6 +314,7 @@ def build_stage(
     outputs: Mapping[StageName, StageOutput],
     earlier: StageRun | None = None,
     ended: frozenset[str] = frozenset(),
+    recorded: BatchId = NO_BATCH,
 ) -> StageRun:
     """As :func:`spark_jobs.runtime.stages.build.build_stage`, for stages that hand on what they read."""
     if ended or earlier:
@@ -323,7 +325,7 @@ def build_stage(
     frame = cast(DataFrame, Frame(site, log, bounds))
     outlet = _outlet(site, stage, round_site, frame)
     private = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)
-    private.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, outlet.public.facts if outlet.public else {})
+    private.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, outlet.public.staged_for if outlet.public else None)
     if site.windows:  # Spark makes it with the first batch; before that nothing looks
         site.disk.put(f"{local_path(work, log.directory)}/state/0/held", b"")
     return StageRun(
@@ -338,6 +340,7 @@ def build_stage(
         output=StageOutput(stage.name, private, None, None, False, cast(threading.Event, SimulatedEvent(site.world))),
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
         bounds=bounds,
+        sources=(None,) * len(bounds),
         arguments=list(stage.inputs),
         ended=ended,
         watermarks={},
@@ -379,13 +382,7 @@ def _outlet(site: Site, stage: Stage, round_site: RoundSite, frame: DataFrame) -
         return Outlet(table, None, None, frame)
     site.tables.make(str(place))
     facts, publisher = check_publishable(table.uri, stage.sink.mode)
-    compared = {
-        "table_id": facts.table_id,
-        "schema_sha256": facts.schema_sha256,
-        "protocol_sha256": facts.protocol_sha256,
-        "publisher": Publisher(publisher).value,
-    }
-    return Outlet(table, PublicTable(table.uri, (), publisher, compared), None, frame)
+    return Outlet(table, PublicTable(table.uri, (), publisher, facts.table_id, facts.shape), None, frame)
 
 
 NO_SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl=None)))

@@ -79,7 +79,7 @@ def code(
 
 
 def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> RunOptions:
-    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url, allow_dropped=allow_dropped))
+    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url), allow_dropped=allow_dropped)
 
 
 def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beginning(
@@ -135,7 +135,7 @@ def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: 
     fewer = code(site, events, "copied", "minutes")
     error = refused(site, fewer, site.home, from_savepoint(tmp_path / "savepoint"))
     assert isinstance(error, RejectedError)
-    assert "not there any more: again" in error.failed
+    assert "the pipeline no longer has: again" in error.failed
     with Running(site.spark, fewer, site.home, options=from_savepoint(tmp_path / "savepoint", allow_dropped=True)) as running:
         running.until(lambda: len(ids(site, "copied")) == AFTER)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, AFTER).count())

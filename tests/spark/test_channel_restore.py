@@ -39,7 +39,7 @@ class Channel:
         _, metadata, protocol = self.delta.snapshot(str(self.table))
         self.consumed: dict[int, list[int]] = {}
         self.move("first")
-        self.log.begin(metadata, protocol, {})
+        self.log.begin(metadata, protocol, None)
 
     def move(self, work: str) -> None:
         self.work = quick(self.root / "home/work" / work)

@@ -109,6 +109,17 @@ def test_a_pipeline_is_run_looked_at_published_and_run_again(tmp_path: Path) -> 
     assert "starting Spark" not in again.stderr
 
 
+def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    found = cli.answer("run", "--run-id", "monday", "--dry-run")
+    assert (found["run"], found["outlook"]["decision"], found["outlook"]["round"]) == ("monday", "begin_incarnation", 1)
+    assert [each["fate"] for each in found["outlook"]["stages"]] == ["starts empty"] * 3
+    assert {each["begin"] for each in found["outlook"]["stages"]} == {None}, "a first run has no other stages"
+    assert found["sources"] == [{"source": "events", "fate": "is new"}]
+    assert {each["sink"]: each["fate"] for each in found["tables"]} == {"hourly": "is made", "daily": "is made"}
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
 @pytest.mark.nightly
 def test_an_interrupted_run_says_so_and_goes_on_also_with_spark_submit(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)

@@ -57,6 +57,7 @@ def _pipeline(site: Site) -> Pipeline:
 
     @pipeline.stage(sink=sink("followed"), inputs={"first": "events", "second": "events"})
     def followed(first: DataFrame, second: DataFrame) -> DataFrame:
+        first, second = (side.where("ts IS NOT NULL") for side in (first, second))  # they would stay in the join for ever
         big, bigger = first.where("value > 900").alias("a"), second.where("value > 980").alias("b")
         soon = F.expr("a.team = b.team AND b.ts > a.ts AND b.ts <= a.ts + INTERVAL 20 MINUTES")
         return big.join(bigger, soon, "left_outer").selectExpr("a.id AS id", "a.ts AS ts", "b.id AS by")

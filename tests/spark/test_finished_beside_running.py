@@ -17,7 +17,7 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest, RestoreFrom,
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.inputs.kafka import partition_offsets
+from spark_jobs.runtime.inputs.kafka_source import partition_offsets
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory

@@ -84,6 +84,7 @@ def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_st
     assert public(orders) == Counter([(1, "c", 2.5), (4, "d", 4.0), (5, "d", 5.0)])
     assert public(refunds) == Counter([(2, 1.0)])
     assert public(customers, ["customer", "city"]) == Counter([("d", "Kiel")])
+    assert public(tmp_path / "warehouse" / "first_orders", ["customer", "id"]) == Counter([("d", 4)])
 
 
 def test_the_customers_of_the_guide_are_those_of_their_last_changes(spark: SparkSession, tmp_path: Path) -> None:
@@ -101,3 +102,44 @@ def test_the_customers_of_the_guide_are_those_of_their_last_changes(spark: Spark
     found = run_pipeline(pipeline, {"changes": changes}, params={"changes": "-", "warehouse": "-"}, spark=spark)
     assert [(row.customer, row.city) for row in found["customers"]] == [("ann", "Bern")]
     assert {row.city: row["count"] for row in found["customers_by_city"]} == {"Bern": 3, "Basel": 1}
+
+
+def test_the_history_of_the_guide_is_the_table_that_it_shows(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = pipeline_of("keep-a-history.md", "customer_history.py", tmp_path)
+    changes = [
+        {"customer": customer, "city": city, "operation": operation, "changed_at": MONDAY + timedelta(hours=hours)}
+        for customer, city, operation, hours in [
+            ("ann", "Bern", "move", 2),
+            ("bob", "Bern", "delete", 2),
+            ("ann", "Basel", "move", 0),
+            ("bob", "Bern", "move", 1),
+        ]
+    ]
+    found = run_pipeline(pipeline, {"changes": changes}, params={"changes": "-", "warehouse": "-"}, spark=spark)
+    versions = [(row.customer, row.city, row.valid_from, row.valid_to, row.is_current) for row in found["customer_history"]]
+    nine, ten, eleven = (MONDAY + timedelta(hours=hours) for hours in range(3))
+    assert sorted(versions, key=str) == [
+        ("ann", "Basel", nine, eleven, False),
+        ("ann", "Bern", eleven, None, True),
+        ("bob", "Bern", ten, eleven, False),
+    ]
+
+
+def test_the_history_of_a_tables_changes_has_each_version_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = pipeline_of("keep-a-history.md", "article_history.py", tmp_path)
+    articles = f"delta.`{tmp_path / 'articles'}`"
+    properties = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    spark.sql(f"CREATE TABLE {articles} (id LONG, price LONG) USING delta {properties}")
+    for statement in (
+        "INSERT INTO {} VALUES (1, 10), (2, 20)",
+        "UPDATE {} SET price = 11 WHERE id = 1",
+        "DELETE FROM {} WHERE id = 2",
+    ):
+        spark.sql(statement.format(articles))
+    parameters = {"articles": str(tmp_path / "articles"), "warehouse": str(tmp_path / "warehouse")}
+    pipeline.run(spark=spark, home=tmp_path / "home", params=parameters)
+    # the feed of a first start has the rows that the table has
+    spark.sql(f"UPDATE {articles} SET price = 12 WHERE id = 1")
+    pipeline.run(spark=spark, home=tmp_path / "home", params=parameters)
+    found = public(tmp_path / "warehouse" / "articles", ["id", "price", "is_current"])
+    assert found == Counter([(1, 11, False), (1, 12, True)])

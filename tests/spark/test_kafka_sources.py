@@ -203,3 +203,28 @@ def test_what_has_no_beginning_or_no_end_is_refused(
     with pytest.raises(InvalidPipelineError, match=message):
         copied.run("only")
     assert public_count(copied.table) is None
+
+
+def test_a_new_stage_that_begins_now_reads_the_records_after_those_of_the_last_round(
+    kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where its first round has no record, and of a partition that is added: from its first record."""
+    kafka.create_topic("begins-now", 2)
+    kafka.send("begins-now", _values(0, 10), 0)
+    site = Site(spark, tmp_path)
+    options = kafka_options(kafka, "begins-now")
+    Copy(site, options).run("first")
+    copied = Copy(site, options)
+
+    @copied.pipeline.stage(sink=DeltaSink(str(site.tables / "later")), begin="now")
+    def later(numbers: DataFrame) -> DataFrame:
+        return numbers.select(F.col("value").cast("string").cast("long").alias("number"))
+
+    copied.run("second")
+    assert public_count(site.tables / "later") == 0
+    kafka.add_partitions("begins-now", 3)
+    for partition in range(3):
+        kafka.send("begins-now", _values(100 * (partition + 1), 100 * (partition + 1) + 10), partition)
+    since = [range(number, number + 10) for number in (100, 200, 300)]
+    assert copied.run("third") == _numbers(range(10), *since)
+    assert public(site.tables / "later") == _numbers(*since)

@@ -46,7 +46,7 @@ class Staged:
         _, metadata, protocol = self._delta.snapshot(str(self.table))
         files = quick(root)
         self.log = PrivateLog(files, "log", self.table.as_uri())
-        self.log.begin(metadata, protocol, {})
+        self.log.begin(metadata, protocol, None)
         self.consumer = Consumer(SparkLog(files, "query"), 0)
         self.batches = 0
         self.consumed: list[int] = []

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from shutil import move, rmtree
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -266,7 +267,7 @@ class Changes:
         row = pa.table({"id": pa.array([1], pa.int64()), "seq": pa.array([sequence], pa.int64()), "op": [operation]})
         write_deltalake(str(self.path), row, mode="append")
 
-    def latest(self, site: Site) -> Pipeline:
+    def latest(self, site: Site, mode: Literal["upsert", "history"] = "upsert") -> Pipeline:
         pipeline = Pipeline("changes", checkpoint=CheckpointSettings(interval="1 second"))
         path = str(self.path)
 
@@ -276,7 +277,7 @@ class Changes:
 
         @pipeline.stage(
             sink=DeltaSink(
-                str(site.tables / "latest"), mode="upsert", keys=["id"], sequence_by="seq", apply_as_deletes="op = 'delete'"
+                str(site.tables / "latest"), mode=mode, keys=["id"], sequence_by="seq", apply_as_deletes="op = 'delete'"
             )
         )
         def latest(changes: DataFrame) -> DataFrame:
@@ -320,6 +321,23 @@ def test_a_deleted_key_stays_deleted_in_the_home_that_goes_on(site: Site, tmp_pa
         with flipped(path, 0):
             assert path.as_uri() in [error.evidence["path"] for error in named_by_home(home).verify()]
     assert named_by_home(home).verify() == []
+
+
+@pytest.mark.nightly
+def test_a_delete_before_its_insert_counts_in_the_home_that_goes_on(site: Site, tmp_path: Path) -> None:
+    changes = Changes(tmp_path / "changes")
+    pipeline = changes.latest(site, "history")
+    changes.add(3, "delete")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.store.head() is not None)
+        running.until(lambda: has_published(site, running.head(), "latest", rows=1))
+        spark_jobs("stop", "--home", site.home, "--target", tmp_path / "savepoint")
+        running.stopped()
+    lose(site.home)
+    changes.add(2, "late")
+    with Running(site.spark, pipeline, tmp_path / "other", options=restored(tmp_path / "savepoint")) as running:
+        running.until(lambda: public_count(site.tables / "latest") == 1)
+    assert public(site.tables / "latest", ["valid_from", "valid_to", "is_current"]) == {(2, 3, False): 1}
 
 
 def widening(site: Site, events: Events, *columns: str) -> Pipeline:

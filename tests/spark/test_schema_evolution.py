@@ -143,9 +143,108 @@ def test_without_being_asked_for_no_column_is_added(site: Site) -> None:
 
 def test_a_field_that_a_struct_has_gained_is_refused_and_not_dropped_silently(site: Site) -> None:
     inputs.append(site.home.parent / "events", pd.DataFrame({"id": [1], "key": ["a"], "value": [1]}))
-    site.run(_pipeline(site, "id", "struct(key) AS s"))
-    with pytest.raises(UnsupportedTableError, match=r"returns s\.value, which the table does not have"):
-        site.run(_pipeline(site, "id", "struct(key, value) AS s"))
+    site.run(_pipeline(site, "id", "struct(key) AS s", evolution="none"))
+    inputs.append(site.home.parent / "events", pd.DataFrame({"id": [2], "key": ["b"], "value": [2]}))
+    with pytest.raises(UnsupportedTableError, match=r"returns s\.value, which the table does not have") as refused:
+        site.run(_pipeline(site, "id", "struct(key, value) AS s", evolution="none"))
+    assert "ADD COLUMNS" in refused.value.remedy
+    site.spark.sql(f"ALTER TABLE delta.`{site.tables / 'growing'}` ADD COLUMNS (s.value BIGINT)")
+    site.run(_pipeline(site, "id", "struct(key, value) AS s", evolution="none"))
+    assert _rows(site, "id", "s") == [(1, {"key": "a", "value": None}), (2, {"key": "b", "value": 2})]
+
+
+GROWN = {
+    "a field of a struct": ("struct(key) AS s", "struct(key, value) AS s", {"key": "a", "value": None}, {"key": "b", "value": 2}),
+    "deep": (
+        "struct(struct(key) AS inner) AS s",
+        "struct(struct(key, value AS `more`) AS inner, id AS last) AS s",
+        {"inner": {"key": "a", "more": None}, "last": None},
+        {"inner": {"key": "b", "more": 2}, "last": 2},
+    ),
+    "in an array": (
+        "array(struct(key)) AS s",
+        "array(struct(key, value)) AS s",
+        [{"key": "a", "value": None}],
+        [{"key": "b", "value": 2}],
+    ),
+    "in the values of a map": (
+        "map(key, array(struct(id))) AS s",
+        "map(key, array(struct(id, value))) AS s",
+        [("a", [{"id": 1, "value": None}])],
+        [("b", [{"id": 2, "value": 2}])],
+    ),
+}
+
+
+@pytest.mark.parametrize("sink", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_fields_that_structs_have_gained_are_added_at_any_depth(site: Site, sink: dict[str, Any]) -> None:
+    before = [f"{old} {name}" for name, (old, *_) in zip("abcd", _named(GROWN), strict=True)]
+    after = [f"{new} {name}" for name, (_, new, *_) in zip("abcd", _named(GROWN), strict=True)]
+    inputs.append(site.home.parent / "events", pd.DataFrame({"id": [1], "key": ["a"], "value": [1]}))
+    site.run(_pipeline(site, "id", *before, **sink))
+    inputs.append(site.home.parent / "events", pd.DataFrame({"id": [2], "key": ["b"], "value": [2]}))
+    site.run(_pipeline(site, "id", *after, **sink))
+    first, second = _rows(site, "id", "a", "b", "c", "d")
+    assert first == (1, *(old for _, _, old, _ in GROWN.values()))
+    assert second == (2, *(new for _, _, _, new in GROWN.values()))
+    inputs.append(site.home.parent / "events", pd.DataFrame({"id": [3], "key": ["c"], "value": [3]}))
+    site.run(_pipeline(site, "id", *before, **sink))
+    assert [row[0] for row in _rows(site, "id")] == [1, 2, 3], "the earlier code goes on with the wider table"
+
+
+def _named(shapes: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(old.removesuffix("s"), new.removesuffix("s")) for old, new, *_ in shapes.values()]
+
+
+def _rows(site: Site, *columns: str) -> list[tuple[Any, ...]]:
+    found = _table(site).select(*columns).toArrow()
+    return sorted(zip(*(found.column(name).to_pylist() for name in columns), strict=True), key=lambda row: row[0])
+
+
+WIDENED = [
+    ("int(value)", "bigint(value) * 10000000000"),
+    ("float(value)", "double(value) / 3"),
+    ("CAST(value AS DECIMAL(4, 1))", "CAST(value / 3 AS DECIMAL(9, 5))"),
+    ("struct(smallint(value) AS n)", "struct(value * 10000000000 AS n, key)"),
+    ("array(struct(int(value) AS n))", "array(struct(double(value) / 3 AS n))"),
+]
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [{}, {"mode": "upsert", "keys": ["id"], "sequence_by": "n", "apply_as_deletes": "v0 < 0"}],
+    ids=["append", "upsert"],
+)
+def test_a_table_that_widens_types_takes_the_wider_ones(site: Site, sink: dict[str, Any]) -> None:
+    """The types of an upsert's key, its order and its condition are widened, too."""
+    widening = {"table_properties": {"delta.enableTypeWidening": "true"}, **sink}
+    events = site.home.parent / "events"
+    narrow = [f"{old} AS v{number}" for number, (old, _) in enumerate(WIDENED)]
+    wide = [f"{new} AS v{number}" for number, (_, new) in enumerate(WIDENED)]
+    inputs.append(events, pd.DataFrame({"id": [1], "key": ["a"], "value": [1]}))
+    site.run(_pipeline(site, "int(id) AS id", "int(value) AS n", *narrow, **widening))
+    inputs.append(events, pd.DataFrame({"id": [2 * 10**10], "key": ["b"], "value": [2]}))
+    site.run(_pipeline(site, "id", "value * 10000000000 AS n", *wide, **widening))
+    spark = site.spark
+    expected = spark.createDataFrame([(1, "a", 1)], "id LONG, key STRING, value LONG").selectExpr("id", "value AS n", *narrow)
+    expected = expected.toArrow().to_pylist() + (
+        spark.createDataFrame([(2 * 10**10, "b", 2)], "id LONG, key STRING, value LONG")
+        .selectExpr("id", "value * 10000000000 AS n", *wide)
+        .toArrow()
+        .to_pylist()
+    )
+    expected[0]["v3"]["key"] = None
+    assert sorted(_table(site).toArrow().to_pylist(), key=lambda row: row["id"]) == expected
+
+
+def test_a_table_that_does_not_widen_types_keeps_them(site: Site) -> None:
+    events = site.home.parent / "events"
+    inputs.append(events, pd.DataFrame({"id": [1], "key": ["a"], "value": [1]}))
+    site.run(_pipeline(site, "id", "int(value) AS value"))
+    inputs.append(events, pd.DataFrame({"id": [2], "key": ["a"], "value": [2]}))
+    site.run(_pipeline(site, "id", "value"))
+    assert dict(_table(site).dtypes)["value"] == "int"
+    assert _rows(site, "id", "value") == [(1, 1), (2, 2)]
 
 
 def test_a_column_that_the_table_cannot_have_is_refused_by_name(site: Site) -> None:

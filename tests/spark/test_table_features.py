@@ -27,7 +27,7 @@ from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
 from tests.support.run_site import SMALL
-from tests.support.table_features import FEATURES, READERS, Feature
+from tests.support.table_features import FEATURES, MODES, READERS, Feature
 
 pytestmark = pytest.mark.spark
 
@@ -217,7 +217,7 @@ def _cases(features: Sequence[Feature]) -> list[Any]:
         pytest.param(
             mode, feature, id=f"{mode.value}-{feature.key}", marks=[] if mode in feature.everyday else pytest.mark.nightly
         )
-        for mode in SinkMode
+        for mode in MODES
         for feature in features
         if mode in feature.modes
     ]

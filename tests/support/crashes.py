@@ -23,6 +23,9 @@ makes one."""
 NOT_IN_A_SMALL_RUN = frozenset(
     {
         Step.WORKSPACE_CREATE,
+        Step.LOSS_ACCEPT,
+        Step.TIDY_FILE,
+        Step.TIDY_END,
         Step.KEEP_ANSWER,
         Step.FORGET,
         Step.OWNER_CREATE,

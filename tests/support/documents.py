@@ -12,6 +12,7 @@ from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, Checkpointe
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.documents import (
+    AcceptedLoss,
     ActionsFile,
     AttemptDocument,
     CheckpointKind,
@@ -34,6 +35,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
     Status,
+    TidiedInput,
     WorkDirectory,
 )
 from spark_jobs.protocol.history import CheckpointHistory, StepTime
@@ -53,11 +55,14 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
+from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.protocol.workspace import WorkspaceDocument
 
 _NONCE = "0" * 32
@@ -74,7 +79,25 @@ _FAILURE = ErrorReport(
 )  # fmt: skip
 _PIN = DeltaPin(path="file:///data/flights", table="9c0a", version=4)
 _FILES = FilesPin(path="/data/in", files=(FilePin(path="/data/in/1.csv", timestamp_ms=1357128000250, size_bytes=90),))
+_SHAPE = TableShape(
+    table_schema='{"type":"struct","fields":[]}', partition_by=("origin",), configuration={"delta.constraints.positive": "flights > 0"},
+    features=("checkConstraints",),
+)  # fmt: skip
+_STAGED_FOR = StagedFor(table_id="9c0b", since=(StagedSince(first=BatchId(0), shape=_SHAPE),))
 _KAFKA = KafkaPin(topics={"clicks": {0: 7, 1: 0}})
+_KNOWN = {
+    InputName("departures"): (
+        KnownDelta(path="/data/flights", table="9c0a", begins=2),
+        KnownFiles(path="file:///data/in"),
+        KnownKafka(cluster="c1", topics={"clicks": "t1"}, begins={"clicks": {0: 3}}),
+    )
+}
+_LOST = {"input": InputName("departures"), "stage": StageName("hourly")}
+_LOSSES = (
+    LostFiles(**_LOST, files=(LostFile(path="file:///data/in/1.csv", size_bytes=90, rows=9),)),
+    LostVersions(**_LOST, path="/data/flights", first=1, last=3, files=(LostFile(path="file:///data/flights/4.parquet"),)),
+    LostOffsets(**_LOST, topics={"clicks": {0: OffsetRange(first=3, end=5)}}),
+)
 
 
 def _manifest() -> Manifest:
@@ -83,13 +106,13 @@ def _manifest() -> Manifest:
         drained=True, drain_batches=1, watermark_before_drain_ms=1357128000250, rows=336776, late_rows=0,
         files=(StateFile(path="metadata", stored="state/hourly/2-3-1/metadata", size_bytes=45, sha256=_SHA256),),
         channel=ChannelCut(
-            metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, facts={"table_id": "9c0b"}, staged_in="file:///data/hourly",
+            metadata={"id": "9c0c"}, protocol={"minReaderVersion": 1}, staged_for=_STAGED_FOR, staged_in="file:///data/hourly",
             path="checkpoints/2.hourly.0123456789abcdef.channel", sha256=_SHA256, first=BatchId(5), last=BatchId(6), in_flight_rows=9,
             in_flight_size_bytes=4096,
         ),
     )  # fmt: skip
     sink = SinkCut(
-        stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", schema_sha256=_SHA256, protocol_sha256=_SHA256,
+        stage=StageName("hourly"), table="file:///data/hourly", table_id="9c0b", staged_for=(_SHAPE,),
         partition_by=("origin",), app=AppId(f"{_PIPELINE}/{_INCARNATION}/hourly"),
         actions=ActionsFile(path="checkpoints/2.hourly.0123456789abcdef.actions", sha256=_SHA256, files=3, rows=9, size_bytes=4096),
         publish=Publish.FINAL, known_published=CheckpointId(1),
@@ -101,7 +124,7 @@ def _manifest() -> Manifest:
         began_at=_NOON, completed_at=_NOON,
         graph={"stages": {"hourly": ["departures"]}}, parameters={"flights": "/data/flights"},
         settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES, _KAFKA)},
-        stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
+        sources=_KNOWN, losses=_LOSSES, stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
         origin=Origin(savepoint="file:///data/savepoint", pipeline=_PIPELINE, incarnation=_INCARNATION, checkpoint=CheckpointId(9)),
     )  # fmt: skip
 
@@ -113,6 +136,7 @@ SAMPLES: tuple[Document, ...] = (
         on_end=OnEnd.SUSPEND, publish=Publish.EXTERNAL, fresh=True, on_rewind=OnRewind.KEEP,
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
         restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
+        allow_dropped=True, new_sources=(InputName("departures"),), accept_data_loss=(InputName("departures"),),
     ),
     WorkspaceDocument(nonce=_NONCE, id="9a1e", home="s3://lake/homes/flights"),
     AttemptDocument(
@@ -128,7 +152,12 @@ SAMPLES: tuple[Document, ...] = (
     ),
     RoundDocument(
         nonce=_NONCE, round=RoundNumber(1), run=_RUN, incarnation=_INCARNATION, on_end=OnEnd.DRAIN, publish=None,
-        parameters={"ratio": 0.5}, graph={"stages": {"hourly": {"inputs": {"departures": "departures"}}}}, begun_at=_NOON,
+        parameters={"ratio": 0.5}, graph={"stages": {"hourly": {"inputs": {"departures": "departures"}}}}, begun_at=_NOON, sources=_KNOWN,
+        begins_now={StageName("hourly"): _KNOWN},
+    ),
+    AcceptedLoss(nonce=_NONCE, round=RoundNumber(1), attempt=AttemptNumber(3), run=_RUN, accepted_at=_NOON, losses=_LOSSES),
+    TidiedInput(
+        nonce=_NONCE, round=RoundNumber(1), input=InputName("departures"), tidied_at=_NOON, left=("file:///data/in/2.csv",)
     ),
     PinnedInput(nonce=_NONCE, input=InputName("departures"), pins=(_PIN, _FILES, _KAFKA)),
     _manifest(),

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from spark_jobs.protocol.documents import SinkMode
-from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError, UnsupportedTableError
+from spark_jobs.protocol.errors import NotFoundError, SparkRequiredError, StreamPipelineError, UnsupportedTableError
 from tests.support.sink_kinds import Rows
 from tests.support.staged_pipeline import SCHEMA, Row
 
@@ -34,10 +34,12 @@ class Outcome(Enum):
     REPLACED = "right, replaces it"
     UNSUPPORTED = f"refused, `{UnsupportedTableError.__name__}`"
     GONE = f"refused, `{NotFoundError.__name__}`"
+    CHECKED = "right, checked by Spark"
 
-    @property
-    def error(self) -> type[StreamPipelineError] | None:
-        """What the publication is refused with."""
+    def error(self, *, spark: bool) -> type[StreamPipelineError] | None:
+        """What the publication is refused with, where there is Spark or none."""
+        if not spark and self is Outcome.CHECKED:
+            return SparkRequiredError
         refusals: dict[Outcome, type[StreamPipelineError]] = {
             Outcome.UNSUPPORTED: UnsupportedTableError,
             Outcome.GONE: NotFoundError,
@@ -46,6 +48,7 @@ class Outcome(Enum):
 
 
 RIGHT, REPLACED, UNSUPPORTED, GONE = Outcome.RIGHT, Outcome.REPLACED, Outcome.UNSUPPORTED, Outcome.GONE
+CHECKED = Outcome.CHECKED
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Action:
         late: What repeating a publication comes to that was done before it.
         by_delta_rs: How delta-rs does it, given the table's path.
         by_spark: How Spark does it: statements with ``{table}`` and ``{directory}`` in them, or a function.
+        touches_day: Whether the table has no column ``day`` afterwards. An upsert that is ordered by it is refused.
         partitioned: Whether the table is.
         mapped: Whether the table has column mapping.
     """
@@ -73,11 +77,14 @@ class Action:
     late: Outcome = RIGHT
     by_delta_rs: Callable[[str], object] | None = None
     by_spark: tuple[str, ...] = field(default=())
+    touches_day: bool = False
     partitioned: bool = True
     mapped: bool = False
 
-    def outcome(self, mode: SinkMode) -> Outcome:
-        """What a publication after it comes to."""
+    def outcome(self, mode: SinkMode, *, ordered: bool = False) -> Outcome:
+        """What a publication after it comes to; ``ordered``: by the days."""
+        if ordered and self.touches_day:
+            return UNSUPPORTED
         return {SinkMode.APPEND: self.append, SinkMode.COMPLETE: self.complete, SinkMode.UPSERT: self.upsert}[mode]
 
     def carry_out(self, table: Path, spark: "SparkSession | None") -> None:
@@ -237,43 +244,45 @@ ACTIONS = [
     ),
     Action(
         "adds a column elsewhere",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=RIGHT,
+        complete=RIGHT,
+        upsert=RIGHT,
         by_spark=("ALTER TABLE {table} ADD COLUMNS (note STRING AFTER id)",),
     ),
     Action(
         "comments on a column",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=RIGHT,
+        complete=RIGHT,
+        upsert=RIGHT,
         by_delta_rs=lambda table: DeltaTable(table).alter.set_column_metadata("id", {"comment": "a number"}),
         by_spark=("ALTER TABLE {table} ALTER COLUMN id COMMENT 'a number'",),
     ),
     Action(
         "renames a column",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=RIGHT,
+        complete=RIGHT,
+        upsert=RIGHT,
         by_spark=("ALTER TABLE {table} RENAME COLUMN day TO date",),
+        touches_day=True,
         partitioned=False,
         mapped=True,
     ),
     Action(
         "drops a column",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=RIGHT,
+        complete=RIGHT,
+        upsert=RIGHT,
         effect=_without_days,
         by_spark=("ALTER TABLE {table} DROP COLUMN day",),
+        touches_day=True,
         partitioned=False,
         mapped=True,
     ),
     Action(
         "adds a CHECK constraint",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=CHECKED,
+        complete=CHECKED,
+        upsert=RIGHT,
         by_delta_rs=lambda table: DeltaTable(table).alter.add_constraint({"positive": "id > 0"}),
         by_spark=("ALTER TABLE {table} ADD CONSTRAINT positive CHECK (id > 0)",),
     ),
@@ -288,9 +297,9 @@ ACTIONS = [
     ),
     Action(
         "adds a table feature",
-        append=UNSUPPORTED,
-        complete=UNSUPPORTED,
-        upsert=UNSUPPORTED,
+        append=RIGHT,
+        complete=RIGHT,
+        upsert=RIGHT,
         by_delta_rs=lambda table: DeltaTable(table).alter.add_feature(TableFeatures.ChangeDataFeed, True),
         by_spark=("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",),
     ),

@@ -81,6 +81,10 @@ class KafkaBroker:
     def delete_topic(self, topic: str) -> None:
         _done(self.admin.delete_topics([topic]))
 
+    def expire(self, topic: str, partition: int, before: int) -> None:
+        """Lets the records of a partition before an offset go, as its retention would."""
+        _done(self.admin.delete_records([TopicPartition(topic, partition, before)]))
+
     def send(self, topic: str, values: Iterable[Value], partition: int = 0, key: bytes | None = None) -> None:
         """Adds records to one partition, in this order; a value of None is a tombstone of ``key``."""
         producer = self.producer()
@@ -119,7 +123,7 @@ class KafkaBroker:
 _TRANSACTIONS = itertools.count()
 
 
-def _done(changes: "Mapping[str, Future[None]]") -> None:
+def _done(changes: "Mapping[Any, Future[Any]]") -> None:
     for change in changes.values():
         change.result(DEADLINE_S)
 

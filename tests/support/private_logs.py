@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.runtime.staged.private_log import PrivateLog, StagedBatch
 from spark_jobs.storage.files import Files
 
@@ -18,7 +19,8 @@ METADATA: dict[str, Any] = {
     "createdTime": 1,
 }
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-FACTS = {"table_id": "the-table", "schema_sha256": "s", "protocol_sha256": "p"}
+SHAPE = TableShape(table_schema=METADATA["schemaString"], partition_by=(), configuration={}, features=())
+STAGED_FOR = StagedFor(table_id="the-table", since=(StagedSince(first=BatchId(0), shape=SHAPE),))
 TABLE = "file:///data/my%20table"
 
 
@@ -33,7 +35,7 @@ def staged(batch: int, *names: str, offsets: str = "s", newest: int = 7) -> Stag
 
 def begun(files: Files, directory: str = "log") -> PrivateLog:
     log = PrivateLog(files, directory, TABLE)
-    log.begin(METADATA, PROTOCOL, FACTS)
+    log.begin(METADATA, PROTOCOL, STAGED_FOR)
     return log
 
 

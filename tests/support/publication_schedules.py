@@ -82,8 +82,9 @@ class Case:
     @property
     def error(self) -> type[StreamPipelineError] | None:
         """What the publication is refused with."""
-        outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.kind.mode)
-        return outcome.error
+        ordered = self.kind is Kind.SEQUENCED
+        outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.kind.mode, ordered=ordered)
+        return outcome.error(spark=self.by_spark or self.publisher is Publisher.SPARK)
 
     @property
     def landed(self) -> int:
@@ -101,6 +102,8 @@ class Case:
                 reference.rows = self.action.effect(reference.rows)
             if made < self.landed:
                 reference.publish(self.transactions[made])
+        if self.action.effect([OF_ANOTHER]) == [(OF_ANOTHER[0], None)]:
+            reference.rows = self.action.effect(reference.rows)  # of rows that come later, too
         return reference
 
     @property
@@ -197,7 +200,7 @@ def assert_right_or_refused(case: Case, directory: Path, spark: "SparkSession | 
             continue
         assert rows_of(table, spark if case.action.by_delta_rs is None else None) == sorted(case.expected.rows, key=str)
         _assert_remembered(case, graves_in(cut))
-        if case.action.late.error is None:
+        if case.action.late.error(spark=True) is None:
             pending = [2, 3][-len(case.transactions) :]
             assert pipeline.commits(HOURLY) == [1, *pending[: case.landed]]
     assert interruption.happened

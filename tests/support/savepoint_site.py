@@ -16,7 +16,7 @@ from spark_jobs.runtime.staged.private_log import line_of
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 from tests.support.damage import write_checksum
-from tests.support.private_logs import FACTS, METADATA, PROTOCOL, staged
+from tests.support.private_logs import METADATA, PROTOCOL, STAGED_FOR, staged
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline
 from tests.support.state_site import Site, cut
 
@@ -89,7 +89,7 @@ class SavepointSite:
     ) -> StageCut:
         path, digest = self.pipeline.store.write_channel(number, name, map(line_of, lines))
         channel = ChannelCut(
-            metadata=METADATA, protocol=PROTOCOL, facts=FACTS, staged_in=where, path=path, sha256=digest,
+            metadata=METADATA, protocol=PROTOCOL, staged_for=STAGED_FOR, staged_in=where, path=path, sha256=digest,
             first=BatchId(lines[0].batch), last=BatchId(lines[-1].batch), in_flight_rows=sum(each.rows for each in flying),
             in_flight_size_bytes=sum(add["size"] for each in flying for add in each.adds),
         )  # fmt: skip

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from tests.support.staged_pipeline import SCHEMA, Row, StagedPipeline, path_of
 
 Rows = list[Row]
@@ -42,7 +42,7 @@ def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mappin
         rule: dict[str, Any] = {"sequence_by": None, "apply_as_deletes": None, "tombstones": None}
         if kind is Kind.SEQUENCED:
             rule = {"sequence_by": "day", "apply_as_deletes": "day LIKE '%!'", "tombstones": _made(pipeline, "tombstones")}
-        cut["upsert"] = UpsertCut(keys=("id",), staged_in=_made(pipeline, "channel"), **rule)
+        cut["merge"] = MergeCut(keys=("id",), staged_in=_made(pipeline, "channel"), **rule)
     return MappingProxyType(cut)
 
 
@@ -54,7 +54,7 @@ def _made(pipeline: StagedPipeline, name: str) -> str:
 
 def graves_in(cut: Mapping[str, Any]) -> Graves:
     """The deleted keys that a sink remembers."""
-    rule = cut.get("upsert")
+    rule = cut.get("merge")
     if rule is None or rule.tombstones is None:
         return {}
     found = rows_in(DeltaTable(str(path_of(rule.tombstones))).to_pyarrow_table())

@@ -87,7 +87,7 @@ def a_channel(batch: int, **changes: Any) -> ChannelCut:
     fields: dict[str, Any] = {
         "metadata": {},
         "protocol": {},
-        "facts": {},
+        "staged_for": None,
         "staged_in": "file:///t",
         "path": "p",
         "sha256": "",
@@ -198,13 +198,12 @@ class StagedPipeline:
         cuts = {}
         for sink, added in rows.items():
             facts = table_facts(self.tables[sink])
-            staged_in = cut["upsert"].staged_in if cut.get("upsert") else None
+            staged_in = cut["merge"].staged_in if cut.get("merge") else None
             recorded = {
                 "stage": StageName(sink),
                 "table": self.tables[sink],
                 "table_id": facts.table_id,
-                "schema_sha256": facts.schema_sha256,
-                "protocol_sha256": facts.protocol_sha256,
+                "staged_for": (facts.shape,),
                 "partition_by": facts.partition_by,
                 "app": app_id(PIPELINE, incarnation, sink),
                 "actions": self.store.write_actions(number, sink, self.stage(sink, added, number, uri=staged_in)),

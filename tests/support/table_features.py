@@ -10,7 +10,9 @@ from spark_jobs.protocol.documents import Publisher, SinkMode
 SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
 COLUMNS = "id LONG, seq LONG, value INT, name STRING"
 STAGED = ("id", "seq", "value", "name")
-ALL_MODES = frozenset(SinkMode)
+MODES = (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)
+"""Those whose tables are made: the other modes with keys merge as an upsert does."""
+ALL_MODES = frozenset(MODES)
 APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
 """A replacement is published as an append is, and has tests of its own: tests/spark/test_complete_sinks.py."""
 AT_NIGHT: frozenset[SinkMode] = frozenset()

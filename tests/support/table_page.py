@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from spark_jobs.protocol.documents import Publisher, SinkMode
+from spark_jobs.protocol.documents import Publisher
 from tests.support.pages import ROOT
-from tests.support.table_features import FEATURES, REFUSED, Feature
+from tests.support.table_features import FEATURES, MODES, REFUSED, Feature
 
 PAGE = ROOT / "docs/reference/tables.md"
 BEGIN, END = "<!-- made by python -m tests.support.table_page -->\n", "<!-- end of what is made -->\n"
@@ -15,7 +15,7 @@ _READERS = ("Spark", "delta-rs", "DuckDB")
 
 def table() -> str:
     """The page's table."""
-    modes = [mode.value for mode in SinkMode]
+    modes = [mode.value for mode in MODES]
     header = ["a table with", *(f"`{mode}`" for mode in modes), "read by"]
     rows = [_row(feature) for feature in FEATURES] + [[refused.title, *[_REFUSED] * len(modes), "nobody"] for refused in REFUSED]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [header, ["---"] * len(header), *rows])
@@ -29,7 +29,7 @@ def made(page: str) -> str:
 
 
 def _row(feature: Feature) -> Iterable[str]:
-    published = (_PUBLISHERS[feature.published_by(mode)] if mode in feature.modes else _REFUSED for mode in SinkMode)
+    published = (_PUBLISHERS[feature.published_by(mode)] if mode in feature.modes else _REFUSED for mode in MODES)
     readers = (reader for reader in _READERS if reader == "Spark" or reader in feature.readers)
     return [feature.title, *published, ", ".join(readers)]
 

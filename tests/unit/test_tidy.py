@@ -17,6 +17,7 @@ JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
 MAY_TOUCH_THE_JVM = {
     "spark_jobs/runtime/spark/session.py",
     "spark_jobs/runtime/spark/plan.py",
+    "spark_jobs/runtime/spark/columns_at_import.py",
     "spark_jobs/publication/delta_jvm.py",
     "spark_jobs/publication/spark.py",
 }

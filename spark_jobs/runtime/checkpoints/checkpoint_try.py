@@ -1,8 +1,9 @@
 """One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -19,17 +20,20 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     PipelineDocument,
     Publish,
-    Publisher,
     RoundDocument,
     SinkCut,
     SinkMode,
 )
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.table_shape import distinct
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
@@ -39,6 +43,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
@@ -72,6 +77,10 @@ class CheckpointTry:
     """Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history."""
     mask: Mask = unmasked
     """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
+    sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
+    """What each source is."""
+    losses: tuple[Loss, ...] = ()
+    """What the round leaves out of its sources."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.
@@ -141,6 +150,8 @@ class CheckpointTry:
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
             inputs=inputs,
+            sources=dict(self.sources),
+            losses=self.losses,
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,
@@ -187,29 +198,36 @@ class CheckpointTry:
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
             lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
-        facts, publish = stage.log.facts(), self.round.publish or Publish(sink.publish)
+        staged_for, publish = stage.log.staged_for(), self.round.publish or Publish(sink.publish)
+        if staged_for is None:
+            raise ValueError(f"the log of stage {name} was begun without its table")
         actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
-        replace = (whole and bool(counting)) or (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE)
+        rewinds = self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE
+        replace = (whole and bool(counting)) or rewinds
         known = published.get(sink.name)
         before: Sequence[CarriedActions] = ()
         if publish is Publish.FINAL and not replace:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
+        own: tuple[str, ...] = ()
+        if rewinds and not whole:
+            own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
+        shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
             stage=name,
             mode=sink.mode,
-            publisher=Publisher(facts["publisher"]),
+            publisher=public.publisher,
             table=public.uri,
-            table_id=facts["table_id"],
-            schema_sha256=facts["schema_sha256"],
-            protocol_sha256=facts["protocol_sha256"],
+            table_id=staged_for.table_id,
+            staged_for=distinct(shapes),
             partition_by=public.partition_by,
             app=app_id(self.pipeline.uuid, self.attempt.incarnation, sink.name),
             actions=actions,
             publish=publish,
             known_published=known,
             replace=replace,
-            upsert=self._in_time(lambda: _upsert(stage.outlet.upsert)),
-            carried=tuple(before),
+            own_files=own,
+            merge=self._in_time(lambda: _merge(stage.outlet.merge)),
+            carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
@@ -237,19 +255,24 @@ class CheckpointTry:
             name = stage.stage.name
             ended = name in finished
             drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
+            begins = self.round.begins_now.get(name, {})
+            left = stage.not_begun(cut.batches[name]) if begins else frozenset()
+            own = {"begins_now": {source: known for source, known in begins.items() if source in left}}
             found[name] = _Logged(
-                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained},
+                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
             )
         return found
 
-    def _staged(self, stage: StageRun, cut: Cut) -> dict[str, int]:
-        """Returns how many rows the stage has staged since the parent, by their names in its cut."""
+    def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
+        """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""
         name = stage.stage.name
         rows = late_rows = 0
+        input_rows: Counter[str] = Counter()
         for staged in stage.log.between(self._after(name), cut.batches[name]):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
-        return {"rows": rows, "late_rows": late_rows}
+            input_rows.update(staged.input_rows)
+        return {"rows": rows, "late_rows": late_rows, "input_rows": dict(input_rows)}
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""
@@ -290,7 +313,7 @@ class CheckpointTry:
             raise expired("what it holds was not made durable in time")
 
 
-def _upsert(rule: UpsertCut | None) -> UpsertCut | None:
+def _merge(rule: MergeCut | None) -> MergeCut | None:
     if rule is None or rule.tombstones is None:
         return rule
     versions = OwnTable(open_files(rule.tombstones), "").versions()

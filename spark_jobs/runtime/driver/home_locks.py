@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.liveness import holding, noted
+from spark_jobs.control.liveness import holding, locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import ConflictError, FencedError, HomeInUseError
@@ -33,6 +33,18 @@ def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
         except BlockingIOError as error:
             raise _busy(home, request, RequestId(noted(path))) from error
         yield
+
+
+def check_free(home: Files, request: StartRequest) -> None:
+    """Refuses what :func:`driver_lock` would refuse; takes no lock.
+
+    Raises:
+        HomeInUseError: Another driver is at work.
+        FencedError: It is, on the same request.
+    """
+    path = local_path(home, DRIVER_LOCK)
+    if locked(path):
+        raise _busy(home, request, RequestId(noted(path)))
 
 
 def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:

@@ -1,1 +1,1 @@
-"""Where rows come from: sources and static inputs, pinned, and the ends of bounded ones."""
+"""Sources and static inputs, pinned, and the ends of bounded ones."""

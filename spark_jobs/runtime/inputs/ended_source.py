@@ -1,4 +1,4 @@
-"""What stands in for a bounded source that has ended, inside a stage that goes on (design, section 8).
+"""The stand-in for a bounded source that has ended, inside a stage that goes on (design, section 8).
 
 Spark's watermark is the least of those of all inputs, and an input without rows keeps what it had: a source that has ended would hold the
 stage back for ever. So the stage is stopped between two batches and started again, on the same Spark checkpoint, with an *ended* source in
@@ -64,7 +64,7 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
 
 
 def ended_frame(session: SparkSession, frame: DataFrame, event_time: str | None) -> DataFrame:
-    """A stream that takes the place of a source's frame once the source has ended.
+    """Returns a stream that takes the place of a source's frame once the source has ended.
 
     It has the frame's columns, and a line in Spark's offset log for each of the frame's streams. With an event time
     :func:`without_end_row` goes between ``withWatermark`` and everything else.
@@ -92,7 +92,7 @@ def without_end_row(marked: DataFrame) -> DataFrame:
 
 
 def is_ended(line: str) -> bool:
-    """Whether a line of Spark's offset log is an ended source's."""
+    """Returns whether a line of Spark's offset log is an ended source's."""
     return f'"{_STARTS}"' in line and _is_own(json.loads(line))
 
 
@@ -120,11 +120,11 @@ class EndedReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._emitted = event_time is None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the source has ended before it had an offset."""
+        """Returns the offset of a source that has ended before it had one."""
         return {_ENDED: None, _STARTS: 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Nothing to do: all that there is comes at once."""
+        """Does nothing: all that there is comes at once."""
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
         taken_over: dict[str, Any] = start if _is_own(start) else {_ENDED: start, _STARTS: 0}
@@ -134,11 +134,11 @@ class EndedReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows(), taken_over | {_STARTS: taken_over[_STARTS] + 1}
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
-        """For a batch that was planned before the query was started again."""
+        """Returns the rows of a batch that was planned before the query was started again."""
         return iter([]) if self._event_time is None else self._rows()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of."""
+        """Does nothing: the source keeps nothing that could be deleted."""
 
     def _rows(self) -> Iterator[Any]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
@@ -150,7 +150,7 @@ class EndedReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _value(kind: Any) -> Any:
-    """Some value of an Arrow type."""
+    """Returns some value of an Arrow type."""
     if pa.types.is_struct(kind):
         return {field.name: _value(field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_map(kind):

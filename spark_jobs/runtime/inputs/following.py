@@ -8,11 +8,10 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.runtime.inputs.delta_source import may_begin_later
 from spark_jobs.runtime.spark.plan import streaming_leaves
 
 _STARTING = "startingVersion"
-_MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
-"""Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
 
 
 class FollowingSession(SparkSession):
@@ -33,13 +32,8 @@ class FollowingSession(SparkSession):
         return super().readStream.option(_STARTING, self.first_version)
 
 
-def may_begin_later(session: SparkSession) -> None:
-    """Lets streams of a session begin at a version of a table that nobody has written yet."""
-    session.conf.set(_MAY_BEGIN_LATER, "true")
-
-
 def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> DeltaPin:
-    """The end behind which ``source`` begins.
+    """Returns the end behind which ``source`` begins.
 
     Raises:
         InvalidPipelineError: ``before`` does not read exactly one Delta table.

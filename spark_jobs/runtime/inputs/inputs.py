@@ -3,72 +3,83 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pydantic import BaseModel
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.types import TimestampNTZType
 
-from spark_jobs.api.functions import PARAMS, call
+from spark_jobs.api.functions import PARAMS, SPARK, call
 from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import PinnedInput
-from spark_jobs.protocol.errors import InvalidPipelineError, StorageError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin, Pin
-from spark_jobs.publication.delta_jvm import DeltaJvm, java_causes, java_message
-from spark_jobs.runtime.inputs.kafka import kafka_pin
-from spark_jobs.runtime.spark.plan import Leaf, newest_offset, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.spark.session import file_status, spark_failures, table_location
-
-KAFKA = "kafka"
-FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.publication.sql_names import quoted
+from spark_jobs.runtime.inputs.delta_source import delta_pin
+from spark_jobs.runtime.inputs.source_kind import refused_input
+from spark_jobs.runtime.inputs.source_kinds import kind_of
+from spark_jobs.runtime.inputs.source_session import SourceSession
+from spark_jobs.runtime.spark.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
+from spark_jobs.runtime.spark.session import as_active, table_location
+from spark_jobs.runtime.spark.spark_errors import refusing
 
 
 def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
-    """What a source's function returns, checked.
+    """Returns what a source's function returns, checked.
 
     Raises:
         InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
     """
-    frame = _call(source.name, source.function, {"spark": session, "params": params})
+    frame = _call(source.name, source.function, {"spark": SourceSession.of(session), "params": params})
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
-        raise _refused(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
+        raise refused_input(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
     if watermark_nodes(frame):
-        raise _refused(
+        raise refused_input(
             source.name,
             "calls withWatermark itself, and the runtime could not move that watermark at the end of the input",
             "Remove it; declare event_time= and watermark_delay= on the source.",
         )
     if source.event_time is not None and source.event_time not in frame.columns:
-        raise _refused(
+        raise refused_input(
             source.name,
             f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
             "Correct event_time=.",
         )
-    for leaf in streaming_leaves(frame) if source.bounded else ():
-        _check_can_end(source.name, leaf)
-    return frame
+    for leaf in streaming_leaves(frame):
+        kind_of(leaf).check(source.name, leaf, bounded=source.bounded)
+    if source.event_time_zone is None:
+        return frame
+    return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
+
+
+def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataFrame:
+    """Returns the frame with its event time, which has no time zone, as the moments that it means in ``zone``.
+
+    By way of a text: a cast alone would take the time zone of whatever session reads it.
+    """
+    kind = frame.schema[column].dataType
+    if not isinstance(kind, TimestampNTZType):
+        raise refused_input(
+            name,
+            f"declares event_time_zone={zone!r}, and {column!r} is a {kind.simpleString().upper()}, not a TIMESTAMP_NTZ",
+            "Remove event_time_zone= if the column has a time zone; make a text a time with F.to_timestamp_ntz(column).",
+        )
+    moment = F.concat_ws(" ", F.col(quoted(column)).cast("string"), F.lit(zone)).cast("timestamp")
+    return frame.withColumn(column, F.when(F.col(quoted(column)).isNotNull(), moment))
 
 
 def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[Pin, ...]:
-    """Where each stream of a source ends if it ended now.
+    """Returns where each stream of a source would end now.
 
     Raises:
         InvalidPipelineError: It reads topics that are not there.
         StorageError: Kafka does not answer.
     """
-    session, pins = frame.sparkSession, list[Pin]()
-    for leaf in leaves:
-        if leaf.format.lower() == KAFKA:
-            pins.append(_pin_kafka(name, frame, leaf))
-        else:
-            pins.append(_pin_delta(session, leaf) if leaf.format.lower() == "delta" else _pin_files(session, leaf))
-    return tuple(pins)
+    return tuple(kind_of(leaf).pin(name, frame, leaf) for leaf in leaves)
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
-    """What a static input's function returns, at the versions in ``pinned`` or, where there are none yet, at the newest.
+    """Returns what a static input's function returns, at the versions in ``pinned`` or, if there are none yet, at the newest.
 
     Raises:
         InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is not declared as unpinned.
@@ -78,14 +89,14 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
     is_pinned = static.refresh is not Refresh.UNPINNED
     frame = _call(static.name, static.function, {"spark": pinning if is_pinned else session, "params": params})
     if not isinstance(frame, DataFrame) or frame.isStreaming:
-        raise _refused(
+        raise refused_input(
             static.name, "does not return a batch frame", "Return what spark.read....load() gives, or declare a source."
         )
     if not is_pinned:
         return frame, PinnedInput(input=static.name, pins=())
     unpinned = [leaf for leaf in static_leaves(frame) if not leaf.fixed]
     if unpinned:
-        raise _refused(
+        raise refused_input(
             static.name,
             f"reads {unpinned[0].description}, whose version cannot be pinned",
             'Read a Delta table with spark.read.format("delta").load(path) or spark.read.table(name), or declare refresh="unpinned".',
@@ -147,82 +158,14 @@ class _PinningReader(DataFrameReader):
         if self._options & {"versionasof", "timestampasof"}:
             return
         if key not in self._pinning.pins:
-            version, metadata, _ = DeltaJvm(self._pinning).snapshot(path)
-            self._pinning.pins[key] = DeltaPin(path=key, table=metadata["id"], version=max(version, 0))
+            newest = delta_pin(self._pinning, path)
+            self._pinning.pins[key] = newest.model_copy(update={"path": key, "version": max(newest.version, 0)})
         super().option("versionAsOf", self._pinning.pins[key].version)
 
 
-def _check_can_end(name: InputName, leaf: Leaf) -> None:
-    kind = leaf.format.lower()
-    if kind not in (FILE_FORMATS | {"delta"} if leaf.node == "StreamingRelation" else {KAFKA}):
-        raise _refused(
-            name,
-            f"reads {leaf.format!r}, for which no end can be recorded",
-            f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
-        )
-    if kind == KAFKA and not any(option.lower().startswith("starting") for option in leaf.options):
-        raise _refused(
-            name,
-            "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
-            'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
-        )
-
-
 def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:
-    try:
+    given = available.get(PARAMS)
+    parameters = f"The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
+    who, remedy = f"Input '{name}' cannot be read", "Check the path and the columns."
+    with refusing(who, remedy, "Nothing was written.", parameters, input=name), as_active(available[SPARK]):
         return call(function, available)
-    except AnalysisException as error:
-        given = available.get(PARAMS)
-        parameters = f" The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
-        reason = f"cannot be read: {str(error).splitlines()[0]}"
-        raise _refused(name, reason, f"Check the path and the columns.{parameters}") from error
-
-
-def _pin_delta(session: SparkSession, leaf: Leaf) -> DeltaPin:
-    path = leaf.options["path"]
-    version, metadata, _ = DeltaJvm(session).snapshot(path)
-    return DeltaPin(path=path, table=metadata["id"], version=version, rows=_rows(path, version))
-
-
-def _rows(path: str, version: int) -> int | None:
-    """The rows of a table, from the statistics in its log."""
-    try:
-        counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
-    except (DeltaError, KeyError, OSError):
-        return None
-    return None if None in counts else sum(counts)
-
-
-def _pin_kafka(name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
-    try:
-        line = newest_offset(frame, leaf)
-    except spark_failures() as error:
-        if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-            raise _refused(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.") from error
-        raise StorageError(
-            f"Input '{name}' reads Kafka, which does not tell where its topics end: {java_message(error)}.",
-            safe="Nothing was written.",
-            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
-            input=name,
-        ) from error
-    return kafka_pin(line or "{}")
-
-
-def _pin_files(session: SparkSession, leaf: Leaf) -> FilesPin:
-    """The files that Spark's file source would find now: listed by Spark, with the source's own options."""
-    options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
-    try:
-        paths = session.read.format("binaryFile").options(**options).load(leaf.options["path"]).inputFiles()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        paths = []
-    files = []
-    for path in sorted(paths):
-        timestamp_ms, size_bytes = file_status(session, path)
-        files.append(FilePin(path=path, timestamp_ms=timestamp_ms, size_bytes=size_bytes))
-    return FilesPin(path=leaf.options["path"], files=tuple(files))
-
-
-def _refused(name: str, problem: str, remedy: str) -> InvalidPipelineError:
-    return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)

@@ -1,8 +1,12 @@
 """What a stage reads and how it treats event time, read from Spark's own plans."""
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,8 +19,13 @@ DELAY_KEY = "spark.watermarkDelayMs"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
 _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """What keeps a state as well, although no watermark flushes it."""
+TIMEOUT, TIMER = "timeout", "timer"
+"""Names of what :func:`batch_facts` cannot count: only a reader of the state can."""
+DEDUPLICATION = "deduplication"
+"""The name of what ``dropDuplicatesWithinWatermark`` keeps."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
 """Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
+_CATALYST = "org.apache.spark.sql.catalyst"
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
 
@@ -32,7 +41,7 @@ class Leaf:
     options: dict[str, str]
     schema: StructType
     relation: Any = field(default=None, repr=False, compare=False)
-    """The plan node itself, where the stream has Spark's newer interface."""
+    """The plan node itself, where the stream has Spark's newer interface; else its data source."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,20 @@ class BatchFacts:
     newest_event_ms: dict[str, int]
     """By watermark node; missing where it saw no row."""
     late_rows: int
+    state_rows: dict[str, int] = field(default_factory=dict)
+    """By operator that lets rows go by their event time how many it has left in the state; those that have none are missing."""
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """What Spark has found of the files of one stream in a batch."""
+
+    first: str
+    """URL of the first file that it was to find."""
+    count: int
+    size_bytes: int
+    paths: Callable[[], set[str]]
+    """Those that it has found; costs a call of the JVM for each."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +120,7 @@ def streaming_leaves(frame: DataFrame) -> list[Leaf]:
             source = node.dataSource()
             options = _options(spark, convert.asJava(source.options()))
             schema = StructType.fromJson(json.loads(source.sourceInfo().schema().json()))
-            leaves.append(Leaf(system.identityHashCode(source), name, str(source.className()), options, schema))
+            leaves.append(Leaf(system.identityHashCode(source), name, str(source.className()), options, schema, source))
         elif name == "StreamingRelationV2":  # a second use of the same stream is another node over the same table
             identity, options = system.identityHashCode(node.table()), _options(spark, node.extraOptions().asCaseSensitiveMap())
             schema = StructType.fromJson(json.loads(node.schema().json()))
@@ -116,9 +139,8 @@ def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
 
     Asked with the stream's own options, as a query with ``Trigger.AvailableNow`` would; no query is started and nothing is written.
     """
-    relation = leaf.relation
     # the place of a checkpoint, from which such a stream only makes a name for itself
-    stream = relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream("spark-jobs-pin")
+    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
     try:
         stream.prepareForTriggerAvailableNow()
         everything = java_class(frame.sparkSession, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
@@ -126,6 +148,139 @@ def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
         return None if offset is None else str(offset.json())
     finally:
         stream.stop()
+
+
+def first_kafka_offset(frame: DataFrame, leaf: Leaf) -> str:
+    """The line of Spark's offset log at which a Kafka stream begins, worked out by Spark from the stream's options now."""
+    spark: Any = frame.sparkSession
+    java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(
+        spark._jsparkSession
+    )  # a thread of ours has none
+    with tempfile.TemporaryDirectory(prefix="spark-jobs-") as aside:  # Spark writes it down there
+        stream = _micro_batch_stream(leaf, f"{aside}/sources/0")
+        try:
+            return str(stream.initialOffset().json())
+        finally:
+            stream.stop()
+
+
+def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
+    """The id of the cluster that a Kafka stream reads, and by name the ids of the topics that it reads now."""
+    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
+    try:
+        reader = stream.kafkaOffsetReader()
+        everything = java_class(frame.sparkSession, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
+        newest = stream.latestOffset(stream.deserializeOffset("{}"), everything)
+        names = sorted(json.loads(newest.json())) if newest is not None else []
+        admin, asked = reader.admin(), java_class(frame.sparkSession, "java.util.ArrayList")()
+        for name in names:
+            asked.add(name)
+        found = admin.describeTopics(asked).allTopicNames().get()
+        return str(admin.describeCluster().clusterId().get()), {name: str(found.get(name).topicId().toString()) for name in names}
+    finally:
+        stream.stop()
+
+
+def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """By partition the offset of the oldest record that Kafka still has; partitions that are gone are missing."""
+    partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
+    earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
+    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
+    try:
+        admin, found = stream.kafkaOffsetReader().admin(), {}
+        there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
+        asked = java_class(spark, "java.util.HashMap")()
+        keys = {(topic, number): partition_class(topic, number) for topic, number in partitions if topic in there}
+        for key in keys.values():
+            asked.put(key, earliest)
+        answer = admin.listOffsets(asked)
+        for partition, key in keys.items():
+            found[partition] = int(answer.partitionResult(key).get().offset())
+        return found
+    finally:
+        stream.stop()
+
+
+def unread_delta_files(
+    spark: SparkSession, leaf: Leaf, version: int, index: int, initial: bool, end: int | None
+) -> list[tuple[int, str, int]]:
+    """The data files that a Delta stream has not read, whether they are there or not: with the version, the URL and the size of each.
+
+    Args:
+        spark: The session.
+        leaf: The stream.
+        version: Where reading goes on.
+        index: The last file of that version that was read; -1: none.
+        initial: Whether it is read what the table was at that version, and not what the version has added.
+        end: The last version that is read; None: all.
+    """
+    source = leaf.relation.createSource("spark-jobs-files")
+    log, none, found = source.deltaLog(), java_class(spark, "scala.Option").apply(None), []
+    files = source.getFileChanges(version, index, initial, none, False)
+    try:
+        while files.hasNext():
+            file = files.next()
+            if end is not None and int(file.version()) > end:
+                break
+            if (add := file.add()) is not None:
+                found.append((int(file.version()), str(add.absolutePath(log).toUri().toString()), int(add.size())))
+    finally:
+        files.close()
+    return found
+
+
+def _micro_batch_stream(leaf: Leaf, place: str) -> Any:
+    relation = leaf.relation
+    return relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream(place)
+
+
+def first_delta_version(leaf: Leaf) -> int | None:
+    """The first version that a Delta stream reads, worked out by Delta from the stream's options now; None: the whole table."""
+    found = leaf.relation.createSource("spark-jobs-start").getStartingVersion()
+    return int(found.get()) if found.isDefined() else None
+
+
+def change_options(leaf: Leaf, options: Mapping[str, str], *, without: Sequence[str] = ()) -> None:
+    """Gives a stream of Spark's older interface other options than its frame was made with; before its query starts.
+
+    Spark has no public way: a source's function sets the options, perhaps on a session that is not ours.
+    """
+    source = leaf.relation
+    changed = source.caseInsensitiveOptions()
+    for name in without:
+        changed = changed.removed(name)
+    for name, value in options.items():
+        changed = changed.removed(name).updated(name, value)
+    for name in ("options", "caseInsensitiveOptions"):
+        _set_field(source, name, changed)
+
+
+def add_options(frame: DataFrame, options: Mapping[int, Mapping[str, str]]) -> None:
+    """Adds options to streams of Spark's older interface; before the frame's query starts.
+
+    A source that a frame reads twice is two streams, and one object of Spark's: each stream gets one of its own.
+
+    Args:
+        frame: What a query will run.
+        options: By the number of the stream in Spark's offset log.
+    """
+    nodes = [node for node in _walk(_analyzed(frame)) if str(node.getClass().getSimpleName()).startswith("StreamingRelation")]
+    for number, added in options.items():
+        source = nodes[number].dataSource()
+        arguments = java_class(frame.sparkSession, "java.util.ArrayList")()
+        for index in range(source.productArity()):
+            argument = source.productElement(index)
+            if source.productElementName(index) == "options":
+                for name, value in added.items():
+                    argument = argument.updated(name, value)
+            arguments.add(argument)
+        _set_field(nodes[number], "dataSource", source.getClass().getConstructors()[0].newInstance(arguments.toArray()))
+
+
+def _set_field(owner: Any, name: str, value: Any) -> None:
+    found = owner.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    found.set(owner, value)
 
 
 def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> None:
@@ -137,12 +292,7 @@ def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> N
         query: It is running a batch.
         lines: One for each stream, in the order of Spark's offset log; None for those that are left alone.
     """
-    streams = [
-        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
-        for node in _walk(query._jsq.streamingQuery().logicalPlan())
-        if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
-    ]
-    for stream, line in zip(streams, lines, strict=True):
+    for stream, line in zip(_running_streams(query), lines, strict=True):
         if stream is None or line is None:
             continue
         for end in stream.getClass().getDeclaredFields():
@@ -150,6 +300,26 @@ def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> N
                 end.setAccessible(True)
                 end.set(stream, stream.deserializeOffset(line).partitionToOffsets())
                 stream.prepareForTriggerAvailableNow()
+
+
+def _running_streams(query: StreamingQuery) -> list[Any]:
+    """The streams of a query that have Spark's newer interface, in the order of the offset log; None for others."""
+    return [
+        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
+        for node in _walk(query._jsq.streamingQuery().logicalPlan())
+        if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
+    ]
+
+
+def running_kafka_topics(spark: SparkSession, query: StreamingQuery, number: int, topics: Sequence[str]) -> dict[str, str]:
+    """By name the ids that topics have now, asked by a stream of a running query; topics that are gone are missing."""
+    admin = _running_streams(query)[number].kafkaOffsetReader().admin()
+    there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
+    asked = java_class(spark, "java.util.ArrayList")()
+    for topic in there.intersection(topics):
+        asked.add(topic)
+    found = admin.describeTopics(asked).allTopicNames().get()
+    return {topic: str(found.get(topic).topicId().toString()) for topic in there.intersection(topics)}
 
 
 def watermark_nodes(frame: DataFrame) -> list[str]:
@@ -176,6 +346,18 @@ def processing_time_operators(frame: DataFrame) -> list[str]:
         if name.startswith("TransformWithState") and "ProcessingTime" in str(node.timeMode().toString()):
             found.append("transformWithState with timeMode='ProcessingTime'")
     return found
+
+
+def check_streaming(frame: DataFrame, output_mode: str) -> None:
+    """Lets Spark check a frame as it does when a query starts.
+
+    Raises:
+        AnalysisException: Spark cannot run it as a stream.
+    """
+    spark = frame.sparkSession
+    checker = java_class(spark, "java.lang.Class").forName(f"{_CATALYST}.analysis.UnsupportedOperationChecker$")
+    modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
+    checker.getField("MODULE$").get(None).checkForStreaming(_analyzed(frame), getattr(modes, output_mode.capitalize())())
 
 
 def has_timers(frame: DataFrame) -> bool:
@@ -219,10 +401,141 @@ def undrained_operators(frame: DataFrame) -> list[str]:
     ]
 
 
+def holds_rows_back(frame: DataFrame) -> bool:
+    """Whether an operator keeps rows, or what it has made of them, until the watermark lets them go."""
+    return any(_is_stateful(node) and not _is(node, "Deduplicate") for node in _walk(_analyzed(frame)))
+
+
+def is_stateful(frame: DataFrame) -> bool:
+    """Whether an operator keeps a state."""
+    return any(_is_stateful(node) for node in _walk(_analyzed(frame)))
+
+
+def listed_files(query: StreamingQuery) -> list[ListedFiles]:
+    """What Spark has found of the files that the batch reads whose ``foreachBatch`` is running: files that have gone are left out.
+
+    A stream that is used twice is in it once.
+    """
+    found: dict[int, ListedFiles] = {}
+    for node in _walk(query._jsq.streamingQuery().lastExecution().logical()):
+        if not _is(node, "LogicalRelation") or not _is(relation := node.relation(), "HadoopFsRelation"):
+            continue
+        location = relation.location()
+        if _is(location, "InMemoryFileIndex") and not location.rootPaths().isEmpty():
+            files = ListedFiles(
+                re.sub("^file:/+", "file:///", str(location.rootPaths().head().toUri().toString())),
+                len(location.inputFiles()),
+                int(location.sizeInBytes()),
+                partial(_input_files, location),
+            )
+            found[location.hashCode()] = files
+    return list(found.values())
+
+
+def data_files(spark: SparkSession, query: StreamingQuery) -> set[str]:
+    """URLs of the files of all Delta tables that the batch reads whose ``foreachBatch`` is running. Costs calls of the JVM for each."""
+    path_class, found = java_class(spark, "org.apache.hadoop.fs.Path"), set()
+    for node in _walk(query._jsq.streamingQuery().lastExecution().logical()):
+        if _is(node, "LogicalRelation") and _is(relation := node.relation(), "HadoopFsRelation"):
+            location = relation.location()
+            if not _is(location, "InMemoryFileIndex"):
+                found |= {str(path_class(path).toUri().toString()) for path in location.inputFiles()}
+    return found
+
+
+def _input_files(location: Any) -> set[str]:
+    return {str(path) for path in location.inputFiles()}
+
+
+def rows_read(query: StreamingQuery) -> int:
+    """How many rows the batch has read whose ``foreachBatch`` is running, after its rows were consumed: of all its streams together."""
+    return sum(_rows_out(leaf) for leaf in _executed_leaves(query._jsq.streamingQuery().lastExecution().executedPlan()))
+
+
+def rows_read_by_stream(spark: SparkSession, query: StreamingQuery) -> dict[int, int] | None:
+    """The same, by stream in the order of Spark's offset log; None where Spark's plan does not tell which scan is of which stream."""
+    execution, plan = query._jsq.streamingQuery().lastExecution(), query._jsq.streamingQuery().logicalPlan()
+    logical: list[tuple[int | None, Any]] = []
+    if not _pair(plan, execution.logical(), logical, count()):
+        return None
+    system = java_class(spark, "java.lang.System")
+    numbers = {key: number for number, leaf in logical if (key := _what_is_read(system, leaf)) is not None}
+    executed = _executed_leaves(execution.executedPlan())
+    keys = [_what_is_read(system, leaf) for leaf in executed]
+    found: dict[int, int] = {}
+    for position, (leaf, key) in enumerate(zip(executed, keys, strict=True)):
+        number = numbers.get(key) if key in numbers else None
+        if key not in numbers and len(executed) == len(logical):  # a table with deletion vectors is read through another index
+            number = logical[position][0]
+        if number is not None:
+            found[number] = found.get(number, 0) + _rows_out(leaf)
+    return found
+
+
+def _what_is_read(system: Any, leaf: Any) -> int | None:
+    """Identifies what a leaf of a plan reads, in Spark's logical plan as in the executed one."""
+    if _is(leaf, "StreamingDataSourceV2ScanRelation") or _is(leaf, "MicroBatchScanExec"):
+        return int(system.identityHashCode(leaf.stream()))
+    if _is(leaf, "LogicalRelation") or _is(leaf, "FileSourceScanExec"):
+        relation = leaf.relation()
+        return int(system.identityHashCode(relation.location())) if _is(relation, "HadoopFsRelation") else None
+    return None
+
+
+def _pair(stream: Any, batch: Any, found: list[tuple[int | None, Any]], numbers: Iterator[int]) -> bool:
+    """Notes for each leaf of a batch's plan of which stream it is; whether the plans are alike."""
+    children = list(_iterate(stream.children()))
+    if not children:
+        number = next(numbers) if str(stream.getClass().getSimpleName()).startswith("Streaming") else None
+        found += [(number, node) for node in _walk(batch) if not int(node.children().size())]
+        return True
+    others = list(_iterate(batch.children()))
+    return len(children) == len(others) and all(
+        _pair(one, other, found, numbers) for one, other in zip(children, others, strict=True)
+    )
+
+
+def _executed_leaves(plan: Any) -> list[Any]:
+    leaves = []
+    for node in _walk(plan):
+        if _is(node, "AdaptiveSparkPlanExec"):
+            continue
+        if str(node.getClass().getSimpleName()).endswith("QueryStageExec"):
+            leaves += _executed_leaves(node.plan())
+        elif not int(node.children().size()):
+            leaves.append(node)
+    return leaves
+
+
+def _rows_out(leaf: Any) -> int:
+    rows = leaf.metrics().get("numOutputRows")
+    return int(rows.get().value()) if rows.isDefined() else 0
+
+
+def _left_in_state(node: Any) -> tuple[str, int] | None:
+    """An operator that has rows left which the watermark should have let go, and how many."""
+    rows = node.metrics().get("numTotalStateRows")
+    if not rows.isDefined() or not int(rows.get().value()):
+        return None
+    name, left = str(node.getClass().getSimpleName()), int(rows.get().value())
+    if name in ("StateStoreSaveExec", "SessionWindowStateStoreSaveExec"):
+        keys = [node.sessionExpression()] if name.startswith("Session") else list(_iterate(node.keyExpressions()))
+        by_time = any(key.metadata().contains(DELAY_KEY) for key in keys)
+        whole = "Complete" in str(node.outputMode().toString())
+        return ("window", left) if by_time and not whole else None
+    if name == "StreamingSymmetricHashJoinExec":
+        sides = node.stateWatermarkPredicates()
+        return ("join", left) if sides.left().isDefined() and sides.right().isDefined() else None
+    if name.startswith("FlatMapGroups"):  # perhaps: a group may be kept without a timeout
+        return TIMEOUT, left
+    return {"StreamingDeduplicateWithinWatermarkExec": (DEDUPLICATION, left)}.get(name)
+
+
 def batch_facts(query: StreamingQuery) -> BatchFacts:
     """What Spark counted in the batch whose ``foreachBatch`` is running, after its rows were consumed."""
     newest: dict[str, int] = {}
     late_rows = 0
+    state_rows: dict[str, int] = {}
     for node in _walk(query._jsq.streamingQuery().lastExecution().executedPlan()):
         if _is(node, "EventTimeWatermarkExec"):
             stats, node_id = node.eventTimeStats().value(), str(node.nodeId().toString())
@@ -231,7 +544,9 @@ def batch_facts(query: StreamingQuery) -> BatchFacts:
         dropped = node.metrics().get("numRowsDroppedByWatermark")
         if dropped.isDefined():
             late_rows += int(dropped.get().value())
-    return BatchFacts(newest, late_rows)
+            if left := _left_in_state(node):
+                state_rows[left[0]] = state_rows.get(left[0], 0) + left[1]
+    return BatchFacts(newest, late_rows, state_rows)
 
 
 def _is_stateful(node: Any) -> bool:

@@ -10,16 +10,19 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
@@ -34,11 +37,16 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.sql.streaming.fileSource.log.compactInterval": "10",
     "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.databricks.delta.stats.collect": "true",
 }
 """What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
 _PATHS_OF_THIS_HOST = {"fs.defaultFS": "file:///"}
 """A path without a scheme is the same for Spark as for delta-rs and for this process, also where Hadoop's own default is HDFS."""
+_SCHEMA_LOGS = {"spark.databricks.delta.streaming.schemaTracking.metadataPathCheck.enabled": "false"}
+"""Schema logs of Delta's streams are written by the runtime, at each start, and belong to no other place than where they are."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
 is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
@@ -191,6 +199,15 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
     return {SHUFFLE_PARTITIONS: str(os.cpu_count() or 1) if number == "*" else number}
 
 
+def ship_modules(spark: SparkSession, archive: Path) -> None:
+    """Makes the modules of a ZIP file importable in Spark's Python workers, unpacked: some read files that lie beside their code."""
+    directory = f"{archive.stem}-{sha256(archive.read_bytes())[:12]}"
+    context: Any = spark.sparkContext
+    context.addArchive(f"{archive}#{directory}")
+    if directory not in context._python_includes:
+        context._python_includes.append(directory)
+
+
 def end_jvm(timeout_s: float) -> None:
     """Ends the JVM that this process has started, with its application; Spark keeps it until the interpreter exits. Idempotent.
 
@@ -229,11 +246,34 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
     own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
+    for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
         own.conf.set(CHECKPOINT_FILES, _IN_DIRECTORIES)
     return own
+
+
+_FUNCTIONS = threading.RLock()
+"""Held while a function of the user's is called: PySpark keeps one session for a whole process."""
+
+
+@contextmanager
+def as_active(session: SparkSession) -> Iterator[None]:
+    """Makes a session the one that ``SparkSession.getActiveSession()`` and ``SparkSession.builder.getOrCreate()`` find."""
+    kept: Any = SparkSession
+    sessions = java_class(session, "org.apache.spark.sql.classic.SparkSession")
+    with _FUNCTIONS:
+        before = sessions.getActiveSession(), kept._activeSession, kept._instantiatedSession
+        sessions.setActiveSession(session._jsparkSession)
+        kept._activeSession = kept._instantiatedSession = session
+        try:
+            yield
+        finally:
+            active, kept._activeSession, kept._instantiatedSession = before
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def spark_failures() -> tuple[type[Exception], ...]:
@@ -241,6 +281,13 @@ def spark_failures() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JJavaError
 
     return Py4JJavaError, PySparkException
+
+
+def is_wrong_call(error: BaseException) -> bool:
+    """Tells whether the JVM has no method for the arguments of a call, such as ``F.col(3)``."""
+    from py4j.protocol import Py4JError
+
+    return type(error) is Py4JError
 
 
 def jvm_has_ended(error: BaseException) -> bool:
@@ -362,12 +409,81 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     return str(session.sessionState().catalog().defaultTablePath(identifier).getPath())
 
 
-def file_status(spark: SparkSession, path: str) -> tuple[int, int]:
-    """The modification time in milliseconds and the size in bytes of a file, as Spark's file source sees them."""
+def file_statuses(spark: SparkSession, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    """The modification time in milliseconds and the size in bytes of files, as Spark's file source sees them; None of one that is gone.
+
+    Args:
+        spark: The session.
+        paths: URLs, as Spark's file source writes them into its log.
+    """
+    return {path: _local_status(path) if path.startswith("file:") else _file_status(spark, path) for path in paths}
+
+
+def _local_status(path: str) -> tuple[int, int] | None:
+    """Without the JVM: a folder may have a million files, and each call of it takes a millisecond."""
+    try:
+        found = os.stat(unquote(urlsplit(path).path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime_ns // 1_000_000, found.st_size
+
+
+def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
+    from py4j.protocol import Py4JJavaError
+
     java_context: Any = spark.sparkContext._jsc
     location = java_class(spark, _PATH)(java_class(spark, "java.net.URI")(path))
-    status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    try:
+        status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+    except Py4JJavaError as error:
+        if "FileNotFoundException" not in str(error.java_exception):
+            raise
+        return None
     return int(status.getModificationTime()), int(status.getLen())
+
+
+def delete_file(spark: SparkSession, url: str) -> None:
+    """Deletes a file, through Hadoop's file system; a missing one is a success."""
+    location, files = _located(spark, java_class(spark, "java.net.URI")(url))
+    files.delete(location, False)
+
+
+def move_file(spark: SparkSession, url: str, target: str, timestamp_ms: int) -> None:
+    """Moves a file, through Hadoop's file systems, which may be two. May be repeated after a crash.
+
+    Args:
+        spark: The session.
+        url: The file.
+        target: Where it goes. Another file that is there stays: then the name gets the time of the file that is moved.
+        timestamp_ms: When the file was changed.
+    """
+    location, files = _located(spark, java_class(spark, "java.net.URI")(url))
+    moved, archive = _located(spark, target)
+    if archive.exists(moved):
+        moved = java_class(spark, _PATH)(moved.getParent(), f"{moved.getName()}.{timestamp_ms}")
+    archive.mkdirs(moved.getParent())
+    if files.getUri().equals(archive.getUri()):
+        done = files.rename(location, moved)
+    else:
+        configuration: Any = spark.sparkContext._jsc
+        part = java_class(spark, _PATH)(moved.getParent(), f".{moved.getName()}.part")
+        utilities = java_class(spark, "org.apache.hadoop.fs.FileUtil")
+        utilities.copy(files, location, archive, part, False, True, configuration.hadoopConfiguration())
+        done = archive.rename(part, moved) and files.delete(location, False)
+    if not done:
+        raise StorageError(
+            f"{url} was not moved to {moved.toString()}.",
+            safe="It is where it was.",
+            remedy="See whether the directory can be written; the next run tries again.",
+            path=url,
+        )
+
+
+def _located(spark: SparkSession, place: Any) -> tuple[Any, Any]:
+    """A path, and its file system."""
+    java_context: Any = spark.sparkContext._jsc
+    location = java_class(spark, _PATH)(place)
+    return location, location.getFileSystem(java_context.hadoopConfiguration())
 
 
 def qualified_path(spark: SparkSession, path: str) -> str:

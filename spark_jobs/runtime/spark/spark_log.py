@@ -185,6 +185,15 @@ class SparkLog:
             )
         self.rewrite(batch, entry)
 
+    def unplan(self, batch: BatchId) -> None:
+        """Deletes the plan of a batch that is not committed, and of which nothing was staged."""
+        if batch <= self.last_commit():
+            raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be given up")
+        path = f"{self.directory}/offsets/{batch}"
+        with step(Step.PLAN_BATCH):
+            checksums.forget_checksum(self.files, path)
+            self.files.delete(path)
+
     def rewrite(self, batch: BatchId, entry: OffsetEntry) -> None:
         """Replaces an entry, durably."""
         with step(Step.PLAN_BATCH):

@@ -58,7 +58,7 @@ def cut_channel(
     return ChannelCut(
         metadata=identity.metadata,
         protocol=identity.protocol,
-        facts=identity.facts,
+        staged_for=identity.staged_for,
         staged_in=log.table_url,
         path=path,
         sha256=digest,
@@ -86,5 +86,5 @@ def rebuild_log(
     log = PrivateLog(work, log_directory(stage), cut.staged_in)
     begin = cut.first if first is None else first
     staged: list[StagedBatch] = [batch_of(line) for line in lines if line["batch"] >= begin]
-    log.rebuild(LogIdentity(cut.metadata, cut.protocol, cut.facts), staged)
+    log.rebuild(LogIdentity(cut.metadata, cut.protocol, cut.staged_for), staged)
     return log

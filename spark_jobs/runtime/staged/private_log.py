@@ -4,7 +4,7 @@ Invariants:
 
 1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
 2. A version appears whole and never changes; it carries the batch's entry in Spark's offset log, and a hash of itself. Only version 0
-   is replaced, where the table has gained columns.
+   is replaced, where the table was changed.
 3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
 4. A folded batch is in a segment; the versions of folded batches go in the end, version 0 and those of batches that are not folded never.
    A Delta reader finds a checkpoint and every version after it, also if it has listed the log just before it was folded.
@@ -13,7 +13,7 @@ Invariants:
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.publication.empty_checkpoint import empty_checkpoint
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment, not_whole
@@ -35,12 +36,6 @@ _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
 _SEAL = "sha256"
 """The name of a version's hash among its facts."""
-_CHANGED = {
-    "table_id": "its id (it was made anew)",
-    "schema_sha256": "its columns or constraints",
-    "protocol_sha256": "its protocol (a table feature)",
-    "publisher": "who publishes it",
-}
 
 
 @dataclass(frozen=True)
@@ -56,6 +51,10 @@ class StagedBatch:
     """By input with an event time: the newest one that this batch or any before it saw."""
     adds: tuple[dict[str, Any], ...]
     """Delta ``add`` actions with paths relative to the table."""
+    input_rows: dict[str, int] = field(default_factory=dict)
+    """By input how many rows it read, where Spark has told."""
+    state_rows: dict[str, int] = field(default_factory=dict)
+    """By operator how many rows that an event time would let go it has left in the state; of a drain alone."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class LogIdentity:
     metadata: dict[str, Any]
     """With the log's own table id."""
     protocol: dict[str, Any]
-    facts: dict[str, str]
+    staged_for: StagedFor | None
+    """The public table of the stage's sink; None where it has none, or the log does not know it yet."""
 
 
 class Staged(NamedTuple):
@@ -111,59 +111,87 @@ class PrivateLog:
         if self._identity is None:
             facts, actions = self._read(0)
             found = {name: value for action in actions for name, value in action.items()}
-            self._identity = LogIdentity(found["metaData"], found["protocol"], facts)
+            staged_for = StagedFor.model_validate(facts) if facts else None
+            self._identity = LogIdentity(found["metaData"], found["protocol"], staged_for)
         return self._identity
 
-    def begin(self, metadata: dict[str, Any], protocol: dict[str, Any], facts: dict[str, str], *, widened: bool = False) -> bool:
-        """Writes version 0 with a table's own metadata and protocol, once; what stands is kept.
+    def begin(
+        self,
+        metadata: dict[str, Any],
+        protocol: dict[str, Any],
+        table: StagedFor | None,
+        *,
+        recorded: BatchId = NO_BATCH,
+        misfits: Callable[[TableShape], Sequence[str]] = lambda _: (),
+    ) -> bool:
+        """Writes version 0 with the metadata and the protocol of the table that rows are staged in.
 
-        No query may be reading the log.
+        If the table was changed since, version 0 is replaced, as long as the rows fit that no checkpoint has. A channel only gains
+        columns. No query may be reading the log.
 
         Args:
-            metadata: The table's.
-            protocol: The table's.
-            facts: What the table is, in publication's terms; see :meth:`facts`.
-            widened: Whether the table has only gained nullable columns since: then version 0 is replaced, and what was staged before has
-                nulls there.
+            metadata: That of the table that rows are staged in.
+            protocol: The same table's.
+            table: The public table as it is now; None where there is none.
+            recorded: The last batch that a checkpoint has. What becomes of its rows is decided when they are published.
+            misfits: Why rows that were staged for a shape do not fit the public table as it is now; empty if they do.
 
         Returns:
             Whether version 0 was replaced.
 
         Raises:
-            UnsupportedTableError: The log was begun for another table, or for another schema or protocol of it.
+            UnsupportedTableError: The log was begun for another table, or rows in it do not fit the table any more.
         """
-        first = _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
         if self.latest() < 0:
             with step(Step.LOG_CREATE):
-                self._create(0, first)
+                self._create(0, self._first_version(metadata, protocol, table))
             return False
-        unknown = bool(facts) and not self.facts()  # it is a savepoint's, which was taken with another table
-        replaced = unknown or (widened and self.identity().metadata["schemaString"] != metadata["schemaString"])
-        if replaced and all(facts.get(name) == value for name, value in self.facts().items() if name != "schema_sha256"):
-            with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
-                for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
-                    path = self._path(version, _CHECKPOINT)
-                    self._files.replace(path, empty_checkpoint(protocol, metadata | {"id": self.table_id}))
-                    self._files.sync(path)
-                self._files.replace(self._path(0), first)
-                self._identity = None
-        changed = sorted(name for name, value in self.facts().items() if facts.get(name) != value)
-        if changed:
-            words = ", ".join(_CHANGED.get(name, name) for name in changed)
-            raise UnsupportedTableError(
-                f"Table {self.table_url} was changed since its first rows were staged: {words}.",
-                exists="The rows so far were staged for the table as it was.",
-                safe="Nothing was written.",
-                remedy="Undo the change, with DROP FEATURE for a feature that it has brought, and start again; or begin anew with --fresh.",
-                table=self.table_url,
-                expected=self.facts(),
-                found=facts,
-            )
-        return replaced
+        before = self.staged_for()
+        if table is not None and before is not None:
+            table = self._followed(before, table, recorded, misfits)
+        if table == before and self.identity().metadata["schemaString"] == metadata["schemaString"]:
+            return False
+        with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
+            for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
+                path = self._path(version, _CHECKPOINT)
+                self._files.replace(path, empty_checkpoint(protocol, metadata | {"id": self.table_id}))
+                self._files.sync(path)
+            self._files.replace(self._path(0), self._first_version(metadata, protocol, table))
+            self._identity = None
+        return True
 
-    def facts(self) -> dict[str, str]:
-        """What the table was when the log was begun: every batch in it was staged for that."""
-        return self.identity().facts
+    def _first_version(self, metadata: dict[str, Any], protocol: dict[str, Any], table: StagedFor | None) -> bytes:
+        facts = table.model_dump(mode="json") if table else {}
+        return _version(facts, [{"protocol": protocol}, {"metaData": metadata | {"id": self.table_id}}])
+
+    def _followed(
+        self, before: StagedFor, now: StagedFor, recorded: BatchId, misfits: Callable[[TableShape], Sequence[str]]
+    ) -> StagedFor:
+        """What the log's rows were staged for, with what the table is now as the last entry."""
+        newest, last = now.since[-1].shape, BatchId(self.latest() - 1)
+        shapes = before.shapes(recorded, last)
+        problems = [f"it {reason}" for shape in shapes for reason in misfits(shape)]
+        if before.table_id != now.table_id:
+            problems = ["it has another id (it was made anew)"]
+        if problems:
+            raise UnsupportedTableError(
+                f"Table {self.table_url} was changed, and staged rows do not fit it any more: {'; '.join(problems)}.",
+                exists=f"Batches {recorded + 1} to {last} are staged and belong to no checkpoint.",
+                safe="Nothing was written.",
+                remedy="Change the table back and start again; or begin anew with --fresh.",
+                table=self.table_url,
+                problems=problems,
+            )
+        if all(each.shape == newest for each in before.since):
+            return before
+        kept = tuple(each for each in before.since if each.shape in shapes)
+        if kept and kept[-1].shape == newest:
+            return StagedFor(table_id=now.table_id, since=kept)
+        return StagedFor(table_id=now.table_id, since=(*kept, StagedSince(first=BatchId(last + 1), shape=newest)))
+
+    def staged_for(self) -> StagedFor | None:
+        """The public table that the batches were staged for."""
+        return self.identity().staged_for
 
     def rebuild(self, identity: LogIdentity, staged: Sequence[StagedBatch]) -> None:
         """Makes what another log was: the same table id, and the same versions for those who read on. There must be no log here.
@@ -172,7 +200,8 @@ class PrivateLog:
             identity: What that log was.
             staged: Its last batches, without a gap. Where they do not begin with batch 0, the first of them counts as folded.
         """
-        self._create(0, _version(identity.facts, [{"protocol": identity.protocol}, {"metaData": identity.metadata}]))
+        facts = identity.staged_for.model_dump(mode="json") if identity.staged_for else {}
+        self._create(0, _version(facts, [{"protocol": identity.protocol}, {"metaData": identity.metadata}]))
         if staged and (first := staged[0].batch) > 0:
             self._segments.write(Segment(first, first), [line_of(staged[0])])
             with step(Step.LOG_CHECKPOINT):
@@ -197,7 +226,9 @@ class PrivateLog:
             AlreadyExistsError: The batch has a version already.
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
-            self._create(missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0)), []))
+            self._create(
+                missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0, input_rows={}, state_rows={})), [])
+            )
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
 
@@ -377,4 +408,6 @@ def _facts(staged: StagedBatch) -> dict[str, Any]:
         "rows": staged.rows,
         "late_rows": staged.late_rows,
         "newest_event_ms": staged.newest_event_ms,
+        "input_rows": staged.input_rows,
+        "state_rows": staged.state_rows,
     }

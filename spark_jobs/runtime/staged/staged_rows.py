@@ -16,8 +16,8 @@ from spark_jobs.storage.files import Files
 def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: int | None = None) -> DataFrame:
     """The rows that publishing a checkpoint would add to a sink's table, with the table's columns.
 
-    Of a sink with ``mode="complete"`` it is all that the table will have; of one with ``mode="upsert"`` the rows as the stage returned
-    them, before those of one key are reduced to the one that wins.
+    Of a sink with ``mode="complete"`` it is all that the table will have; of one with keys the rows as the stage returned
+    them, before they are merged.
 
     It is what the manifests name, nothing else: rows of a round that is still under way are not in it, and once the checkpoint is
     published the frame is empty. Nothing in the home or in the table is changed. The frame can be read as long as this process

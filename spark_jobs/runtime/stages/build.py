@@ -1,33 +1,44 @@
-"""Makes of a declared stage one that can run: its inputs are read, its plan is checked, its table and its private log exist."""
+"""Builds a stage that can run from a declared one: reads its inputs, checks its plan, makes its table and its private log."""
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.losses import LostVersions
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.fitting import misfits_of
 from spark_jobs.runtime.spark import plan
-from spark_jobs.runtime.spark.session import session_for_run
-from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.runtime.spark.session import as_active, session_for_run
+from spark_jobs.runtime.spark.spark_errors import refusing
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
-from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED, bound_of, read_input, replaced_inputs, streams_of
+from spark_jobs.runtime.stages.stage_inputs import (
+    NONE_ENDED,
+    bound_of,
+    check_positions,
+    fix_columns,
+    read_input,
+    replaced_inputs,
+    source_stream,
+    streams_of,
+)
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
 from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
 
+_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _POLLING = "spark.sql.streaming.pollingDelay"
 _POLLING_DELAY = "100ms"
 """How often a stage looks for rows while there are none. Spark's 10 ms keep a core busy with a few stages."""
@@ -39,6 +50,7 @@ def build_stage(
     outputs: Mapping[StageName, StageOutput],
     earlier: StageRun | None = None,
     ended: Set[str] = NONE_ENDED,
+    recorded: BatchId = NO_BATCH,
 ) -> StageRun:
     """Builds a stage that is ready to run.
 
@@ -50,12 +62,16 @@ def build_stage(
         outputs: What the stages before it give.
         earlier: The same stage as it ran until now, where it is built again.
         ended: Those of its inputs that have ended: something that has no rows stands in for them. Others that have are found.
+        recorded: The stage's last batch that the checkpoint has which the attempt goes on from.
 
     Raises:
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
         UnsupportedTableError: The rows do not fit the sink's table.
+        SourceChangedError: A source has got other columns while the stage was built.
     """
-    session = _stage_session(stage, site.spark)
+    session, lost_files = stage_session(stage, site.spark), _lost_files(site, stage.name)
+    if lost_files is not None:
+        session.conf.set(_MISSING_FILES, "true")  # each batch is compared with what was accepted as lost
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
     inputs = {
         argument: read_input(node, position, stage, session, site, outputs, argument in ended)
@@ -63,12 +79,14 @@ def build_stage(
     }
     frame = call_stage(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
-    _check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     streams = streams_of(stage, frame, inputs)
     arguments = [argument for argument, _ in streams]
     before = replaced_inputs(spark_log, arguments)
     if before - ended:
-        return build_stage(stage, site, outputs, earlier, before | ended)
+        return build_stage(stage, site, outputs, earlier, before | ended, recorded)
+    if earlier is None:
+        check_positions(streams, stage, session, spark_log)
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     prefix = file_prefix(site.incarnation, stage.name)
@@ -77,7 +95,9 @@ def build_stage(
         place = replace(place, staged_prefix=prefix)
     tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
     outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
-    output = earlier.output if earlier else _output(stage, frame, _begin_log(stage, site, outlet, session), watermarks)
+    fix_columns(stage, streams, outlet.frame, spark_log)
+    log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
+    output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
@@ -89,20 +109,24 @@ def build_stage(
         spark_log=spark_log,
         output=output,
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
-        bounds=[bound_of(number, pin, spark_log) for number, (_, pin) in enumerate(streams)],
+        bounds=[bound_of(number, pin, session, spark_log) for number, (_, pin) in enumerate(streams)],
         arguments=arguments,
         ended=frozenset(ended),
         watermarks=watermarks,
         has_timers=plan.has_timers(frame),
+        stateful=plan.is_stateful(frame),
+        holds_back=plan.holds_rows_back(frame),
         undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
         cancellation=site.cancellation,
         gate=earlier.gate if earlier else Gate(partial(output.has_room, stage.limits.max_channel_bytes)),
+        sources=[source_stream(number, *stream, stage, session, spark_log) for number, stream in enumerate(streams)],
+        lost_files=lost_files,
         adopted=tuple(pin.adopted for _, pin in streams if pin.adopted is not None),
     )
 
 
-def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
+def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     session = session_for_run(spark)
     if stage.unbounded and session.conf.get(_POLLING, None) is None:
         session.conf.set(_POLLING, _POLLING_DELAY)
@@ -111,19 +135,33 @@ def _stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     return session
 
 
-def _begin_log(stage: Stage, site: RoundSite, outlet: Outlet, session: SparkSession) -> PrivateLog:
-    """Begins or goes on with the stage's private log.
+def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
+    found = [loss for loss in site.losses if isinstance(loss, LostVersions) and loss.stage == stage and loss.files]
+    return frozenset(file.path for loss in found for file in loss.files) if found else None
 
-    Where the table has only gained nullable columns since its first batch, so does the log; any other change is refused.
-    """
-    table, facts = outlet.staged_in, outlet.public.facts if outlet.public else {}
-    log = PrivateLog(site.work, log_directory(stage.name), table.uri)
-    widened = log.exists()
-    if widened and outlet.public:
-        widened = open_table(outlet.public.uri).accepts_schema(log.facts().get("schema_sha256", ""))
-    if log.begin(table.metadata, table.protocol, facts, widened=widened):
+
+def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:
+    """Begins the stage's private log, or goes on with it. If the table was changed, Delta reads the log again."""
+    table, public = outlet.staged_in, outlet.public
+    if public is None:
+        replaced = log.begin(table.metadata, table.protocol, None)
+    else:
+        needed = outlet.merge.compared if outlet.merge else None
+        replaced = log.begin(
+            table.metadata,
+            table.protocol,
+            public.staged_for,
+            recorded=recorded,
+            misfits=lambda staged: misfits_of([staged], public.shape, needed),
+        )
+    if replaced:
         DeltaJvm(session).forget(log.path)
     return log
+
+
+def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
+    found = event_time_of(stage, frame, watermarks)
+    return StageOutput(stage.name, log, found.column, found.delay_ms, found.held)
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
@@ -132,15 +170,15 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
     Raises:
         InvalidPipelineError: It is not a streaming frame.
     """
-    try:
-        frame = call(stage.function, available)
-    except AnalysisException as error:
-        raise InvalidPipelineError(
-            f"Stage '{stage.name}' cannot be analysed: {str(error).splitlines()[0]}",
-            safe="Nothing was staged.",
-            remedy="Correct the stage's function; its inputs have the columns that the stages before it return.",
-            stage=stage.name,
-        ) from error
+    with refusing(
+        f"Stage '{stage.name}' cannot be analysed",
+        "Correct the stage's function; its inputs have the columns that the stages before it return.",
+        "Nothing was staged.",
+        stage=stage.name,
+    ):
+        session = next(given.sparkSession for given in available.values() if isinstance(given, DataFrame))
+        with as_active(session):
+            frame = call(stage.function, available)
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise InvalidPipelineError(
             f"Stage '{stage.name}' does not return a streaming frame but {type(frame).__name__}.",
@@ -151,7 +189,7 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
     return frame
 
 
-def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
+def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
     if set(plan.watermark_nodes(frame)) - own_nodes:
         raise InvalidPipelineError(
             f"Stage '{stage.name}' calls withWatermark itself, and the runtime could not move that watermark at the end of the input.",
@@ -169,11 +207,17 @@ def _check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
         )
 
 
-def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
-    """Returns what a stage's consumers read.
+@dataclass(frozen=True)
+class EventTime:
+    """The event time of a stage's result. Without a column there is none."""
 
-    The event time of its result is the declared one, or that of the one column that still carries the watermark.
-    """
+    column: str | None = None
+    delay_ms: int | None = None
+    held: bool = False
+
+
+def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName, InputWatermark]) -> EventTime:
+    """Returns the event time that is declared on a stage, or that of the one column that still carries the watermark."""
     columns = plan.event_time_columns(frame)
     candidates = [column for column in columns if column.timestamp] or columns
     if stage.event_time is not None:
@@ -187,15 +231,15 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
         inherited = max((mark.delay_ms for mark in watermarks.values()), default=None)
         delay_ms = inherited if stage.delay_ms is None else stage.delay_ms
         held = delay_ms is None or any(mark.held for mark in watermarks.values())
-        return StageOutput(stage.name, log, stage.event_time, delay_ms, held and not stage.unbounded)
+        return EventTime(stage.event_time, delay_ms, held and not stage.unbounded)
     if len(candidates) != 1:
-        return StageOutput(stage.name, log, None, None, False)
+        return EventTime()
     (column,) = candidates
     position = held_position(column.delay_ms)
     if position is None:
-        return StageOutput(stage.name, log, column.name, column.delay_ms, False)
+        return EventTime(column.name, column.delay_ms)
     if stage.unbounded:  # what it lets go has no end for which a consumer could wait
         moving = max((mark.delay_ms for mark in watermarks.values() if not mark.held), default=0)
-        return StageOutput(stage.name, log, column.name, moving, False)
+        return EventTime(column.name, moving)
     argument = list(stage.inputs)[position]
-    return StageOutput(stage.name, log, column.name, watermarks[InputName(argument)].delay_ms, True)
+    return EventTime(column.name, watermarks[InputName(argument)].delay_ms, held=True)

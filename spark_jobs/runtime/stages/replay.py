@@ -1,4 +1,4 @@
-"""Computes batches again that a stage has staged and that its state does not hold, for the state alone.
+"""Computes batches again that a stage has staged and its state does not hold, for the state alone.
 
 That is so after a restore that has found a file of the newest checkpoint's state damaged: the stage's state is then that of an older
 checkpoint, its private log that of the newest one. Each version of the log has the entry of Spark's offset log that its batch was planned

@@ -1,7 +1,7 @@
 """Everything that the stages of one round share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import RoundDocument
-from spark_jobs.protocol.ids import IncarnationId, PipelineName, SinkName
+from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, SinkName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -35,8 +37,16 @@ class RoundSite:
     channels: Path
     """Where rows are staged that do not go into a public table's directory."""
     tombstones: Path
-    """Where the deleted keys of upsert sinks are remembered."""
+    """Where the deleted keys of sinks with keys are remembered."""
     params: Any
     heartbeat: Heartbeat
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
+    sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
+    """What each stream of each source is, and where reading it begins."""
+    losses: list[Loss] = field(default_factory=list)
+    """What the round leaves out, because it is gone for good."""
+
+    def losses_of(self, stage: StageName, source: InputName) -> tuple[Loss, ...]:
+        """Returns what a stage leaves out of a source."""
+        return tuple(loss for loss in self.losses if (loss.stage, loss.input) == (stage, source))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_jobs.protocol.documents import InputLag, StageState
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_heal
 from spark_jobs.runtime.spark.session import application_has_ended
@@ -110,6 +110,8 @@ class StageAtWork:
                     self._go_on()
                 except TurnedAwayError:
                     pass
+                except SourceChangedError:  # no failure: all stages are built again
+                    raise
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
                     self._wait_for_restart(error)
         except BaseException as error:  # noqa: BLE001 - kept for the pipeline, which raises it

@@ -4,23 +4,25 @@ Every method can be repeated after a crash: what has happened is read from Spark
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.inputs.bounds import Bound
-from spark_jobs.runtime.spark.plan import feeds_another_operator
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
+from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.left_in_state import left_in_state
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.stage_query import StageQuery
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
@@ -74,6 +76,14 @@ class StageRun:
     cancellation: Cancellation
     gate: Gate = field(default_factory=Gate)
     """Where its batches are held between two of them."""
+    stateful: bool = False
+    """Whether an operator keeps a state."""
+    holds_back: bool = False
+    """Whether an operator keeps rows until the watermark lets them go."""
+    sources: Sequence[SourceStream | None] = ()
+    """The streams of sources, in the order of ``bounds``; None of other stages, and of inputs that have ended."""
+    lost_files: frozenset[str] | None = None
+    """The data files of Delta tables that it leaves out, by URL; None where one that is gone fails it."""
     adopted: Sequence[AdoptedOffsets] = ()
     """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
 
@@ -129,6 +139,12 @@ class StageRun:
         }
         return self.ended | (set(self.arguments) - left)
 
+    def not_begun(self, last: BatchId) -> frozenset[InputName]:
+        """Returns the inputs with a stream of which no batch up to ``last`` has read anything."""
+        lines = (NO_OFFSET,) * len(self.arguments) if last == NO_BATCH else self.spark_log.offsets(last).sources
+        streams = zip(self.arguments, lines, strict=True)
+        return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
+
     def _may_end(self, bound: Bound) -> bool:
         """Returns whether nothing can be added before this end: a channel ends with its producer."""
         return all(
@@ -151,17 +167,46 @@ class StageRun:
                 return  # nothing to flush; without any input there is no entry to plan the batch from either
             entry = self.spark_log.offsets(last)
             if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
-                return
+                return self._check_drained()
             self.spark_log.plan(BatchId(last + 1), entry.with_watermark(END_OF_TIME_MS))
             self.run_planned()
             if not self.has_timers or not self.heartbeat.timers_registered(self.stage.name):
-                return
+                return self._check_drained()
         raise RejectedError(
             f"Stage '{self.stage.name}' cannot be drained: after {DRAIN_BATCHES_MAX} batches its timers still set new ones.",
             safe="Nothing was published.",
             remedy="Let handleExpiredTimer set no timer when the watermark is at 9999-12-31.",
             stage=self.stage.name,
         )
+
+    def _check_drained(self) -> None:
+        """Refuses a state that still holds a row which the watermark should have let go.
+
+        Raises:
+            RejectedError: It does.
+        """
+        if not self.holds_back:
+            return
+        last = self.spark_log.last_commit()
+        staged = self.log.read(last)
+        counted = dict(staged.state_rows) if staged else {}
+        if self.held:  # its keys are to be known longer than the end of time, and hold no row back
+            counted.pop(DEDUPLICATION, None)
+        left, keys = left_in_state(self.frame.sparkSession, self.checkpoint_path, last, counted, timers=self.has_timers)
+        if left:
+            words = ", ".join(
+                f"{rows} {'row' if rows == 1 else 'rows'} of a {operator}" for operator, rows in sorted(left.items())
+            )
+            raise RejectedError(
+                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush: it "
+                "flushes none without an event time, and none near the end of the year 9999."
+                + (f" Their keys: {'; '.join(keys)}." if keys else ""),
+                exists="Everything else is staged.",
+                safe="Nothing of this round is public.",
+                remedy="Leave such rows out in the function of the source, and begin anew with --fresh.",
+                stage=self.stage.name,
+                rows=left,
+            )
 
     def flush(self) -> None:
         """Ends the stage where it is: stages what its producers have staged, and drains it. Idempotent.
@@ -271,14 +316,38 @@ class StageRun:
         )
         self.spark_log.replan(batch, self.spark_log.offsets(batch).with_sources(lines))
 
+    def _check_read(self, lines: Sequence[str | None]) -> None:
+        """Compares what the stage's batches have read with the ends of its inputs, once Spark has found nothing more.
+
+        Raises:
+            InterruptedRunError: Something before an end was not read.
+            RejectedError: A source has become another one.
+        """
+        for number, (stream, line) in enumerate(zip(self.sources, lines, strict=True)):
+            if stream is not None:
+                stream.kind.check_same(replace(stream.read, line=line or NO_OFFSET), None, number)
+        for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
+            if argument not in self.ended and (left := bound.unread(line)):
+                raise InterruptedRunError(
+                    f"Stage '{self.stage.name}' has ended without reading all that was pinned of '{argument}'; it has left {left}.",
+                    exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
+                    safe="Nothing of this round is public.",
+                    remedy="Bring back what was there when the round began, then run again: it goes on. "
+                    + without_it([self.stage.inputs[argument].name]),
+                    stage=self.stage.name,
+                    input=argument,
+                )
+
     def _plan_passed_over(self) -> bool:
-        """Plans a batch of what Spark has found nothing new in although it is before the ends; whether there is any."""
+        """Plans a batch of what is left before the ends although Spark finds nothing new. Returns whether anything is left."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
+            self._check_read((None,) * len(self.bounds))
             return False
         entry = self.spark_log.offsets(last)
         lines = tuple(bound.passed_over(line) or line for bound, line in zip(self.bounds, entry.sources, strict=True))
         if lines == entry.sources:
+            self._check_read(entry.sources)
             return False
         watermark_ms = self.spark_log.next_watermark_ms(last)
         self.spark_log.plan(BatchId(last + 1), entry.with_sources(lines).with_watermark(watermark_ms))
@@ -347,6 +416,11 @@ class StageRun:
             query.stop()
             raise
         return None
+
+    def limited_times(self) -> frozenset[str]:
+        """Returns the inputs whose event times decide what the stage holds back, or whose newest event time makes other rows late."""
+        live = {name: mark for name, mark in self.watermarks.items() if name not in self.ended}
+        return frozenset(name for name, mark in live.items() if self.holds_back or (self.stateful and not mark.held))
 
     def replan(self, failure: PastPinError | BeforeEpochError) -> None:
         """Plans the batch that was turned down in another way; the next start of the query runs it."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -11,17 +10,23 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import BatchId, RoundNumber, StageName
-from spark_jobs.protocol.pins import DeltaPin, Pin
-from spark_jobs.runtime.inputs.bounds import Bound, DeltaBound, FilesBound, FileSourceLog
+from spark_jobs.protocol.ids import BatchId, InputName, RoundNumber, StageName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.delta_source import may_begin_later
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
-from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, may_begin_later, pinned_table
+from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
-from spark_jobs.runtime.inputs.kafka import KafkaBound, kafka_beginning
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, SourceStream
+from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
 from spark_jobs.runtime.staged.log_folding import Consumer
+from spark_jobs.runtime.stages.begin_anew import begins_anew
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark
 from spark_jobs.runtime.stages.stage_output import StageOutput
@@ -46,10 +51,18 @@ class FoundPin:
 
     pin: Pin | StageOutput | None
     """None: nowhere."""
-    files_per_batch: int | None = None
-    rows: int | None = None
+    earlier: Pin | None = None
+    """Where it ended in the round before."""
+    source: tuple[SourceKind, plan.Leaf] | None = None
+    """The stream of a source, where its kind is known."""
+    known: KnownSource | None = None
+    """What the stream of a source is."""
     adopted: AdoptedOffsets | None = None
     """Where the stream begins, if not at its beginning."""
+    losses: Sequence[Loss] = ()
+    """What the stage leaves out of the source."""
+    position: int = 0
+    """Which stream of its source it is."""
     begins: BatchId = NO_BATCH
     """Of a channel: the last batch before those that are read."""
 
@@ -73,31 +86,53 @@ def read_input(
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     frame = _channel(stage, session, output, begins)
     if ended:
-        return _ended(frame, output.event_time, position)
+        return _ended(node.name, frame, output.event_time, position)
     channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
-    return _with_watermark(frame, channel, output.event_time, output.delay_ms, output.held, position)
+    return with_watermark(node.name, frame, channel, output.event_time, output.delay_ms, output.held, position)
 
 
 def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
     frame = _source_frame(node, session, site)
     leaves = plan.streaming_leaves(frame)
     if ended:
-        return _ended(frame, node.event_time, position)
+        return _ended(node.name, frame, node.event_time, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
+    known = _begin_at(node, stage, frame, leaves, site)
+    leaves = plan.streaming_leaves(frame)
+    losses = site.losses_of(stage.name, node.name)
     if not node.bounded:
-        endless = {leaf.identity: FoundPin(None) for leaf in leaves}
-        return _with_watermark(frame, endless, node.event_time, node.delay_ms, node.held, position)
+        endless = {
+            leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each, losses=losses, position=position)
+            for position, (leaf, each) in enumerate(zip(leaves, known, strict=True))
+        }
+        return with_watermark(node.name, frame, endless, node.event_time, node.delay_ms, node.held, position)
     pinned = _pinned(node, frame, leaves, site)
     earlier = site.rounds.pinned(RoundNumber(site.round.round - 1), node.name)
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
     adopted = site.round.adopted.get(node.name)
     found = {
-        leaf.identity: FoundPin(pin, _files_per_batch(leaf), None if adopted else _rows_added(old, pin), adopted)
-        for leaf, pin, old in zip(leaves, pinned.pins, before, strict=True)
+        leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted, losses, position=position)
+        for position, (leaf, pin, old, each) in enumerate(zip(leaves, pinned.pins, before, known, strict=True))
     }
     event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
-    return _with_watermark(frame, found, event_time, node.delay_ms, node.held, position)
+    return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
+
+
+def _begin_at(
+    node: Source, stage: Stage, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite
+) -> Sequence[KnownSource | None]:
+    """Lets the streams of a source begin where the round says, or where the stage has to begin anew because of a loss."""
+    own = site.round.begins_now.get(stage.name, {})
+    known: Sequence[KnownSource | None] = own.get(node.name, site.sources.get(node.name, ()))
+    if len(known) != len(leaves):
+        return (None,) * len(leaves)
+    anew = begins_anew(site.work, stage.name).get(node.name, {})
+    known = [anew.get(position, each) for position, each in enumerate(known)]
+    for leaf, each in zip(leaves, known, strict=True):
+        if each is not None and (node.follows is None or node.name in own):
+            kind_of(leaf).begin_at(frame, leaf, each)
+    return known
 
 
 def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
@@ -115,14 +150,22 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
     """Returns where a bounded source ends in this round; records it the first time."""
     pinned = site.rounds.pinned(site.round.round, node.name)
-    return pinned or site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=pin_leaves(node.name, frame, leaves)))
+    if pinned is not None:
+        return pinned
+    now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
+    earlier = site.rounds.pinned(before, node.name)
+    if earlier is not None and node.after_publication is None:  # else what was read is taken away
+        losses = [loss for loss in site.rounds.losses(before) if loss.input == node.name]
+        for leaf, old, new in zip(leaves, earlier.pins, now, strict=False):
+            kind_of(leaf).check_unchanged(node.name, old, new, losses)
+    return site.rounds.pin(site.round.round, PinnedInput(input=node.name, pins=now))
 
 
-def _ended(frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
+def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
     """Returns an input whose rows have all been read: it holds nothing back any more."""
     stand_in = ended_frame(frame.sparkSession, frame, event_time)
     streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
-    read = _with_watermark(stand_in, streams, event_time, 0, False, position)
+    read = with_watermark(name, stand_in, streams, event_time, 0, False, position)
     return read if event_time is None else replace(read, frame=without_end_row(read.frame))
 
 
@@ -151,14 +194,41 @@ def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: B
     return reader.load(output.log.url)
 
 
-def _with_watermark(
-    frame: DataFrame, found: Mapping[int, FoundPin], event_time: str | None, delay_ms: int | None, held: bool, position: int
+def with_watermark(
+    name: str,
+    frame: DataFrame,
+    found: Mapping[int, FoundPin],
+    event_time: str | None,
+    delay_ms: int | None,
+    held: bool,
+    position: int,
 ) -> ReadInput:
+    """Returns an input with the watermark that the runtime puts on it.
+
+    Raises:
+        InvalidPipelineError: The event time is no timestamp.
+    """
     if event_time is None:
         return ReadInput(frame, found)
-    marked = frame.withWatermark(event_time, f"{held_delay_ms(position) if held else delay_ms or 0} milliseconds")
+    delay_on_plan_ms = held_delay_ms(position) if held else delay_ms or 0
+    who, remedy = f"Input '{name}' cannot have a watermark on {event_time!r}", "Correct event_time=."
+    with refusing(who, remedy, "Nothing was staged.", input=name):
+        marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
     (node,) = plan.watermark_nodes(marked)
     return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
+
+
+def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, session: SparkSession, spark_log: SparkLog) -> None:
+    """Refuses to go on with a source that has less than the stage has read of it.
+
+    Raises:
+        RejectedError: There is.
+    """
+    last = spark_log.last_offsets()
+    for (argument, found), line in zip(streams, spark_log.offsets(last).sources, strict=True) if last != NO_BATCH else ():
+        if found.source is not None:
+            kind, leaf = found.source
+            kind.check_position(InputName(stage.inputs[argument].name), session, leaf, line)
 
 
 def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[tuple[str, FoundPin]]:
@@ -177,32 +247,48 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
     return streams
 
 
-def bound_of(number: int, found: FoundPin, spark_log: SparkLog) -> Bound:
+def fix_columns(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
+    """Lets every row of a stage's sources be read with the columns that the stage was built with.
+
+    Raises:
+        SourceChangedError: A source has other columns by now.
+    """
+    options = {}
+    for number, (argument, found) in enumerate(streams):
+        if found.source is not None:
+            kind, leaf = found.source
+            own = OwnLog(spark_log.files, f"{spark_log.directory}/schemas/{number}")
+            options[number] = kind.fix_columns(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own)
+    plan.add_options(frame, {number: added for number, added in options.items() if added})
+
+
+def source_stream(
+    number: int, argument: str, found: FoundPin, stage: Stage, session: SparkSession, spark_log: SparkLog
+) -> SourceStream | None:
+    """Returns the stream with this number where it is one of a source; None of a channel, or of an input that has ended."""
+    if found.source is None or found.known is None or isinstance(found.pin, StageOutput):
+        return None
+    kind, leaf = found.source
+    own_log = OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
+    name = InputName(stage.inputs[argument].name)
+    read = ReadSoFar(name, found.position, stage.name, session, leaf, NO_OFFSET, found.known, found.pin, own_log)
+    return SourceStream(kind, read)
+
+
+def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: SparkLog) -> Bound:
     """Returns the end of the stream with this number. If it is a channel, the stage that is read gets this consumer."""
-    pin = found.pin
+    pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
+    if found.source is not None and found.known is not None and found.adopted is None:
+        found.source[0].begin_log(found.known, own_log)
     if pin is None:
-        return Bound()
+        return found.source[0].endless(session, found.source[1], own_log, found.losses) if found.source else Bound()
     if isinstance(pin, StageOutput):
         pin.add_consumer(Consumer(spark_log, number, found.begins))
         return ChannelBound(pin.producer, pin.log, found.begins)
-    if pin.format == "delta":
-        return DeltaBound(pin, found.rows)
-    own_log = f"{spark_log.directory}/sources/{number}"
-    if pin.format == "kafka":
-        return KafkaBound(pin, partial(kafka_beginning, spark_log.files, own_log))
-    return FilesBound(pin, FileSourceLog(spark_log.files, own_log), found.files_per_batch)
-
-
-def _files_per_batch(leaf: plan.Leaf) -> int | None:
-    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
-    return int(text) if text.isdigit() else None
-
-
-def _rows_added(before: Pin | None, pin: Pin) -> int | None:
-    """Returns how many rows a stream of a source has more than it had in the round before, as far as its pins tell."""
-    if not isinstance(pin, DeltaPin) or pin.rows is None:
-        return None
-    return pin.rows - (before.rows or 0 if isinstance(before, DeltaPin) else 0)
+    if found.source is None:
+        raise ValueError("a pin of no stream")
+    kind, leaf = found.source
+    return kind.bound(pin, found.earlier, leaf, own_log, found.losses)
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:

@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, StreamPipelineError
-from spark_jobs.publication.delta_jvm import java_message
+from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
+from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
-_MESSAGE_MAX = 2_000
+_OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
+"""What Delta ends a stream with that has read all before a change of the table's columns, properties or protocol."""
 
 
 class StageQuery:
@@ -42,6 +43,7 @@ class StageQuery:
             TurnedAwayError: The stage is to stop.
             PastPinError: A batch has to be planned again.
             BeforeEpochError: The same.
+            SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
         """
         try:
@@ -52,6 +54,8 @@ class StageQuery:
                 raise failure from None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from None
+            if failure is None and says(error, _OTHER_COLUMNS):
+                raise self._changed() from error
             raise self._interrupted(failure or error) from error
         self._stage.heartbeat.observe(self._stage.stage.name, self._query, self._stage.arguments)
         return bool(ended)
@@ -71,27 +75,33 @@ class StageQuery:
     def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         stage, name = self._stage, self._stage.stage.name
         stream = stage.frame.writeStream.queryName(stage.query_name).option("checkpointLocation", stage.checkpoint_path)
-        try:
+        with refusing(
+            f"Spark cannot run stage '{name}' as a stream",
+            "Change the stage; windows and joins need an event time (event_time= on the source).",
+            "No batch of the stage was begun.",
+            stage=name,
+        ):
             query = stream.foreachBatch(self._writer).outputMode(stage.stage.output_mode.value).trigger(**trigger).start()
-        except AnalysisException as error:
-            raise InvalidPipelineError(
-                f"Spark cannot run stage '{name}' as a stream: {str(error).splitlines()[0]}",
-                safe="Nothing was staged.",
-                remedy="Change the stage; windows and joins need an event time (event_time= on the source).",
-                stage=name,
-            ) from error
         self._writer.query.set_result(query)
         return query
+
+    def _changed(self) -> SourceChangedError:
+        name, log = self._stage.stage.name, self._stage.spark_log
+        return SourceChangedError(
+            f"Stage '{name}' reads a table that has got other columns.",
+            exists=f"Its batches up to {log.last_commit()} are staged.",
+            safe="Nothing that the table has got since then was read.",
+            remedy="Run it again: it goes on with the new columns.",
+            stage=name,
+        )
 
     def _interrupted(self, cause: Exception) -> StreamPipelineError:
         if isinstance(cause, StreamPipelineError):
             return cause
-        text = java_message(cause)
-        if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
-            text = f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
         name, log = self._stage.stage.name, self._stage.spark_log
-        return InterruptedRunError(
-            f"Stage '{name}' failed in batch {log.last_offsets()}: {text}",
+        return failed_batch(
+            f"Stage '{name}' failed in batch {log.last_offsets()}",
+            cause,
             exists=f"Its batches up to {log.last_commit()} are staged.",
             safe="Nothing of this round is public.",
             remedy="Mend the cause and run it again: it goes on after the last staged batch.",

@@ -3,27 +3,47 @@
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
+from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.upsert import repeated_keys
-from spark_jobs.runtime.spark.plan import BatchFacts, batch_facts, limit_kafka_streams
+from spark_jobs.publication.delta_rs import OpenTable
+from spark_jobs.publication.merges import repeated_keys
+from spark_jobs.runtime.inputs.bounds import Bound, ExpectedFile
+from spark_jobs.runtime.inputs.source_kind import without_it
+from spark_jobs.runtime.spark.plan import (
+    BatchFacts,
+    ListedFiles,
+    batch_facts,
+    data_files,
+    limit_kafka_streams,
+    listed_files,
+    rows_read,
+    rows_read_by_stream,
+)
+from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
+from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, LATEST_EVENT_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
+
+_FILES_NAMED = 5
+_Ends = Sequence[tuple[Bound, str | None, str]]
+"""Of a batch: as :meth:`StageRun.ends_of` returns them."""
 
 
 class PastPinError(Exception):
@@ -64,19 +84,25 @@ class StageWriter:
             raise RuntimeError(f"stage {self._name}, batch {batch} was not staged: {type(error).__name__}") from None
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        if any(bound.exceeded(before, line) for bound, before, line in self.run.ends_of(batch)):
+        ends = self.run.ends_of(batch)
+        if any(bound.exceeded(before, line) for bound, before, line in ends):
             raise PastPinError
-        self._tell_ends(batch)
+        self._tell_ends(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
         fitted = fit(frame, run.table.schema)
         if earlier is not None:
             self._check_same(earlier, offsets, fitted.count())
             return
+        self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
+        self._check_files(frame.sparkSession, batch)
+        self._check_data_files(frame.sparkSession, batch)
+        self._check_sources(batch)
         facts = self._facts(batch)
+        self._check_event_times(batch, facts)
         adds = make_durable(run.directory, adds)
         run.log.append(
             StagedBatch(
@@ -86,18 +112,20 @@ class StageWriter:
                 late_rows=facts.late_rows,
                 newest_event_ms=self._newest_by_input(batch, facts),
                 adds=tuple(adds),
+                input_rows=self._input_rows(frame.sparkSession),
+                state_rows=self._left_by_drain(batch, facts),
             )
         )
         for output in (run.output, *run.upstream):
             fold_consumed(output.log, output.consumers)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
-        """Refuses a key that comes twice: without ``sequence_by`` nothing says which of two rows is the newer one.
+        """Refuses a key that comes twice in an upsert: without ``sequence_by`` nothing says which of two rows is the newer one.
 
         Looks at the files, because a batch's frame can be computed only once.
         """
-        rule, table = self.run.outlet.upsert, self.run.table
-        if rule is None or rule.sequence_by is not None or not adds:
+        sink, rule, table = self.run.stage.sink, self.run.outlet.merge, self.run.table
+        if sink is None or sink.mode is not SinkMode.UPSERT or rule is None or rule.sequence_by is not None or not adds:
             return
         paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]
         staged = session.read.schema(as_stored(table.schema)).parquet(*paths).toDF(*table.schema.names)
@@ -112,15 +140,122 @@ class StageWriter:
                 keys=list(rule.keys),
             )
 
-    def _tell_ends(self, batch: BatchId) -> None:
-        """Tells the query's streams our ends, once: each start of Spark finds an end of its own.
+    def _check_files(self, session: SparkSession, batch: BatchId) -> None:
+        """Compares the files of a batch with the pins. Spark leaves out a file that has gone, and reads one that was replaced as it is.
+
+        What Spark has found when it planned the batch is compared in sum; then each file is looked at once more.
+        """
+        run = self.run
+        if not any(bound.names_files for bound in run.bounds):
+            return
+        entry = self.run.spark_log.offsets(batch)
+        before = self.run.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
+        streams = zip(self.run.arguments, self.run.bounds, before, entry.sources, strict=True) if self.run.arguments else ()
+        found: list[ListedFiles] | None = None
+        for argument, bound, previous, line in streams:
+            expected = bound.files_between(previous, line)
+            if not expected:
+                continue
+            found = listed_files(self.query.result()) if found is None else found
+            listed = next((files for files in found if files.first in expected), None)
+            if changed := _changed_files(session, expected, listed):
+                named = "; ".join([*changed[:_FILES_NAMED], *(["…"] if len(changed) > _FILES_NAMED else [])])
+                raise InterruptedRunError(
+                    f"Source '{argument}' of stage '{self._name}' has files that were changed or removed since they were found: {named}.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    remedy="Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on "
+                    f"with them. {without_it([run.stage.inputs[argument].name])}",
+                    stage=self._name,
+                    batch=batch,
+                    files=len(changed),
+                )
+
+    def _check_sources(self, batch: BatchId) -> None:
+        """Refuses a batch of a source that has become another one since the query was started: Spark just goes on in it."""
+        lines = self.run.spark_log.offsets(batch).sources
+        for number, (stream, line) in enumerate(zip(self.run.sources, lines, strict=True)):
+            if stream is not None:
+                stream.kind.check_same(replace(stream.read, line=line), self.query.result(), number)
+
+    def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
+        """Compares the data files of Delta tables that are gone with those that were accepted as lost: Spark leaves out all of them."""
+        lost = self.run.lost_files
+        if lost is None:
+            return
+        found = file_statuses(session, data_files(session, self.query.result()))
+        gone = sorted(path for path, status in found.items() if status is None and path not in lost)
+        if gone:
+            raise InterruptedRunError(
+                f"Batch {batch} of stage '{self._name}' has read Delta tables of which {len(gone)} data files are gone, such as {gone[0]}.",
+                exists=f"The batches before {batch} are staged.",
+                safe="Nothing of this batch is staged, and nothing of it is public.",
+                remedy=f"Bring them back, then run again: it goes on. {without_it(self._source_names())}",
+                stage=self._name,
+                batch=batch,
+                files=len(gone),
+            )
+
+    def _source_names(self) -> list[str]:
+        return sorted({stream.read.name for stream in self.run.sources if stream is not None})
+
+    def _check_event_times(self, batch: BatchId, facts: BatchFacts) -> None:
+        """Refuses event times that no watermark would ever pass: what is made of them would stay in the state for ever."""
+        limited, inputs = self.run.limited_times(), {mark.node: name for name, mark in self.run.watermarks.items()}
+        for node, event_ms in facts.newest_event_ms.items():
+            name = inputs[node]
+            if name in limited and event_ms >= LATEST_EVENT_MS:
+                raise RejectedError(
+                    f"Batch {batch} of stage '{self._name}' has rows of input '{name}' with an event time of 9999-12-31 or later, which "
+                    "Spark's watermark cannot pass: they would stay in the state for ever.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on.",
+                    stage=self._name,
+                    input=name,
+                    batch=batch,
+                    found_ms=event_ms,
+                )
+
+    def _left_by_drain(self, batch: BatchId, facts: BatchFacts) -> dict[str, int]:
+        is_drain = bool(facts.state_rows) and self.run.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS
+        return facts.state_rows if is_drain else {}
+
+    def _input_rows(self, session: SparkSession) -> dict[str, int]:
+        """Returns how many rows the batch has read, by input."""
+        names = set(self.run.arguments)
+        only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
+        if len(names) == 1 and only_streams:
+            return {names.pop(): rows_read(self.query.result())}
+        by_stream = rows_read_by_stream(session, self.query.result()) if names else None
+        found: dict[str, int] = {}
+        for number, rows in (by_stream or {}).items():
+            if number < len(self.run.arguments):
+                found[self.run.arguments[number]] = found.get(self.run.arguments[number], 0) + rows
+        return found
+
+    def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
+        """Refuses a batch whose files have more columns than the stage was built with: Spark would leave them out."""
+        for number, (bound, previous, line) in enumerate(ends):
+            if bound.has_outgrown(previous, line):
+                raise SourceChangedError(
+                    f"Source '{self.run.arguments[number]}' of stage '{self._name}' has got files with other columns, or wider types.",
+                    exists=f"The batches before {batch} are staged.",
+                    safe="Nothing of this batch is staged.",
+                    remedy="Run it again: it goes on with the new columns.",
+                    stage=self._name,
+                    batch=batch,
+                )
+
+    def _tell_ends(self, ends: _Ends) -> None:
+        """Gives the query's streams our ends, once: at each start Spark finds an end of its own.
 
         The next batches then need not be cut back and run by a start of their own.
         """
         if not self._told:
-            self._told, ends = True, [bound.available(line) for bound, _, line in self.run.ends_of(batch)]
-            if any(ends):
-                limit_kafka_streams(self.query.result(), ends)
+            self._told, available = True, [bound.available(line) for bound, _, line in ends]
+            if any(available):
+                limit_kafka_streams(self.query.result(), available)
 
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())
@@ -161,9 +296,36 @@ class StageWriter:
         )
 
 
+def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
+    """Returns in words which files are not as they were.
+
+    A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
+    """
+    sizes = [file.size_bytes for file in expected.values()]
+    whole = listed is not None and listed.count == len(expected)
+    whole = whole and listed is not None and (None in sizes or listed.size_bytes == sum(size or 0 for size in sizes))
+    unlisted = set() if whole or listed is None else set(expected) - listed.paths()
+    changed = [f"{path} was not there" for path in sorted(unlisted)]
+    for path, status in file_statuses(session, expected).items():
+        if path in unlisted or (status is None and whole):
+            continue
+        if difference := expected[path].difference(status):
+            changed.append(f"{path} {difference}")
+    if not whole and listed is not None and not changed:
+        changed.append(
+            f"{listed.size_bytes} bytes were found in {listed.count} files, and {sum(s or 0 for s in sizes)} were expected"
+        )
+    return changed
+
+
 def file_prefix(incarnation: str, stage: StageName) -> str:
-    """Returns what the names of a stage's staged files begin with, so that the sweep recognises those that nothing names.
+    """Returns the prefix of the names of a stage's staged files, by which the sweep recognises files that nothing names.
 
     The batch follows, and ``-``.
     """
     return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
+
+
+def own_files(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
+    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
+    return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))

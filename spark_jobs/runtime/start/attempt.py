@@ -16,10 +16,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.home.layout import WORK, work_directories, work_path
-from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, StartRequest, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import RoundNumber, first_incarnation_id, new_incarnation_id
-from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts
+from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
 from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
@@ -63,8 +63,21 @@ def begin_attempt(
     request: StartRequest,
     decision: Continue | Begin | BeginIncarnation,
     facts: HomeFacts,
+    *,
+    restore: RestoreFrom | None = None,
+    in_place: bool = True,
 ) -> AttemptDocument:
     """Claims the attempt that a request is for; durable on return.
+
+    Args:
+        home: The home.
+        pipeline: Whose home it is.
+        graph: The pipeline.
+        request: What is asked for.
+        decision: What it comes to.
+        facts: The home's past.
+        restore: The savepoint that a new incarnation begins with, if the request does not name it.
+        in_place: Whether the work directory of the attempt before may be continued; else one is built from the checkpoint.
 
     Raises:
         FencedError: Another process has claimed it, or a later one.
@@ -79,12 +92,14 @@ def begin_attempt(
         work, restored = new_work_directory(host), None
         begun_by, on_rewind = request.request, decision.on_rewind
         abandons = (*abandons, before.incarnation) if before else ()
+        if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+            partitions = partitions or facts.newest.state_partitions
     else:
         previous = facts.newest
-        incarnation, restored = previous.incarnation, decision.parent
+        incarnation, restored, restore = previous.incarnation, decision.parent, previous.restore
         begun_by, on_rewind = previous.begun_by or previous.request, previous.on_rewind
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, graph, request, facts, host, boot)
+        work = _work_directory(home, graph, request, facts, host, boot) if in_place else new_work_directory(host)
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,
@@ -95,6 +110,7 @@ def begin_attempt(
         begun_by=begun_by,
         abandons=abandons,
         on_rewind=on_rewind,
+        restore=restore,
         restored_from=restored,
         work_directory=work,
         state_partitions=partitions,

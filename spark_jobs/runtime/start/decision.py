@@ -45,6 +45,8 @@ class Begin:
     parent: CheckpointId | None
     """The checkpoint that it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
+    interrupted: RoundDocument | None = None
+    """The round that it replaces, with the same ends, because a source is another one now."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,15 @@ class BeginIncarnation:
 
 @dataclass(frozen=True)
 class BeginFromSavepoint(BeginIncarnation):
-    """A new round and a new incarnation begin, with a savepoint."""
+    """A new round and a new incarnation begin, with a savepoint.
+
+    It is the savepoint that the request names, unless one of the fields says otherwise.
+    """
+
+    checkpoint: CheckpointId | None = None
+    """The checkpoint of the home that the start takes a savepoint of first, because the code has changed."""
+    restore: RestoreFrom | None = None
+    """The savepoint that an earlier attempt has begun with, without staging anything after it."""
 
 
 _WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
@@ -91,6 +101,8 @@ class HomeFacts:
     """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
     """The manifest of the savepoint that the request names, if it was not taken up before."""
+    taken_up: Manifest | None = None
+    """The manifest of the savepoint that the newest incarnation was begun with, while it has no checkpoint."""
 
     @property
     def newest(self) -> AttemptDocument:
@@ -124,7 +136,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if stop is not None and stop.run == request.run:
         return Answer(stop)
     if facts.savepoint is not None:
-        _check_savepoint(request, facts.savepoint, graph)
+        _check_savepoint(request, facts.savepoint)
+        _check_change(request, facts.savepoint, "the savepoint", graph)
         return BeginFromSavepoint(_next_round(facts), facts.incarnation, request.on_rewind)
     if request.fresh and facts.newest_attempt and not _is_repeated(request, facts.begun_by):
         _check_rewind(request, facts)
@@ -137,6 +150,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
         begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
+        if facts.taken_up is not None:
+            _check_change(request, facts.taken_up, "the savepoint", graph)
         return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
     final = facts.final
     if final is not None:
@@ -145,18 +160,42 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
         _check_finished(latest, final, parameters)
         return Answer(final)
     if final is not None:
-        _check_graph(final, graph)
-        return Begin(RoundNumber(latest.round + 1), final.checkpoint)
+        return _begin_after(final, RoundNumber(latest.round + 1), facts, request, graph)
+    restoring = facts.head is None and facts.begun_by is not None and facts.begun_by.restore is not None
+    gives_way = not facts.staging and not restoring
+    if latest.graph != dict(graph):
+        return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
     try:
-        _check_graph(latest, graph)
-        _check_parameters(latest, parameters)
+        if not request.new_sources:  # else a new round may follow that has other ones
+            check_parameters(latest, parameters)
         _check_ending(latest, request)
         _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
     except RejectedError:
-        if facts.staging or (facts.begun_by is not None and facts.begun_by.restore is not None):
+        if not gives_way:
             raise
         return _begin_again(facts, request, graph)
     return Continue(latest, facts.head.checkpoint if facts.head else None)
+
+
+def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
+    """Returns the decision for a start that reads a source from its beginning: it goes on from the newest checkpoint.
+
+    What came after that checkpoint has read the old source. An interrupted round is left where the checkpoint has it, and a round with the
+    same ends replaces it.
+    """
+    if isinstance(decision, BeginIncarnation):
+        return decision
+    number = _next_round(facts)
+    if isinstance(decision, Begin) and decision.parent is not None:
+        return decision
+    if facts.head is None and facts.taken_up is not None and facts.begun_by is not None:
+        return BeginFromSavepoint(number, facts.incarnation, facts.newest.on_rewind, restore=facts.begun_by.restore)
+    if facts.head is None:
+        offsets = dict(decision.adopt_offsets) if isinstance(decision, Begin) else {}
+        if isinstance(decision, Continue):
+            offsets = {source: adopted.checkpoint for source, adopted in decision.round.adopted.items()}
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets)
+    return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
 def _drained(stop: Manifest) -> RejectedError:
@@ -171,14 +210,77 @@ def _drained(stop: Manifest) -> RejectedError:
 
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
-    """Returns the new round that replaces one which was begun in other words and has planned no batch: a mistyped path costs nothing."""
+    """Returns the new round that replaces one which was begun otherwise and has planned no batch: a mistyped path costs nothing."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
-    _check_graph(parent, graph)
     if facts.latest_round is not None:
         _check_adoption(facts.latest_round, request, {})
-    return Begin(number, parent.checkpoint)
+    return _begin_after(parent, number, facts, request, graph)
+
+
+def _begin_after(
+    parent: Manifest, number: RoundNumber, facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]
+) -> Begin | BeginFromSavepoint:
+    """Returns the round that goes on from a checkpoint of the home.
+
+    Changed code begins an incarnation with a savepoint of it: what was staged under a stage's name before is never taken for its own.
+    """
+    if parent.graph == dict(graph):
+        return Begin(number, parent.checkpoint)
+    _check_change(request, parent, f"checkpoint {parent.checkpoint}", graph)
+    return BeginFromSavepoint(number, facts.incarnation, OnRewind.REFUSE, checkpoint=parent.checkpoint)
+
+
+def _change(
+    latest: RoundDocument,
+    stop: Manifest | None,
+    facts: HomeFacts,
+    request: StartRequest,
+    parameters: Mapping[str, Any],
+    graph: Mapping[str, Any],
+) -> BeginFromSavepoint:
+    """Returns how changed code goes on where a round has begun and not ended.
+
+    Raises:
+        RejectedError: The round was interrupted: only the code that has begun it can finish it.
+    """
+    begun_by = facts.begun_by
+    if stop is None and facts.taken_up is not None and not facts.staging and begun_by and begun_by.restore:
+        _check_change(request, facts.taken_up, "the savepoint", graph)
+        return BeginFromSavepoint(_next_round(facts), facts.incarnation, begun_by.on_rewind, restore=begun_by.restore)
+    if stop is None:
+        raise _changed_midway(latest, facts, graph)
+    changed = _changed_parameters(latest, parameters)
+    if changed:
+        raise _other_parameters(latest, parameters, changed)
+    _check_ending(latest, request)
+    _check_adoption(latest, request, {})
+    found = _begin_after(stop, _next_round(facts), facts, request, graph)
+    assert isinstance(found, BeginFromSavepoint)
+    return found
+
+
+def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Manifest | None:
+    """Returns the checkpoint whose state a start goes on with; None if it begins without any."""
+    if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None:
+        return facts.taken_up if decision.restore else facts.savepoint
+    if isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint):
+        return None
+    number = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else decision.parent
+    kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None and manifest.checkpoint == number]
+    return next(iter(kept), facts.taken_up)
+
+
+def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageFate, ...]:
+    """Returns what becomes of each stage; empty if nothing runs."""
+    if isinstance(decision, Answer):
+        return ()
+    before = goes_on_from(decision, facts)
+    if before is None:
+        return fates(graph if isinstance(decision, Continue) else {}, graph)
+    begins = isinstance(decision, BeginFromSavepoint) or before is facts.taken_up
+    return fates(before.graph if begins else graph, graph)
 
 
 def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
@@ -187,7 +289,7 @@ def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | No
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Returns whether the same run has asked for the new incarnation before, in the same words: then it goes on with what it has begun."""
+    """Returns whether the same run has asked for the new incarnation before, in the same way: then it goes on with what it has begun."""
     if begun_by is None or begun_by.run != request.run:
         return False
     return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
@@ -195,7 +297,7 @@ def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
     )
 
 
-def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[str, Any]) -> None:
+def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
     if request.fresh or request.adopt_offsets or request.on_rewind is OnRewind.REPLACE:
         also = "fresh" if request.fresh else "adopt_offsets" if request.adopt_offsets else "on_rewind=replace"
         raise RejectedError(
@@ -213,24 +315,29 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest, graph: Mapping[
             savepoint=request.restore.savepoint if request.restore else None,
             request=savepoint.request,
         )
-    _check_fates(request, fates(savepoint.graph, graph))
 
 
-def _check_fates(request: StartRequest, found: Sequence[StageFate]) -> None:
-    """Refuses code that the state of a savepoint does not fit."""
+def _check_change(request: StartRequest, before: Manifest, what: str, graph: Mapping[str, Any]) -> None:
+    """Refuses code that the state of a checkpoint does not fit.
+
+    Raises:
+        RejectedError: Names the stages. Nothing was changed.
+    """
+    found = fates(before.graph, graph)
     impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
     if impossible or not with_fate(found, Fate.CONTINUES):
         raise RejectedError(
-            f"Changed code does not go on from the savepoint: {'; '.join(map(str, impossible)) or 'no stage of it is there any more'}.",
-            exists="Functions may change, stages may be added, and be left out.",
+            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
+            exists="Functions may change, and stages may be added or left out.",
             safe="Nothing was changed.",
-            remedy="Give a stage that has become another one another name: it starts empty, and the old one is dropped (--allow-dropped). "
-            "Or run the earlier code.",
+            remedy="Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). "
+            "Or run the earlier code. Or begin anew with --fresh.",
             stages=[each.stage for each in impossible],
         )
-    if dropped and not (request.restore and request.restore.allow_dropped):
+    if dropped and not request.allow_dropped:
         raise RejectedError(
-            f"The savepoint has state of stages that are not there any more: {', '.join(each.stage for each in dropped)}.",
+            f"{what[0].upper()}{what[1:]} has state of stages that the pipeline no longer has: "
+            f"{', '.join(each.stage for each in dropped)}.",
             safe="Nothing was changed.",
             remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
             stages=[each.stage for each in dropped],
@@ -255,16 +362,21 @@ def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
         )
 
 
-def _check_graph(latest: RoundDocument | Manifest, graph: Mapping[str, Any]) -> None:
-    if latest.graph != dict(graph):
-        raise RejectedError(
-            f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
-            exists=f"Its state belongs to the earlier stages. From a savepoint {'; '.join(map(str, fates(latest.graph, graph)))}.",
-            safe="Nothing was changed.",
-            remedy="Run the earlier code. Or stop it with a savepoint (spark-jobs stop) and begin with that: run --restore. Or begin anew "
-            "with --fresh.",
-            round=latest.round,
-        )
+def _changed_midway(latest: RoundDocument, facts: HomeFacts, graph: Mapping[str, Any]) -> RejectedError:
+    endless = any(not source.get("bounded", True) for source in latest.graph.get("sources", {}).values())
+    restore = facts.begun_by.restore if facts.begun_by and (facts.head is None or facts.head.origin) else None
+    if endless:
+        finish = "Run the earlier code and stop it (spark-jobs stop), then run the changed code."
+    else:
+        finish = "Finish the round with the earlier code, then run the changed code."
+    back = f" Or go back to the savepoint that it began with (--restore {restore.savepoint})." if restore else ""
+    return RejectedError(
+        f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
+        exists=f"The round was interrupted, and its rows so far are staged. After it, {'; '.join(map(str, fates(latest.graph, graph)))}.",
+        safe="Nothing was changed.",
+        remedy=f"{finish}{back} Or begin anew with --fresh.",
+        round=latest.round,
+    )
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -308,8 +420,7 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
 
 def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
     """Refuses other parameters than those of the round that was drained. A parameter that only the newer code has does not count."""
-    before = latest.parameters
-    changed = sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
+    before, changed = latest.parameters, _changed_parameters(latest, parameters)
     if changed:
         raise RejectedError(
             f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
@@ -323,17 +434,32 @@ def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[
         )
 
 
-def _check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
+    """Refuses to go on with an interrupted round with other parameters.
+
+    Raises:
+        RejectedError: They are others.
+    """
     if latest.parameters != dict(parameters):
-        changed = sorted(
-            name for name in latest.parameters.keys() | parameters.keys() if latest.parameters.get(name) != parameters.get(name)
-        )
-        raise RejectedError(
-            f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
-            exists="Its rows so far are staged.",
-            safe="Nothing was changed.",
-            remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}.",
-            round=latest.round,
-            expected=latest.parameters,
-            found=dict(parameters),
-        )
+        names = latest.parameters.keys() | parameters.keys()
+        changed = sorted(name for name in names if latest.parameters.get(name) != parameters.get(name))
+        raise _other_parameters(latest, parameters, changed)
+
+
+def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> list[str]:
+    """Returns the parameters that had another value. One that only the newer or only the earlier code has does not count."""
+    before = latest.parameters
+    return sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
+
+
+def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], changed: Sequence[str]) -> RejectedError:
+    return RejectedError(
+        f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
+        exists="Its rows so far are staged.",
+        safe="Nothing was changed.",
+        remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}. If what it reads is "
+        "gone for good, read something else as a new source (--new-source SOURCE), or begin anew with --fresh.",
+        round=latest.round,
+        expected=latest.parameters,
+        found=dict(parameters),
+    )

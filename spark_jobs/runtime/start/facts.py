@@ -3,16 +3,20 @@
 What is read does not depend on the age of the home: the newest documents name what is needed of the ones before.
 """
 
+from dataclasses import replace
+
+from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument, StartRequest
 from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
-from spark_jobs.runtime.start.decision import HomeFacts
+from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
 
 
 def read_facts(home: Files) -> HomeFacts:
@@ -37,13 +41,37 @@ def read_facts(home: Files) -> HomeFacts:
         final_of=lambda run: _final_of(channel, store, run),
         published=lambda: newest_public(store),
         head=head,
-        begun_by=channel.request(newest.begun_by or newest.request) if newest else None,
+        begun_by=begun_by(channel, newest) if newest else None,
         staging=latest is not None
         and newest is not None
         and ((head is not None and head.round == latest.round) or _has_staged(home, newest, latest, restored)),
         restored=restored,
         begun=frozenset(begun),
     )
+
+
+def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
+    """Returns what a home says, with the manifest of the savepoint that a start begins with; reads no other file of it.
+
+    Raises:
+        RejectedError: There is no savepoint where one is named.
+        CorruptDocumentError: Its manifest is torn or altered.
+    """
+    named = named_savepoint(request, facts)
+    if named is not None:
+        return replace(facts, savepoint=read_savepoint(open_place(named.savepoint))[1])
+    begun_by = facts.begun_by
+    if facts.head is None and not request.fresh and begun_by is not None and begun_by.restore is not None:
+        return replace(facts, taken_up=read_savepoint(open_place(begun_by.restore.savepoint))[1])
+    return facts
+
+
+def begun_by(channel: Channel, attempt: AttemptDocument) -> StartRequest:
+    """Returns the request that began the incarnation of an attempt, with the savepoint that the incarnation begins with."""
+    found = channel.request(attempt.begun_by or attempt.request)
+    if attempt.restore is None:
+        return found
+    return found.model_copy(update={"restore": attempt.restore, "on_rewind": attempt.on_rewind})
 
 
 def newest_public(store: CheckpointStore) -> dict[SinkName, CheckpointId]:

@@ -4,15 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from spark_jobs.api.sink import Sink
+from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, StageName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
+from spark_jobs.publication.ownership import refuse_rows_of_others, rows_of_others
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.start.rewind import WITHOUT_THOSE_ROWS
+from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files
 
@@ -61,6 +66,70 @@ def close_abandoned(
             else:
                 expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
             _close(home, each, expected, publishers, fresh=decided is None)
+
+
+def check_replacement(
+    pipeline: PipelineUuid,
+    sinks: Mapping[SinkName, Sink],
+    places: Mapping[SinkName, TablePlace],
+    stages: Mapping[SinkName, StageName],
+    publishers: Publishers,
+) -> None:
+    """Refuses a start whose first publication would remove rows that others have written; writes nothing.
+
+    Args:
+        pipeline: Which one starts.
+        sinks: As this start declares them.
+        places: Where their tables are.
+        stages: Whose rows each sink gets.
+        publishers: Who lists the files of a table.
+
+    Raises:
+        UnsupportedTableError: Says how many there are, and in which table.
+    """
+    for sink, place in places.items():
+        uri, mode = place.path.as_uri(), sinks[sink].mode
+        if mode is SinkMode.COMPLETE:
+            continue
+        with suppress(NotFoundError):
+            table = open_table(uri)
+            files = publishers.rows_by_file(choose_publisher(table, mode), uri)
+            refuse_rows_of_others(table, pipeline, sink, files, own_files(table, pipeline, stages[sink]))
+
+
+def check_new_stages(
+    pipeline: PipelineUuid, stages: Iterable[Stage], places: Mapping[SinkName, TablePlace], publishers: Publishers
+) -> None:
+    """Refuses new stages that would add rows once more which the pipeline has published under their sinks' names; writes nothing.
+
+    Args:
+        pipeline: Which one starts.
+        stages: The stages that begin empty and read their sources from the beginning.
+        places: Where the sinks' tables are.
+        publishers: Who lists the files of a table.
+
+    Raises:
+        RejectedError: Says how many rows there are, and in which table.
+    """
+    for stage in stages:
+        if stage.sink is None or stage.sink.mode is not SinkMode.APPEND:
+            continue
+        uri = places[stage.sink.name].path.as_uri()
+        with suppress(NotFoundError):
+            table = open_table(uri)
+            files = publishers.rows_by_file(choose_publisher(table, stage.sink.mode), uri)
+            own = sum(files.values()) - rows_of_others(table.commits(), files, pipeline, own_files(table, pipeline, stage.name))
+            if own:
+                raise RejectedError(
+                    f"Stage '{stage.name}' is new and would read its sources from the beginning, and its table {uri} has {own} rows "
+                    "that this pipeline published before: they could be there twice.",
+                    safe="Nothing was changed.",
+                    remedy='Let the stage begin after what was read before (begin="now"). Or give its sink another table. Or take the '
+                    "rows away first (DELETE FROM).",
+                    stage=stage.name,
+                    table=uri,
+                    rows=own,
+                )
 
 
 def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:

@@ -17,7 +17,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Reje
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing
-from spark_jobs.publication.pending import CLOSED, is_unfinished
+from spark_jobs.publication.pending import CLOSED, is_unfinished, refuse_changed
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
@@ -28,7 +28,7 @@ WITHOUT_THOSE_ROWS = (
     "Give the sinks other tables; or take those rows away (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
     "--on-rewind keep, which leaves the tables as they are."
 )
-"""The remedy for a table that has rows of after the savepoint."""
+"""The remedy for a table that has rows from after the savepoint."""
 
 
 class SavepointTables:
@@ -63,8 +63,8 @@ class SavepointTables:
             take: Whether rows that are staged and not public are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and nobody says what becomes of them; or rows before it are not, and never
-                would be.
+            RejectedError: Rows after the savepoint are public, and the request does not say what becomes of them; or rows before it are
+                not public, and never would be.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
         for sink, cut in self.kept.items():
@@ -99,7 +99,7 @@ class SavepointTables:
 
     def takes(self, cut: SinkCut) -> bool:
         """Returns whether the home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
-        return self.is_of_another_home and cut.upsert is None
+        return self.is_of_another_home and cut.merge is None
 
     def close_origin(self, decided: Mapping[AppId, CheckpointId | None], publishers: Publishers) -> None:
         """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
@@ -125,9 +125,9 @@ class SavepointTables:
                     self._refuse_lost(sink, cut, _before_closing(table, cut.app))
 
     def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
-        """Returns how many rows the savepoint holds for each sink that is not kept which are not public, as far as its own table tells.
+        """Returns how many rows that are not public the savepoint holds for each sink that is not kept, as far as its own table tells.
 
-        They stay behind: they are in no table, and what goes on goes on after them.
+        They stay behind: they are in no table, and the start goes on after them.
 
         Args:
             along: Sinks whose rows go along; see :meth:`unpublished`.
@@ -158,24 +158,45 @@ class SavepointTables:
                 rows=behind,
             )
 
+    def refuse_changed(self) -> None:
+        """Refuses tables that no longer fit the unfinished rows which go along into them.
+
+        Raises:
+            RejectedError: One was changed since those rows were staged.
+        """
+        for sink in self.unpublished() & self.kept.keys():
+            refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
+
     def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
         """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
 
         Args:
             sink: One of the savepoint's sinks.
             cut: What it says of it.
-            before: The sink's table while the savepoint's own line could publish; None: nobody knows.
+            before: The sink's table while the savepoint's own line could publish; None: not known.
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
+        if rows and is_unfinished(self._opened.manifest, cut):
+            raise RejectedError(
+                f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
+                "round would make them public. Going on without the sink would leave them out.",
+                safe="Nothing was changed.",
+                remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
+                sink=sink,
+                table=cut.table,
+                checkpoint=number,
+                rows=rows,
+            )
         if rows:
             raise RejectedError(
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
                 "would leave them out.",
                 exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
                 safe="Nothing was changed.",
-                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it is "
-                "gone, add --take-pending, which publishes the copies, unless they are of an upsert. Or give the sinks other tables.",
+                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it "
+                "is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys. Or give the sinks other "
+                "tables.",
                 sink=sink,
                 table=cut.table,
                 checkpoint=number,
@@ -202,12 +223,12 @@ class _Since:
     """The publications into the table of a sink since a savepoint was taken.
 
     The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
-    manifest is gone, or the table's log was cleaned, nobody knows: then there may be rows.
+    manifest is gone, or the table's log was cleaned, it is not known: then there may be rows.
 
     Args:
         home: The home that is to go on.
         table: Its table as it is.
-        before: The table as it was when the savepoint's own line was closed; None: nobody knows.
+        before: The table as it was when the savepoint's own line was closed; None: not known.
     """
 
     home: Files
@@ -236,7 +257,7 @@ class _Since:
                 return "may have rows of this home: what was public when their line was closed is not in its log any more"
             if found := self._newest_adding(app, reached.transaction_version(app), None):
                 return f"{found} of this home"
-        return None if again or self._closed_here() else "has rows of whoever has closed its incarnation"
+        return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
         """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""

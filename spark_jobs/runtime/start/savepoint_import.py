@@ -5,7 +5,7 @@ Invariants:
 1. The savepoint is read only. It is verified before anything is written, and each file again while it is copied.
 2. Its checkpoint becomes one of the home: the first of the incarnation, under the next free number, with nothing to publish. What follows
    is the way back from a checkpoint, as after any loss of a work directory.
-3. Into a table that the savepoint's own line has published, nobody goes on whose rows would be there twice or not at all: that line is
+3. No start goes on into a table that the savepoint's own line has published into if rows would be there twice or not at all. That line is
    closed first, on the condition that it is still where it was when this was decided.
 """
 
@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
-from spark_jobs.api.graph import Graph
-from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
@@ -27,6 +25,7 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import TOMBSTONES, tombstones_path
 from spark_jobs.protocol.documents import (
+    AcceptedLoss,
     AttemptDocument,
     CarriedActions,
     CheckpointKind,
@@ -37,7 +36,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -45,6 +44,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages.staging import file_prefix
+from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.open import open_files, open_place
@@ -55,21 +55,28 @@ _MAPPING = "delta.columnMapping.mode"
 
 @dataclass(frozen=True)
 class OpenedSavepoint:
-    """A savepoint that was found whole."""
+    """A savepoint that was found whole; or a checkpoint of which the home's own savepoint is still to be taken."""
 
     files: Files
-    savepoint: Savepoint
+    savepoint: Savepoint | None
+    """None: it is still to be taken, and only the manifest may be asked."""
     manifest: Manifest
 
     def copy(self, target: Files, paths: Mapping[str, str]) -> None:
         """Copies files, by their paths here and there, durably. One that is there with the right bytes is left."""
-        named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.savepoint.files}
+        named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.whole.files}
         copy_files(target, {there: named[here] for here, there in paths.items()})
+
+    @property
+    def whole(self) -> Savepoint:
+        """The savepoint, which was taken."""
+        assert self.savepoint is not None
+        return self.savepoint
 
     @property
     def origin(self) -> Origin:
         """The ``origin`` in the manifest that the savepoint becomes."""
-        found = self.savepoint
+        found = self.whole
         return Origin(
             savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
         )
@@ -138,7 +145,18 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     stages = {name: _Stage(opened, begins, name, cut, number, places[name]) for name, cut in left.items()}
     for stage in stages.values():
         stage.check()
-    pins = {} if source.drained else _pin(begins, source)
+    pins = {} if source.ends_round else _pin(begins, source)
+    losses = tuple(loss for loss in source.losses if loss.input in pins)
+    rounds = Rounds(begins.home)
+    if losses and not rounds.losses(begins.round.round):
+        accepted = AcceptedLoss(
+            round=begins.round.round,
+            attempt=begins.attempt.attempt,
+            run=begins.attempt.run,
+            accepted_at=begins.attempt.started_at,
+            losses=losses,
+        )
+        rounds.accept_loss(accepted)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}
@@ -163,6 +181,8 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         parameters=begins.round.parameters,
         settings=source.settings,
         inputs=pins,
+        sources=source.sources,
+        losses=losses,
         stages=cuts,
         sinks={},
         drained=False,
@@ -178,7 +198,12 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
     """Pins the inputs as the savepoint has pinned them; returns those pins. Beside an unbounded source static inputs are read anew."""
     sources, statics = (begins.round.graph.get(kind, {}) for kind in ("sources", "statics"))
     all_end = all(declared.get("bounded", True) for declared in sources.values())
-    pins = {name: found for name, found in source.inputs.items() if name in sources or (all_end and name in statics)}
+    others = others_than(source.sources, begins.round.sources)
+    pins = {
+        name: found
+        for name, found in source.inputs.items()
+        if (name in sources and name not in others) or (all_end and name in statics)
+    }
     for name, found in pins.items():
         pinned = PinnedInput(input=name, pins=found)
         if name in sources:
@@ -186,19 +211,6 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
         else:
             pins_of_attempt(begins.home, begins.attempt.attempt).pin(pinned)
     return pins
-
-
-def beginnings(manifest: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """Returns by stage that was not there from the beginning, by producer, the last batch before those that it reads.
-
-    A stage that is new reads what its producers stage after the savepoint; one that was new before goes on from where it began.
-    """
-    found = {name: dict(cut.begins) for name, cut in manifest.stages.items() if name in graph.stages}
-    for stage in graph.stages.values():
-        if stage.name not in manifest.stages:
-            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
-            found[stage.name] = {name: manifest.stages[name].channel.last for name in producers if name in manifest.stages}
-    return {name: after for name, after in found.items() if after}
 
 
 @dataclass(frozen=True)
@@ -217,7 +229,7 @@ class _Stage:
         """Refuses what could not go on."""
         if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
             raise RejectedError(
-                f"Nobody knows where the watermark of stage '{self.name}' was before the drain: it took {self.cut.drain_batches} batches.",
+                f"Stage '{self.name}' was drained in {self.cut.drain_batches} batches, and its watermark before the drain is not known.",
                 safe="Nothing was changed.",
                 remedy="Go on from a savepoint that was taken without a drain.",
                 stage=self.name,
@@ -226,9 +238,9 @@ class _Stage:
         unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
         rows = self.cut.channel.in_flight_rows
         rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
-        if rows and mapped and self.cut.channel.facts and self.name not in self.begins.kept:
+        if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
-                f"Stage '{self.name}' has {rows} rows staged in files whose columns are called as in another table.",
+                f"Stage '{self.name}' has {rows} rows staged in files that have the column names of another table.",
                 safe="Nothing was changed.",
                 remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
                 stage=self.name,
@@ -248,10 +260,12 @@ class _Stage:
             | {
                 "rows": 0,
                 "late_rows": 0,
+                "input_rows": {},
                 "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
                 "channel": channel,
             }
-            | ({"finished": False, "drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
+            | ({"finished": False} if self.opened.manifest.ends_round else {})
+            | ({"drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
         )
 
     def _state_file(self, path: str, digest: Digest) -> StateFile:
@@ -284,12 +298,12 @@ class _Stage:
             line["adds"] = [add | {"path": self._own_name(line["batch"], add["path"])} for add in adds]
             copies |= {staged_path(self.name, add): unquote(own["path"]) for add, own in zip(adds, line["adds"], strict=True)}
         log = f"{STAGED}/{self.name}/_delta_log/"
-        own_table = [file.path for file in self.opened.savepoint.files if file.path.startswith(log)]
+        own_table = [file.path for file in self.opened.whole.files if file.path.startswith(log)]
         self.opened.copy(target, copies | {path: path.removeprefix(f"{STAGED}/{self.name}/") for path in own_table})
         path, digest = CheckpointStore(self.begins.home).write_channel(self.number, self.name, lines)
-        known = self.cut.channel.facts if self.name in self.begins.kept else {}
+        known = self.cut.channel.staged_for if self.name in self.begins.kept else None
         return self.cut.channel.model_copy(
-            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "facts": known}
+            update={"staged_in": self.begins.staged_in[self.name], "path": path, "sha256": digest, "staged_for": known}
         )
 
     def bring_unpublished(self, sink: SinkName) -> CarriedActions:
@@ -304,7 +318,14 @@ class _Stage:
                 lines.append(line | {"add": own})
         self.opened.copy(open_files(self.begins.staged_in[self.name]), copies)
         actions = CheckpointStore(self.begins.home).write_actions(self.number, sink, lines)
-        return CarriedActions(first=self.number, last=self.number, batch=self.cut.batch, actions=actions, replace=replace)
+        return CarriedActions(
+            first=self.number,
+            last=self.number,
+            batch=self.cut.batch,
+            actions=actions,
+            replace=replace,
+            staged_for=self.opened.manifest.sinks[sink].staged_for,
+        )
 
     def _own_name(self, batch: int, path: str) -> str:
         """Returns the path of a staged file as one of this incarnation's own."""
@@ -314,11 +335,11 @@ class _Stage:
 
 
 def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
-    """Returns the tables that remember the deleted keys of upsert sinks, and where the incarnation has them."""
+    """Returns the tables that remember the deleted keys of sinks with keys, and where the incarnation has them."""
     found = {}
     for sink in begins.remembering:
         place = f"{TOMBSTONES}/{sink}/"
-        for file in opened.savepoint.files:
+        for file in opened.whole.files:
             if file.path.startswith(place):
                 found[file.path] = f"{tombstones_path(begins.attempt.incarnation)}/{sink}/{file.path.removeprefix(place)}"
     return found

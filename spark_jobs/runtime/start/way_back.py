@@ -29,7 +29,7 @@ def boot_id() -> str | None:
 
 
 def new_work_directory(host: str) -> WorkDirectory:
-    """Returns a work directory that nobody has used."""
+    """Returns a new work directory."""
     directory = new_work_directory_id()
     return WorkDirectory(id=directory, path=work_path(directory), host=host)
 
@@ -53,7 +53,7 @@ def take_over(work: Files) -> None:
 
 
 def is_taken_over(work: Files) -> bool:
-    """Returns whether nobody waits for a drain that was asked for before a work directory was built.
+    """Returns whether every drain that was asked for before a work directory was built is answered.
 
     The attempt that built it may have died before it turned such drains down.
     """
@@ -76,7 +76,7 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         return "it is gone"
     drain = drain_begun(work)
     if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
-        return "its stages were being drained, and nobody asks for that any more"
+        return "its stages were being drained for a request that is no longer open"
     if boot != previous.boot and previous.boot is not None:
         return "its host was started again since, or it was another one's"
     if head is None:

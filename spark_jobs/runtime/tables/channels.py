@@ -10,22 +10,22 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.sql_names import delta_at, quoted
-from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, lacking, mapped_names, text_limit
+from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, growth, lacking, mapped_names, text_limit
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.runtime.tables.tables import StagingTable, prepare_table, read_table
+from spark_jobs.runtime.tables.tables import StagingTable, find_table, prepare_table, read_table
 
 _CONSTRAINT = "delta.constraints."
 _DECIDED = "decided_apply_as_deletes"
 
 
 def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
-    """A table of the runtime's own takes whatever columns the stage returns, under whatever names."""
+    """A table of the runtime's own takes whatever columns the stage returns, under whatever names and of whatever wider types."""
     mapped = {COLUMN_MAPPING: "name"} if mapped_names(frame.schema) else {}
-    return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS)
+    return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS, widens=True)
 
 
 def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
-    """Where the rows of an upsert sink wait. What the public table forbids is refused here already, except of deletes.
+    """Where the rows of a sink with keys wait. What the public table forbids is refused here already, except of deletes.
 
     What it says about columns that the stage does not return is left to the MERGE, which knows their values.
 
@@ -39,21 +39,24 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
     Raises:
         UnsupportedTableError: A constraint of the table cannot be checked on the stage's rows.
     """
+    deletes = sink.merge.apply_as_deletes if sink.merge else None
+    unless = f"coalesce(({deletes}), false) OR " if deletes else ""
+    asked = _constraints(public, fitted)
+    wanted = {name: f"{unless}({condition})" for name, condition in asked.items()}
+    _forget_constraints(session, channel, fitted, wanted, deletes)
     table = prepare_table(session, TablePlace(channel), fitted, own_design(fitted), sink.name)
-    deletes = sink.upsert.apply_as_deletes if sink.upsert else None
     if deletes:
         _fail_where_undecided(session, table, deletes)
-    unless = f"coalesce(({deletes}), false) OR " if deletes else ""
-    for name, condition in _constraints(public, fitted).items():
-        if _has_constraint(table, name) or not _resolves(session, table, condition):
+    for name, condition in wanted.items():
+        if _has_constraint(table, name) or not _resolves(session, table, asked[name]):
             continue
         try:
-            _add_constraint(session, table, name, f"{unless}({condition})")
+            _add_constraint(session, table, name, condition)
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
                 f"{str(error).splitlines()[0]}",
-                exists="The rows of an upsert are checked while they are staged, except of deletes.",
+                exists="The rows of a sink with keys are checked while they are staged, except of deletes.",
                 safe="Nothing was staged.",
                 remedy="Simplify apply_as_deletes to a condition that a CHECK constraint may have, or drop the constraint.",
                 sink=sink.name,
@@ -61,6 +64,24 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
                 constraint=name,
             ) from error
     return read_table(session, channel)
+
+
+def _forget_constraints(
+    session: SparkSession, channel: Path, fitted: DataFrame, wanted: Mapping[str, str], deletes: str | None
+) -> None:
+    """Drops the channel's constraints that the public table does not have any more; all, if types widen, which they would forbid."""
+    table = find_table(session, channel)
+    if table is None:
+        return
+    expected = {name.casefold(): condition for name, condition in wanted.items()}
+    if deletes:
+        expected[_DECIDED] = _decided(deletes)
+    widens = bool(growth(table.schema, fitted.schema, widen=lambda _: True).widened)
+    for key, condition in table.configuration.items():
+        name = key.removeprefix(_CONSTRAINT)
+        known = "".join(expected.get(name.casefold(), "").split())  # Delta spaces conditions as it likes
+        if key.startswith(_CONSTRAINT) and (widens or known != "".join(condition.split())):
+            session.sql(f"ALTER TABLE {delta_at(channel)} DROP CONSTRAINT {quoted(name)}")
 
 
 def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
@@ -87,7 +108,11 @@ def _fail_where_undecided(session: SparkSession, table: StagingTable, deletes: s
     if _has_constraint(table, _DECIDED):
         return
     with suppress(AnalysisException):
-        _add_constraint(session, table, _DECIDED, f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2")
+        _add_constraint(session, table, _DECIDED, _decided(deletes))
+
+
+def _decided(deletes: str) -> str:
+    return f"coalesce(CAST(({deletes}\n) AS INT), 0) < 2"
 
 
 def _has_constraint(table: StagingTable, name: str) -> bool:

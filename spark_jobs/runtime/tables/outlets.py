@@ -7,19 +7,21 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.api.sink import Sink, UpsertRule
+from spark_jobs.api.sink import MergeRule, Sink
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import NotFoundError
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.merge_cut import MergeCut
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
+from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
 from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
+from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
-from spark_jobs.runtime.tables.upsert_rules import check_rule
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """The settings that decide what ``apply_as_deletes`` and a table's generated columns and constraints come to."""
@@ -34,8 +36,14 @@ class PublicTable:
     uri: str
     partition_by: tuple[str, ...]
     publisher: Publisher
-    facts: dict[str, str]
+    table_id: str
+    shape: TableShape
     """What publication compares the table with, when it is time."""
+
+    @property
+    def staged_for(self) -> StagedFor:
+        """What a private log begins with."""
+        return StagedFor(table_id=self.table_id, since=(StagedSince(first=BatchId(0), shape=self.shape),))
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,14 @@ class Outlet:
     staged_in: StagingTable
     """The public table; or a channel, where nothing is public or rows are merged first."""
     public: PublicTable | None
-    upsert: UpsertCut | None
+    merge: MergeCut | None
     frame: DataFrame
     """What is staged."""
 
     @property
     def is_own(self) -> bool:
         """Whether rows are staged in a directory where nothing ever is public."""
-        return self.public is None or self.upsert is not None
+        return self.public is None or self.merge is not None
 
 
 def prepare_outlet(
@@ -66,38 +74,43 @@ def prepare_outlet(
         frame: Its result.
         place: Where the sink's table is; None without a sink.
         channel: Where rows are staged that do not go into the public table's directory.
-        tombstones: Where an upsert sink's deleted keys are remembered.
+        tombstones: Where the deleted keys of a sink with keys are remembered.
 
     Raises:
         UnsupportedTableError: The rows do not fit the sink's table, or nobody could publish into it.
-        InvalidPipelineError: The upsert rule does not fit what the stage returns.
+        InvalidPipelineError: The merge rule does not fit what the stage returns.
     """
     sink = stage.sink
     if sink is None or place is None:
         return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
-    if sink.upsert:
-        check_rule(sink, sink.upsert, frame)
-    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
-        check_publishable(place.path.as_uri(), sink.mode)
-    table = prepare_table(session, place, frame, sink.design, sink.name)
+    rule = sink.merge
+    plan_outlet(sink, session, frame, place)
+    table = prepare_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
-    compared = {
-        "table_id": facts.table_id,
-        "schema_sha256": facts.schema_sha256,
-        "protocol_sha256": facts.protocol_sha256,
-        "publisher": publisher.value,
-    }
-    public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, compared)
-    if sink.upsert is None:
+    public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
+    if rule is None:
         name_auto_compaction(table, sink)
         return Outlet(table, public, None, frame)
+    check_versions(sink, rule, table)
     frame = as_held(frame, table.schema, table.metadata["partitionColumns"])
     staged_in = event_channel(session, table, fit(frame, table.schema), channel, sink)
-    grave = _tombstones(session, sink.upsert, staged_in, frame, tombstones)
-    rule = sink.upsert
+    grave = _tombstones(session, rule, staged_in, frame, tombstones)
     settings = {key: str(session.conf.get(key)) for key in _MEANING}
-    cut = UpsertCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
+    cut = MergeCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
     return Outlet(staged_in, public, cut, frame)
+
+
+def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: TablePlace) -> PlannedTable:
+    """Decides what becomes of a sink's table; writes nothing. Errors as :func:`prepare_outlet`."""
+    rule = sink.merge
+    if rule:
+        check_rule(sink, rule, frame)
+    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
+        check_publishable(place.path.as_uri(), sink.mode)
+    planned = plan_table(session, place, with_versions(frame, rule), sink.design, sink.name)
+    if rule and planned.table is not None and not planned.grown:
+        check_versions(sink, rule, planned.table)
+    return planned
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
@@ -113,7 +126,7 @@ def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
     )
 
 
-def _tombstones(session: SparkSession, rule: UpsertRule, staged_in: StagingTable, frame: DataFrame, path: Path) -> str | None:
+def _tombstones(session: SparkSession, rule: MergeRule, staged_in: StagingTable, frame: DataFrame, path: Path) -> str | None:
     if rule.sequence_by is None or rule.apply_as_deletes is None:
         return None
     remembered = fit(frame, staged_in.schema).select(*(quoted(name) for name in (*rule.keys, rule.sequence_by)))

@@ -1,12 +1,30 @@
 """Columns of stages beside columns of tables. As in Spark and Delta, two names that differ only in case are one column."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
 from spark_jobs.publication.sql_names import quoted
 
@@ -17,6 +35,32 @@ _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
 _PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 """What Parquet, and so Delta without column mapping, takes for the name of a column."""
+
+_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
+"""The digits before the point that Delta wants of a decimal which an integer is widened to. From narrow to wide."""
+_DECIMAL_DIGITS_MAX = 38
+FieldPath = tuple[str, ...]
+"""A column, or a field inside it, as ``ALTER TABLE`` names it: what an array holds is ``element``, a map has ``key`` and ``value``."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a table lacks to hold a frame's rows as they are."""
+
+    schema: StructType
+    """The table's columns afterwards."""
+    added: dict[FieldPath, DataType] = dataclasses.field(default_factory=dict)
+    """Columns and fields of structs."""
+    widened: dict[FieldPath, DataType] = dataclasses.field(default_factory=dict)
+    """Columns and fields whose type becomes a wider one."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.widened)
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, for errors."""
+        return [".".join(path) for path in (*self.added, *self.widened)]
 
 
 def lacking(names: Iterable[str], columns: Iterable[str]) -> list[str]:
@@ -77,6 +121,75 @@ def text_limit(field: StructField) -> TextLimit | None:
 def unknown_fields(given: StructType, known: StructType) -> list[str]:
     """The columns and fields of structs that ``known`` does not have: Spark would drop them silently."""
     return list(_unknown(given, known, ""))
+
+
+def growth(known: StructType, given: StructType, *, widen: Callable[[FieldPath], bool]) -> Growth:
+    """Returns what ``known`` lacks to hold rows of ``given``: columns, fields of structs at any depth, and wider types.
+
+    Args:
+        known: The table's columns.
+        given: The frame's.
+        widen: Whether the table lets the type of a field be widened.
+    """
+    added: dict[FieldPath, DataType] = {}
+    widened: dict[FieldPath, DataType] = {}
+
+    def grown(path: FieldPath, old: DataType, new: DataType) -> DataType:
+        match old, new:
+            case StructType(), StructType():
+                return grown_struct(path, old, new)
+            case ArrayType(), ArrayType():
+                return ArrayType(grown((*path, "element"), old.elementType, new.elementType), old.containsNull)
+            case MapType(), MapType():
+                key = grown((*path, "key"), old.keyType, new.keyType)
+                return MapType(key, grown((*path, "value"), old.valueType, new.valueType), old.valueContainsNull)
+        wider = _wider(old, new)
+        if wider is None or not widen(path):
+            return old
+        widened[path] = wider
+        return wider
+
+    def grown_struct(path: FieldPath, old: StructType, new: StructType) -> StructType:
+        others = {each.name.lower(): each for each in new.fields}
+        fields = []
+        for each in old.fields:
+            other = others.pop(each.name.lower(), None)
+            kind = each.dataType if other is None else grown((*path, each.name), each.dataType, other.dataType)
+            fields.append(StructField(each.name, kind, each.nullable, each.metadata))
+        for each in nullable(StructType(list(others.values()))).fields:
+            added[(*path, each.name)] = each.dataType
+            fields.append(each)
+        return StructType(fields)
+
+    return Growth(grown_struct((), known, given), added, widened)
+
+
+def _wider(old: DataType, new: DataType) -> DataType | None:
+    """The narrowest type that Delta can widen ``old`` to and that holds every value of both; None where ``old`` is kept."""
+    match old, new:
+        case (
+            (FloatType(), DoubleType())
+            | (ByteType() | ShortType() | IntegerType(), DoubleType())
+            | (DateType(), TimestampNTZType())
+        ):
+            return new
+    kinds = list(_DIGITS)
+    if type(old) in kinds and type(new) in kinds:
+        return new if kinds.index(type(new)) > kinds.index(type(old)) else None
+    before, after = _digits(old), _digits(new)
+    if before is None or after is None:
+        return None
+    whole, scale = max(before[0], after[0]), max(before[1], after[1])
+    if (whole, scale) == before or whole + scale > _DECIMAL_DIGITS_MAX:
+        return None
+    return DecimalType(whole + scale, scale)
+
+
+def _digits(kind: DataType) -> tuple[int, int] | None:
+    """The digits before and after the point; None for what is no exact number."""
+    if isinstance(kind, DecimalType):
+        return kind.precision - kind.scale, kind.scale
+    return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
 
 
 def mapped_names(schema: StructType) -> list[str]:

@@ -9,14 +9,25 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.sql_names import delta_at
-from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, fit, lacking, mapped_names, nullable, same_names, unknown_fields
+from spark_jobs.publication.sql_names import delta_at, quoted
+from spark_jobs.runtime.tables.schemas import (
+    COLUMN_MAPPING,
+    FieldPath,
+    Growth,
+    fit,
+    growth,
+    lacking,
+    mapped_names,
+    nullable,
+    same_names,
+    unknown_fields,
+)
 from spark_jobs.runtime.tables.table_places import TablePlace
 
 _GENERATED = "delta.generationExpression"
@@ -24,8 +35,13 @@ _DEFAULT = "CURRENT_DEFAULT"
 _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
-_NONE = StructType()
+_REARRANGED = {
+    "partition_by": "or give the sink another table; or rewrite this one while the pipeline does not run: CREATE OR REPLACE TABLE {table} "
+    "USING delta PARTITIONED BY ({columns}) AS SELECT * FROM {table}",
+    "cluster_by": "or change the table: ALTER TABLE {table} CLUSTER BY ({columns})",
+}
 _LOG = "_delta_log"
+_TYPE_WIDENING = "delta.enableTypeWidening"
 _SAFE = "Nothing was written."
 
 
@@ -50,34 +66,55 @@ class StagingTable:
         return found
 
 
-def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
-    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+@dataclass(frozen=True)
+class PlannedTable:
+    """What a start makes of a table."""
+
+    table: StagingTable | None
+    """The table as it is; None: it is made."""
+    grown: Growth
+    """The columns and types that it gets."""
+
+
+def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
+    """Decides what becomes of a table for the rows of a stage; writes nothing.
 
     Args:
         session: The stage's session.
-        place: Where it is.
+        place: Where the table is.
         frame: What will be staged for it.
         design: How it is made and what it must be.
         name: The sink's or stage's name, for errors.
 
     Raises:
-        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed. Nothing was written.
+        UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed.
     """
-    version, _, _ = DeltaJvm(session).snapshot(str(place.path))
-    if version < 0:
+    found = find_table(session, place.path)
+    if found is None:
+        _check_arranged(frame, design, name)
+        return PlannedTable(None, Growth(frame.schema))
+    grown = _growth(found, frame, design)
+    _check_fits(found, frame, name, grown)
+    _check_design(session, found, design, name)
+    return PlannedTable(found, grown)
+
+
+def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
+    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+
+    The arguments and errors are those of :func:`plan_table`.
+    """
+    planned = plan_table(session, place, frame, design, name)
+    if planned.table is None:
         _create(session, place, frame, design, name)
-    table = read_table(session, place.path)
-    missing = lacking(frame.columns, table.schema.names) if design.evolution is SchemaEvolution.ADD_COLUMNS else []
-    added = StructType([field for field in nullable(frame.schema).fields if field.name in missing])
-    _check_fits(table, frame, name, added)
-    if version >= 0:
-        _check_design(session, table, design, name)
-    if not missing:
-        return table
-    _add_columns(session, table, added, name)
-    table = read_table(session, place.path)
-    _check_fits(table, frame, name)
-    return table
+        table = read_table(session, place.path)
+        planned = PlannedTable(table, _growth(table, frame, design))
+        _check_fits(table, frame, name, planned.grown)
+    assert planned.table is not None
+    if not planned.grown:
+        return planned.table
+    _grow(session, planned.table, planned.grown, name)
+    return read_table(session, place.path)
 
 
 def read_table(session: SparkSession, path: Path) -> StagingTable:
@@ -86,7 +123,12 @@ def read_table(session: SparkSession, path: Path) -> StagingTable:
     return StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
 
 
-def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
+def find_table(session: SparkSession, path: Path) -> StagingTable | None:
+    """The table at ``path``; None if there is none."""
+    return read_table(session, path) if DeltaJvm(session).snapshot(str(path))[0] >= 0 else None
+
+
+def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
     for option, what in _ARRANGED.items():
         if missing := lacking(getattr(design, option), frame.columns):
             raise UnsupportedTableError(
@@ -98,6 +140,9 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 missing=missing,
                 columns=frame.columns,
             )
+
+
+def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
     with step(Step.TABLE_CREATE):
         # the same name after a crash, so that what was begun is gone on with
         path = place.path / f".{place.staged_prefix}table" if _has_staged_alone(place) else place.path
@@ -141,19 +186,47 @@ def _has_staged_alone(place: TablePlace) -> bool:
     return bool(files) and all(path.name.startswith(place.staged_prefix) for path in files)
 
 
-def _add_columns(session: SparkSession, table: StagingTable, columns: StructType, name: str) -> None:
-    try:
-        with step(Step.TABLE_ALTER):
-            session.sql(f"ALTER TABLE {delta_at(table.path)} ADD COLUMNS ({columns.toDDL()})")
-    except AnalysisException as error:
-        raise UnsupportedTableError(
-            f"Table {table.path} cannot have the columns {', '.join(columns.names)} of sink '{name}': "
-            f"{str(error).splitlines()[0]}",
-            safe=_SAFE,
-            remedy="Rename the columns, or add them yourself (ALTER TABLE).",
-            sink=name,
-            table=table.uri,
-        ) from error
+def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:
+    """What is added to the table before anything is staged; nothing, unless the design says so."""
+    if design.evolution is not SchemaEvolution.ADD_COLUMNS:
+        return Growth(table.schema)
+    allowed = design.widens or table.configuration.get(_TYPE_WIDENING, "false").lower() == "true"
+    # Delta widens no column that decides where a file lies
+    partitions = {column.lower() for column in table.metadata["partitionColumns"]}
+    return growth(table.schema, frame.schema, widen=lambda path: allowed and path[0].lower() not in partitions)
+
+
+def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) -> None:
+    """Alters the table. A start that dies between two statements finds out what is still lacking, and goes on."""
+    statements = []
+    if grown.added:
+        statements.append(f"ADD COLUMNS ({', '.join(f'{_path(path)} {_ddl(kind)}' for path, kind in grown.added.items())})")
+    if grown.widened and table.configuration.get(_TYPE_WIDENING, "false").lower() != "true":
+        statements.append(f"SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
+    statements += [f"ALTER COLUMN {_path(path)} TYPE {_ddl(kind)}" for path, kind in grown.widened.items()]
+    for statement in statements:
+        try:
+            with step(Step.TABLE_ALTER):
+                session.sql(f"ALTER TABLE {delta_at(table.path)} {statement}")
+        except AnalysisException as error:
+            raise UnsupportedTableError(
+                f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
+                f"{str(error).splitlines()[0]}",
+                exists=f"The statement was ALTER TABLE … {statement}.",
+                safe="Nothing was staged.",
+                remedy="Rename a column that the table cannot have; cast one that it cannot widen to the table's type (CAST).",
+                sink=name,
+                table=table.uri,
+            ) from error
+
+
+def _path(path: FieldPath) -> str:
+    return ".".join(map(quoted, path))
+
+
+def _ddl(kind: DataType) -> str:
+    """A type as SQL writes it: names of fields are quoted where they must be."""
+    return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
 
 
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
@@ -165,7 +238,10 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
     for option, columns in arranged.items():
         declared = list(getattr(design, option))
         if declared and not same_names(declared, columns):
-            raise _not_as_designed(table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns)
+            remedy = _REARRANGED[option].format(table=delta_at(table.path), columns=", ".join(map(quoted, declared)))
+            raise _not_as_designed(
+                table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns, remedy
+            )
     configuration = {key.lower(): value for key, value in table.configuration.items()}
     features = {*table.protocol.get("readerFeatures", ()), *table.protocol.get("writerFeatures", ())}
     for key, value in design.properties.items():
@@ -176,16 +252,17 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
         else:
             found = configuration.get(key.lower())
         if found is None or found.lower() != value.lower():
-            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found)
+            remedy = "or change the table (ALTER TABLE)."
+            raise _not_as_designed(table, name, f"the property {key}={value!r}", f"has {key}={found!r}", value, found, remedy)
 
 
 def _not_as_designed(
-    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object
+    table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object, remedy: str
 ) -> UnsupportedTableError:
     return UnsupportedTableError(
         f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
         safe=_SAFE,
-        remedy="Declare what the table is, or leave it out; or change the table (ALTER TABLE).",
+        remedy=f"Declare what the table is, or leave it out; {remedy}",
         sink=name,
         table=table.uri,
         expected=expected,
@@ -193,8 +270,9 @@ def _not_as_designed(
     )
 
 
-def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructType = _NONE) -> None:
+def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth) -> None:
     facts = {"sink": name, "table": table.uri}
+    added = StructType([StructField(path[-1], kind) for path, kind in grown.added.items()])
     if table.configuration.get(COLUMN_MAPPING, "none") == "none" and (unnameable := mapped_names(added)):
         raise UnsupportedTableError(
             f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
@@ -203,7 +281,7 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructT
             remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
             **facts,
         )
-    extra = lacking(unknown_fields(frame.schema, table.schema), added.names)
+    extra = unknown_fields(frame.schema, grown.schema)
     required = lacking(
         [f.name for f in table.schema.fields if not f.nullable and not {_GENERATED, _DEFAULT} & f.metadata.keys()], frame.columns
     )
@@ -211,17 +289,18 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, added: StructT
         problem = (
             f"returns {', '.join(extra)}, which the table does not have" if extra else f"lacks {', '.join(required)} (NOT NULL)"
         )
+        adding = 'add them with ALTER TABLE … ADD COLUMNS, or declare schema_evolution="add_columns", which adds them.'
         raise UnsupportedTableError(
             f"The stage of sink '{name}' {problem}.",
             exists=f"Table {table.path} has {', '.join(table.schema.names)}.",
             safe=_SAFE,
-            remedy='Change the stage\'s select, or ALTER TABLE; schema_evolution="add_columns" adds columns (not fields of structs).',
+            remedy=f"Leave them out of the stage's select, {adding}" if extra else "Return them from the stage.",
             extra=extra,
             missing=required,
             **facts,
         )
     try:
-        fit(frame, table.schema).schema  # noqa: B018 - Spark analyses the casts here
+        fit(frame, grown.schema).schema  # noqa: B018 - Spark analyses the casts here
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",

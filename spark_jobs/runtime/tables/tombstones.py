@@ -1,4 +1,4 @@
-"""The deleted keys of upsert sinks: each incarnation remembers them in tables of its own (design, section 6).
+"""The deleted keys of sinks with keys: each incarnation remembers them in tables of its own (design, section 6).
 
 A publication buries keys before its rows become public. So what an abandoned incarnation has buried last may be of rows that never
 became public; the next one begins with what it had when its newest public checkpoint was.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.api.sink import Sink, UpsertRule
+from spark_jobs.api.sink import MergeRule, Sink
 from spark_jobs.home.layout import tombstones_path
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, SinkName
 from spark_jobs.protocol.steps import Step, step
@@ -70,9 +70,9 @@ class Tombstones:
             public.write.format("delta").mode("overwrite").save(str(target))
             sync_below(self.home, f"{tombstones_path(self.incarnation)}/{line.sink}")
 
-    def _rule(self, line: SinkLine) -> UpsertRule | None:
+    def _rule(self, line: SinkLine) -> MergeRule | None:
         here = line.sink in self.places and self.places[line.sink].path.as_uri() == line.table
-        return self.sinks[line.sink].upsert if here else None
+        return self.sinks[line.sink].merge if here else None
 
     def _path(self, incarnation: IncarnationId, sink: SinkName) -> Path:
         return local_path(self.home, f"{tombstones_path(incarnation)}/{sink}")

@@ -43,6 +43,7 @@ def fate_of(stage: str, **changes: Any) -> StageFate:
         {"refresh": "round"},
         {"hourly": {"sink": DeltaSink("/elsewhere", name="hourly")}},
         {"hourly": {"sink": DeltaSink(table="main.flights.hourly", name="hourly")}},
+        {"hourly": {"sink": DeltaSink("/tables/hourly", partition_by=["hour"])}},
         {"weekly": True},
     ],
     ids=[
@@ -52,6 +53,7 @@ def fate_of(stage: str, **changes: Any) -> StageFate:
         "when a static input is read",
         "where a table is",
         "what it is called",
+        "how it is partitioned",
         "who reads it",
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 from pyspark import cloudpickle
 
 import spark_jobs
-from spark_jobs.api.load import load_pipeline, locate_pipeline
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.location import locate_pipeline
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 ONE = "from spark_jobs import Pipeline\npipeline = Pipeline('flights')\n"

@@ -10,6 +10,8 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 PLACE = Place("flights")
 
 FIXED = [
+    "spark.sql.files.ignoreCorruptFiles",
+    "spark.sql.files.ignoreMissingFiles",
     "spark.sql.streaming.checkpointLocation",
     "spark.sql.streaming.multipleWatermarkPolicy",
     "spark.sql.streaming.noDataMicroBatches.enabled",

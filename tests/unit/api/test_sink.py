@@ -8,7 +8,7 @@ from pydantic import BaseModel, SecretStr
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.graph import Graph
-from spark_jobs.api.sink import UpsertRule
+from spark_jobs.api.sink import MergeRule
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import SinkName, StageName
@@ -180,12 +180,32 @@ def test_an_upsert_sink_says_which_row_of_a_key_wins() -> None:
     (sink,) = graph_with(
         DeltaSink("/t", mode="upsert", keys=["id"], sequence_by="at", apply_as_deletes="op = 'D'")
     ).sinks.values()
-    assert sink.upsert == UpsertRule(("id",), "at", "op = 'D'")
+    assert sink.merge == MergeRule(("id",), "at", "op = 'D'")
+
+
+def test_a_history_says_in_which_columns_its_versions_are() -> None:
+    (sink,) = graph_with(DeltaSink("/t", mode="history", keys=["id"], sequence_by="at")).sinks.values()
+    assert sink.merge == MergeRule(("id",), "at", None, ("valid_from", "valid_to", "is_current"))
+
+
+def test_a_table_that_is_append_only_may_be_inserted_into() -> None:
+    properties = {"delta.appendOnly": "true"}
+    (sink,) = graph_with(DeltaSink("/t", mode="insert", keys=["id"], table_properties=properties)).sinks.values()
+    assert sink.merge == MergeRule(("id",), None, None)
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({"mode": "insert"}, 'mode="insert" needs keys'),
+        ({"mode": "insert", "keys": ["id"], "apply_as_deletes": "true"}, 'is for mode="upsert" and "history"'),
+        ({"mode": "history", "sequence_by": "at"}, 'mode="history" needs keys'),
+        ({"mode": "history", "keys": ["id"]}, 'mode="history" needs sequence_by'),
+        ({"mode": "history", "keys": ["id"], "sequence_by": "id"}, "one of the keys"),
+        (
+            {"mode": "history", "keys": ["id"], "sequence_by": "at", "table_properties": {"delta.appendOnly": "true"}},
+            "which removes rows",
+        ),
         ({"mode": "upsert"}, "needs keys"),
         ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "one of the keys"),
         ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "is not a text"),
@@ -229,6 +249,10 @@ def test_sizes_are_written_as_in_spark(size: str | int, size_bytes: int) -> None
         ("upsert", None, "append"),
         ("upsert", "update", "update"),
         ("upsert", "complete", None),
+        ("insert", None, "append"),
+        ("insert", "update", None),
+        ("history", None, "append"),
+        ("history", "update", None),
         ("complete", None, "complete"),
         ("complete", "append", None),
     ],
@@ -236,8 +260,10 @@ def test_sizes_are_written_as_in_spark(size: str | int, size_bytes: int) -> None
 def test_a_stage_gives_its_sink_what_the_sink_can_take(mode: Any, output_mode: Any, gives: str | None) -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(lambda spark: None)
-    keys = ["id"] if mode == "upsert" else []
-    declare = pipeline.stage(sink=DeltaSink("/t", mode=mode, keys=keys), output_mode=output_mode, name="a")
+    options: dict[str, Any] = {"keys": ["id"]} if mode in ("upsert", "insert", "history") else {}
+    if mode == "history":
+        options["sequence_by"] = "at"
+    declare = pipeline.stage(sink=DeltaSink("/t", mode=mode, **options), output_mode=output_mode, name="a")
     if gives is None:
         with pytest.raises(InvalidPipelineError, match="does not go with a sink"):
             declare(lambda departures: None)

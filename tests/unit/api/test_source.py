@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import Pipeline
-from spark_jobs.api.source import Refresh, Source, Static
+from spark_jobs.api.source import AfterPublication, Refresh, Source, Static
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
@@ -133,3 +133,45 @@ def test_a_static_input_is_pinned_for_the_round_unless_it_says_otherwise() -> No
 def test_an_unknown_refresh_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match=r"refresh='daily' is unknown\. Choose one of: round, unpinned"):
         Pipeline("flights").static(refresh="daily", name="airlines")(lambda spark: spark)  # type: ignore[call-overload]
+
+
+def test_the_zone_of_an_event_time_is_kept() -> None:
+    assert source_of(event_time="departure", event_time_zone="Europe/Berlin").event_time_zone == "Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"event_time_zone": "Europe/Berlin"}, "event_time_zone is given without event_time"),
+        ({"event_time": "departure", "event_time_zone": "Europe/Berlinn"}, "is not a time zone"),
+        ({"event_time": "departure", "event_time_zone": 1}, "is not a time zone"),
+    ],
+)
+def test_a_zone_that_cannot_be_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem) as refused:
+        source_of(**options)
+    assert "Europe/Berlin" in refused.value.remedy or "event_time=" in refused.value.remedy
+
+
+def test_files_that_were_read_are_archived_or_deleted_on_request() -> None:
+    assert source_of().after_publication is None
+    assert source_of(after_publication="delete").after_publication is AfterPublication.DELETE
+    source = source_of(after_publication="archive", archive="/data/read")
+    assert source.after_publication is AfterPublication.ARCHIVE
+    assert source.archive is not None
+    assert source.archive.text == "/data/read"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"after_publication": "keep"}, "after_publication"),
+        ({"after_publication": "archive"}, "an archive belongs to"),
+        ({"after_publication": "delete", "archive": "/data/read"}, "an archive belongs to"),
+        ({"archive": "/data/read"}, "an archive belongs to"),
+        ({"after_publication": "delete", "bounded": False}, "is for bounded sources"),
+    ],
+)
+def test_an_archive_without_its_purpose_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=message):
+        source_of(**options)

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import Pipeline
-from spark_jobs.api.stage import DeclaredStage, RateLimits
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.api.stage import BeginAt, DeclaredStage, RateLimits
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
@@ -89,3 +89,19 @@ def test_what_is_no_interval_between_batches_is_refused(interval: Any, problem: 
 def test_a_limit_is_a_whole_number_above_zero(limit: str, value: Any) -> None:
     with pytest.raises(InvalidPipelineError, match=f"{limit}=.* is not a whole number above 0"):
         declared(copied, **{limit: value})
+
+
+def test_a_new_stage_begins_at_the_beginning_unless_it_says_otherwise() -> None:
+    assert [declared(copied).begin, declared(copied, begin="now").begin] == [BeginAt.EARLIEST, BeginAt.NOW]
+    with pytest.raises(InvalidPipelineError, match="begin='latest'"):
+        declared(copied, begin="latest")
+
+
+def test_where_a_stage_begins_makes_it_no_other_one() -> None:
+    graphs = []
+    for begin in ("earliest", "now"):
+        pipeline = Pipeline("flights")
+        pipeline.source(bounded=True, name="events")(lambda spark: None)
+        pipeline.stage(sink=DeltaSink("/copied"), begin=begin)(copied)
+        graphs.append(pipeline.graph().fingerprint())
+    assert graphs[0] == graphs[1]

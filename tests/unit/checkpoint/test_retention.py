@@ -37,7 +37,7 @@ def periodic(checkpoint: int, *stored: str, **changes: Any) -> Manifest:
 def with_sink(checkpoint: int, *names: str, publish: str = "every_checkpoint") -> Manifest:
     store, lines = CheckpointStore(MemoryFiles()), [{"add": {"path": n, "size": 1, "stats": '{"numRecords": 1}'}} for n in names]
     sink = SinkCut(
-        stage=HOURLY, table="file:///t", table_id="t", schema_sha256="s", protocol_sha256="p", partition_by=(), app=AppId("a"),
+        stage=HOURLY, table="file:///t", table_id="t", staged_for=(), partition_by=(), app=AppId("a"),
         actions=store.write_actions(CheckpointId(1), SINK, lines), publish=publish, known_published=None,
     )  # fmt: skip
     return periodic(checkpoint, sinks={SINK: sink})
@@ -158,7 +158,7 @@ class Home:
             staged_in="file:///t",
             metadata={},
             protocol={},
-            facts={},
+            staged_for=None,
         )
         self.store.complete(periodic(checkpoint, stages={HOURLY: cut(10 * checkpoint, *stored, channel=channel)}))
 

@@ -14,8 +14,8 @@ from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.savepoint import Savepoint
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flipped, write_checksum
@@ -157,7 +157,7 @@ class TestWhatIsInIt:
             (keys / path).parent.mkdir(parents=True, exist_ok=True)
             (keys / path).write_bytes(path.encode())
         upsert = {"keys": ("id",), "sequence_by": "id", "apply_as_deletes": "x", "tombstones": keys.as_uri()}
-        manifest = site.complete(cut={"upsert": an_upsert(site, **upsert)})
+        manifest = site.complete(cut={"merge": an_upsert(site, **upsert)})
         taken(site, manifest)
         assert contents(site.root / "savepoint/tombstones/hourly").keys() == {
             "_delta_log/00000000000000000000.json", "part-1.parquet",
@@ -170,7 +170,7 @@ class TestWhatIsInIt:
         log.write_bytes(b"{}")
         write_checksum(log)
         upsert = {"keys": ("id",), "sequence_by": "id", "apply_as_deletes": "x", "tombstones": keys.as_uri()}
-        manifest = site.complete(cut={"upsert": an_upsert(site, **upsert)})
+        manifest = site.complete(cut={"merge": an_upsert(site, **upsert)})
         with flipped(log, 0), pytest.raises(CorruptDocumentError, match="expected the bytes of its checksum") as raised:
             taken(site, manifest)
         assert raised.value.evidence["path"] == log.as_uri()
@@ -195,8 +195,8 @@ class TestWhatIsInIt:
         assert verify(quick(site.root / "moved")) == savepoint
 
 
-def an_upsert(site: SavepointSite, **fields: Any) -> UpsertCut:
-    return UpsertCut(staged_in=site.table, **fields)
+def an_upsert(site: SavepointSite, **fields: Any) -> MergeCut:
+    return MergeCut(staged_in=site.table, **fields)
 
 
 class TestRefused:
@@ -312,7 +312,7 @@ def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSit
     keys = (site.root / "home/tombstones/first/hourly").as_uri()
     upsert = an_upsert(site, keys=("id",), sequence_by="id", apply_as_deletes="x", tombstones=keys)
     with pytest.raises(CorruptDocumentError, match="tombstones/first/hourly/_delta_log is gone"):
-        taken(site, site.complete(cut={"upsert": upsert}))
+        taken(site, site.complete(cut={"merge": upsert}))
 
 
 @pytest.mark.parametrize("damage", [cut_off, alter], ids=["torn", "altered"])

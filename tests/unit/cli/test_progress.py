@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
@@ -85,14 +86,14 @@ def test_who_waits_for_a_stop_sees_how_far_it_is_as_long_as_it_goes_on() -> None
         progress.follow(lambda status=status: status)  # type: ignore[misc]
         with progress.shown():
             pass
-        assert f"stop of flights, attempt 3: {headline} (0 s)\n" in text.getvalue()
+        assert re.search(rf"stop of flights, attempt 3: {re.escape(headline)} \(\d+ s\)\n", text.getvalue())
 
 
 def test_what_is_no_terminal_gets_lines_and_no_control_characters() -> None:
     text = StringIO()
     with Progress(Console(file=text, width=150), "starting Spark").shown():
         pass
-    assert text.getvalue() == "starting Spark (0 s)\n"
+    assert re.fullmatch(r"starting Spark \(\d+ s\)\n", text.getvalue())
 
 
 def test_a_watched_driver_is_followed_to_its_end() -> None:

@@ -199,7 +199,7 @@ def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> No
     savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
     refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
     assert refused.exit_code == 2
-    assert "not there any more: weekly" in refused.stderr
+    assert "the pipeline no longer has: weekly" in refused.stderr
     found = outlook(unused, "--restore", str(savepoint), "--allow-dropped")
     assert found["decision"] == "begin_incarnation"
     assert fates(found) == {"hourly": "continues", "daily": "starts empty", "weekly": "is dropped"}
@@ -271,3 +271,33 @@ def test_a_file_where_a_table_is_to_be_is_refused_before_anything_is_written(
     assert refused.exit_code == 2
     assert f"{warehouse}/hourly cannot be a table's directory: {unused.directory / file} is a file." in refused.stderr
     assert unused.files.names("") == []
+
+
+def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> None:
+    entry = tmp_path / "flights.py"
+    text = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=True, watermark_delay='1 hour'").replace(
+        '"{warehouse}/daily")', '"{warehouse}/daily"), output_mode="sometimes"'
+    )
+    entry.write_text(text)
+    shown = spark_jobs("validate", entry, "--param", "warehouse=w", "--output", "json")
+    assert shown.exit_code == 2
+    mistakes = document(shown)["error"]["evidence"]["mistakes"]
+    assert [mistake["part"] for mistake in mistakes] == ["source events", "stage daily"]
+    assert all(mistake["remedy"] for mistake in mistakes)
+
+
+def test_mistakes_of_graph_parameters_and_home_are_told_at_once(tmp_path: Path) -> None:
+    entry = tmp_path / "flights.py"
+    entry.write_text(FLIGHTS.replace("def daily(hourly)", "def daily(hourli)").replace("def hourly(events,", "def hourly(event,"))
+    shown = spark_jobs("validate", entry, "--param", "days=many", "--restore", "x", "--output", "json")
+    assert shown.exit_code == 2
+    failed = [mistake["failed"] for mistake in document(shown)["error"]["evidence"]["mistakes"]]
+    assert ["'event'" in failed[0], "'hourli'" in failed[1], "days" in failed[2], "--restore" in failed[3]] == [True] * 4
+
+
+def test_every_table_that_cannot_be_published_into_is_told(unused: UsedHome) -> None:
+    for sink in ("hourly", "daily"):
+        (unused.directory / "warehouse" / sink).write_text("a file")
+    shown = spark_jobs("validate", unused.entry, *unused.params, "--output", "json")
+    assert shown.exit_code == 2
+    assert len(document(shown)["error"]["evidence"]["mistakes"]) == 2

@@ -94,3 +94,11 @@ def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> Non
     Channel(home).request_start(RunId("wednesday"), parameters={})
     Attempts(home).create(attempt(2, "wednesday", 1, "new", begun_by=start_request_id(AttemptNumber(1))))
     assert needed_by(home, savepoint) == ["attempt 2, which goes on from it and has no checkpoint of its own yet"]
+
+
+def test_a_start_of_changed_code_that_has_taken_it_itself(home: Files, savepoint: Files) -> None:
+    Channel(home).request_start(RunId("tuesday"), parameters={})
+    Attempts(home).create(attempt(1, "tuesday", 1, "new", restore=RestoreFrom(savepoint=savepoint.url)))
+    assert needed_by(home, savepoint) == ["attempt 1, which goes on from it and has no checkpoint of its own yet"]
+    CheckpointStore(home).complete(a_manifest(1, incarnation=IncarnationId("new"), parent=None))
+    assert needed_by(home, savepoint) == []

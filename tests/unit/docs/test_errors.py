@@ -8,6 +8,7 @@ import pytest
 
 from spark_jobs.protocol import errors
 from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.runtime.spark.spark_errors import KNOWN
 from tests.support.pages import ROOT, anchors, table_rows
 
 REFERENCE = ROOT / "docs/reference/errors.md"
@@ -39,6 +40,12 @@ def constructions() -> Iterator[tuple[str, ast.Call]]:
                 KINDS | {"kind"} if node.keywords else KINDS
             ):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_the_reference_has_every_error_of_spark_that_has_a_remedy() -> None:
+    rows = REFERENCE.read_text().partition("## What Spark, Delta and Python say")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([^`]+)` \| (.+) \| (yes|no) \|$", rows, flags=re.MULTILINE)
+    assert listed == [(known.name, known.remedy, "yes" if known.heals else "no") for known in KNOWN]
 
 
 def test_every_error_says_what_to_do() -> None:

@@ -14,12 +14,15 @@ from spark_jobs.protocol import (
     checkpointing,
     documents,
     history,
+    known_sources,
+    losses,
     ownership,
     pins,
     restart_settings,
     run_entry,
     savepoint,
     stage_cut,
+    table_shape,
     workspace,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
@@ -35,6 +38,8 @@ def models() -> list[type[Part]]:
         documents,
         begun_attempt,
         history,
+        known_sources,
+        losses,
         ownership,
         checkpointing,
         checkpoint_requests,
@@ -44,6 +49,7 @@ def models() -> list[type[Part]]:
         workspace,
         stage_cut,
         savepoint,
+        table_shape,
     )
     found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))
     found = [each for each in found if issubclass(each, Part)]

@@ -33,7 +33,9 @@ DECISIONS = {
     "CheckpointDeclinedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "InterruptedRunError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RunCancelledError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "PermanentFailureError": (Retry.NEVER, ExitCode.FAILED),
     "SparkJobFailedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "SourceChangedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }

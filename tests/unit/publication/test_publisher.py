@@ -19,6 +19,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     OutcomeUnknownError,
     RejectedError,
+    SparkRequiredError,
     StorageFullError,
     StreamPipelineError,
     UnsupportedTableError,
@@ -223,11 +224,7 @@ def damage_partitioning(pipeline: StagedPipeline) -> None:
     )
 
 
-def damage_protocol(pipeline: StagedPipeline) -> None:
-    DeltaTable(pipeline.tables[DAILY]).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-
-
-def damage_constraints(pipeline: StagedPipeline) -> None:
+def change_constraints(pipeline: StagedPipeline) -> None:
     DeltaTable(pipeline.tables[DAILY]).alter.add_constraint({"large": "id > 1000"})
 
 
@@ -266,8 +263,7 @@ DAMAGES = [
     (damage_schema, UnsupportedTableError),
     (damage_table_id, UnsupportedTableError),
     (damage_partitioning, UnsupportedTableError),
-    (damage_protocol, UnsupportedTableError),
-    (damage_constraints, UnsupportedTableError),
+    (change_constraints, SparkRequiredError),
     (damage_retention, UnsupportedTableError),
     (damage_table, NotFoundError),
     (damage_staged_file, NotFoundError),
@@ -288,6 +284,17 @@ def test_what_no_longer_fits_is_refused_before_anything_is_written_to_any_sink(
     assert type(refused.value) is error
     assert pipeline.commits(HOURLY) == []
     assert pipeline.rows(HOURLY) == []
+
+
+def test_a_table_with_another_protocol_takes_the_rows_where_they_fit(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]})
+    table = DeltaTable(pipeline.tables[DAILY])
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    change_constraints(pipeline)
+    table.update_incremental()
+    table.alter.drop_constraint("large")
+    publish(pipeline.files)
+    assert pipeline.rows(DAILY) == [(2, "b")]
 
 
 def test_without_the_comparison_with_the_table_it_would_become_unreadable(
@@ -330,7 +337,7 @@ def test_without_the_table_id_another_table_at_the_path_would_get_the_rows(
     pipeline.checkpoint({DAILY: [(2, "b")]}, publish=Publish.EVERY_CHECKPOINT)
     publish(pipeline.files)
     damage_table_id(pipeline)
-    with pytest.raises(UnsupportedTableError, match="table id"):
+    with pytest.raises(UnsupportedTableError, match="another id"):
         publish(pipeline.files)
     for module in (pending, publisher):
         monkeypatch.setattr(module, "refuse_changed", lambda *_: None)
@@ -369,7 +376,7 @@ def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
         real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
-    with pytest.raises(UnsupportedTableError, match="schema"):
+    with pytest.raises(UnsupportedTableError, match=r"has string in id, and had long"):
         publish(pipeline.files)
     assert pipeline.commits(DAILY) == []
 
@@ -398,7 +405,7 @@ def test_who_finds_that_another_published_since_the_check_leaves_it_alone(
 def test_a_change_since_the_check_is_refused(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
     after_the_check(monkeypatch, lambda: damage_schema(pipeline))
-    with pytest.raises(UnsupportedTableError, match="schema"):
+    with pytest.raises(UnsupportedTableError, match=r"has string in id, and had long"):
         publish(pipeline.files)
     assert pipeline.commits(DAILY) == []
 
@@ -579,7 +586,7 @@ def test_the_first_publication_of_a_replacing_incarnation_replaces_the_rows_of_t
     pipeline: StagedPipeline, policy: Publish
 ) -> None:
     begun_anew(pipeline)
-    write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+    DeltaTable(pipeline.tables[HOURLY]).delete("id = 1")
     for _ in range(2):
         publish(pipeline.files, policy=policy)
     assert pipeline.rows(HOURLY) == [(3, "c"), (4, "d")]
@@ -592,7 +599,7 @@ def test_a_replacement_that_meets_another_commit_looks_again(pipeline: StagedPip
 
     def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         monkeypatch.setattr(OpenTable, "commit", real)
-        write_deltalake(pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]}), mode="append")
+        DeltaTable(pipeline.tables[HOURLY]).delete("id = 1")
         with pytest.raises(ConflictError):
             real(self, *given, **named)
         raise ConflictError("looks again")

@@ -12,7 +12,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CarriedActions
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home, still_damaged
 from tests.support.damage import deleted, flip, flipped, write_checksum
@@ -32,7 +32,7 @@ def site(tmp_path: Path) -> SavepointSite:
         write_deltalake(graves, pa.table({"key": [key]}), mode="append")
     for path in graves.rglob("*.*"):
         write_checksum(path)
-    upsert = UpsertCut(
+    upsert = MergeCut(
         keys=("id",),
         sequence_by="id",
         apply_as_deletes=None,
@@ -40,7 +40,7 @@ def site(tmp_path: Path) -> SavepointSite:
         tombstones=graves.as_uri(),
         tombstones_version=1,
     )
-    site.complete([(4, "thu")], cut={"upsert": upsert})
+    site.complete([(4, "thu")], cut={"merge": upsert})
     return site
 
 

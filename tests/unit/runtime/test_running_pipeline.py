@@ -144,9 +144,11 @@ class Failing:
     def __init__(self, root: Path, system: FaultSystem) -> None:
         home = LocalFiles(root, system)
         site: Any = SimpleNamespace(
+            sources={},
             heartbeat=Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None),
             work=home.below("work/w"),
             cancellation=SimpleNamespace(check=lambda: None),
+            losses=[],
         )
         declared = {"restart": NoRestart(), "checkpointing": DECLARED}
         graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.inputs.bounds import FileSourceLog
+from spark_jobs.runtime.inputs.file_source import FileSourceLog
 from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
 from spark_jobs.storage.checksums import checksum_name, fits_checksum, forget_checksum, rewrite
 from spark_jobs.storage.local import LocalFiles

@@ -178,7 +178,7 @@ def an_upsert(passed: Passed, k: int, known_published: CheckpointId | None) -> d
     ]
     actions = CheckpointStore(passed.home).write_actions(CheckpointId(k), SinkName("passed"), lines)
     sink = SinkCut(
-        stage=PASSED, table="file:///t", table_id="t", schema_sha256="s", protocol_sha256="p", partition_by=(), app=AppId("a"),
+        stage=PASSED, table="file:///t", table_id="t", staged_for=(), partition_by=(), app=AppId("a"),
         actions=actions, publish=Publish.EVERY_CHECKPOINT, known_published=known_published,
     )  # fmt: skip
     return {"sinks": {SinkName("passed"): sink}, "stages": {PASSED: a_stage_cut(2 * k, channel=a_channel(2 * k))}}

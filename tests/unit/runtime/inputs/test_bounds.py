@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET, DeltaBound, FilesBound, FileSourceLog, delta_offset
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
+from spark_jobs.runtime.inputs.file_source import FilesBound, FileSourceLog
 from spark_jobs.storage.local import LocalFiles
 
 BOUND = DeltaBound(DeltaPin(path="/t", table="id", version=5))
@@ -51,8 +53,8 @@ def test_a_cut_back_delta_batch_ends_exactly_at_the_pin(version: int, index: int
     assert BOUND.reached(line)
 
 
-def entry(path: str, batch: int) -> str:
-    return json.dumps({"path": path, "timestamp": 1, "batchId": batch})
+def entry(path: str, batch: int, timestamp_ms: int) -> str:
+    return json.dumps({"path": path, "timestamp": timestamp_ms, "batchId": batch})
 
 
 def log_line(number: int) -> str:
@@ -67,7 +69,7 @@ class Source:
         directory.mkdir(parents=True)
         lines: list[str] = []
         for number, paths in enumerate(batches):
-            new = [entry(path, number) for path in paths]
+            new = [entry(path, number, pinned.index(path) if path in pinned else 1) for path in paths]
             lines += new
             compact = number % 10 == 9
             name = f"{number}.compact" if compact else str(number)
@@ -156,3 +158,26 @@ def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> No
 @pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
 def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
     assert BOUND.passed_over(line) is None
+
+
+class TestFilesThatArePassedOver:
+    """A stage that begins after them: Spark takes them for read, and no batch reads them."""
+
+    def test_are_no_batchs_and_not_left_to_read(self, tmp_path: Path) -> None:
+        log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
+        pins = [FilePin(path=path, timestamp_ms=0, size_bytes=1) for path in ("a", "b")]
+        for _ in range(2):
+            log.pass_over(pins)
+        assert log.passed() == {"a", "b"}
+        assert log.between(-1, 0) == []
+        assert log.latest() == 0
+
+    def test_are_in_a_compact_entry_that_is_written_again(self, tmp_path: Path) -> None:
+        log = FileSourceLog(LocalFiles(tmp_path), "sources/0")
+        log.pass_over([FilePin(path="a", timestamp_ms=0, size_bytes=1)])
+        for number in range(1, 10):
+            log.rewrite(number, [json.loads(entry(f"f{number}", number, 1))])
+        for number in range(9):
+            (tmp_path / f"sources/0/{number}").unlink()
+        assert log.passed() == {"a"}
+        assert [found["path"] for found in log.between(-1, 9)] == [f"f{number}" for number in range(1, 10)]

@@ -15,7 +15,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_cut import cut_channel, rebuild_log
 from spark_jobs.runtime.staged.log_folding import Consumer, ConsumerCut
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
+from tests.support.private_logs import METADATA, PROTOCOL, STAGED_FOR, TABLE, begun, staged, versions
 from tests.support.systems import quick
 
 HOURLY = StageName("hourly")
@@ -184,7 +184,7 @@ def test_a_rebuilt_log_folds_forgets_and_can_be_cut_again(tmp_path: Path) -> Non
 def test_a_rebuilt_log_is_gone_on_with_as_the_table_that_it_was_begun_for(tmp_path: Path) -> None:
     channel = Channel(tmp_path, 3)
     log = channel.rebuilt(channel.cut(2))
-    assert not log.begin(METADATA | {"id": "the-table"}, PROTOCOL, FACTS)
+    assert not log.begin(METADATA | {"id": "the-table"}, PROTOCOL, STAGED_FOR)
     assert PrivateLog(quick(tmp_path / "new"), "stages/hourly/log", TABLE).table_id == channel.log.table_id
 
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.table_shape import StagedFor, StagedSince
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
 from spark_jobs.runtime.staged.private_log import LogIdentity, PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flip
 from tests.support.memory_files import MemoryFiles
-from tests.support.private_logs import FACTS, METADATA, PROTOCOL, TABLE, begun, staged, versions
+from tests.support.private_logs import METADATA, PROTOCOL, SHAPE, STAGED_FOR, TABLE, begun, staged, versions
 from tests.support.systems import FaultSystem, quick
 
 
@@ -55,28 +56,61 @@ def test_batch_ids_that_never_reached_the_sink_get_empty_versions(log: PrivateLo
 
 def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> None:
     before = (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes()
-    log.begin(METADATA | {"schemaString": "{}"}, PROTOCOL, FACTS)
+    assert not log.begin(METADATA | {"configuration": {}}, PROTOCOL, STAGED_FOR)
     assert (tmp_path / "log/_delta_log/00000000000000000000.json").read_bytes() == before
 
 
 def test_a_log_that_knows_no_table_yet_takes_the_one_that_it_is_begun_for(tmp_path: Path) -> None:
     """It is a savepoint's, which was taken with another table."""
     log = PrivateLog(quick(tmp_path), "log", TABLE)
-    log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, {}), [staged(3), staged(4, "4.parquet")])
+    log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, None), [staged(3), staged(4, "4.parquet")])
     named = METADATA | {"configuration": {"delta.columnMapping.mode": "name"}}
-    assert log.begin(named, PROTOCOL, FACTS)
+    assert log.begin(named, PROTOCOL, STAGED_FOR)
     found = log.identity()
-    assert (found.facts, found.metadata["configuration"]) == (FACTS, named["configuration"])
+    assert (found.staged_for, found.metadata["configuration"]) == (STAGED_FOR, named["configuration"])
     assert (log.table_id, log.latest(), DeltaTable(str(tmp_path / "log")).version()) == ("as consumers call it", 5, 5)
-    assert not log.begin(named, PROTOCOL, FACTS)
-    with pytest.raises(UnsupportedTableError, match="its id"):
-        log.begin(named, PROTOCOL, FACTS | {"table_id": "another"})
+    assert not log.begin(named, PROTOCOL, STAGED_FOR)
+    with pytest.raises(UnsupportedTableError, match="another id"):
+        log.begin(named, PROTOCOL, STAGED_FOR.model_copy(update={"table_id": "another"}))
 
 
-def test_a_log_is_not_gone_on_with_for_a_table_that_was_changed(log: PrivateLog) -> None:
-    with pytest.raises(UnsupportedTableError, match="staged: its columns or constraints") as caught:
-        log.begin(METADATA, PROTOCOL, FACTS | {"schema_sha256": "other"})
-    assert caught.value.evidence["expected"] == FACTS
+def changed(name: str) -> StagedFor:
+    shape = SHAPE.model_copy(update={"configuration": {"delta.constraints.one": name}})
+    return StagedFor(table_id=STAGED_FOR.table_id, since=(StagedSince(first=BatchId(0), shape=shape),))
+
+
+def test_a_log_is_not_gone_on_with_where_staged_rows_do_not_fit_the_table_any_more(log: PrivateLog) -> None:
+    log.append(staged(0, "a.parquet"))
+    log.append(staged(1, "b.parquet"))
+    with pytest.raises(UnsupportedTableError, match="do not fit it any more: it is odd") as caught:
+        log.begin(METADATA, PROTOCOL, changed("a"), misfits=lambda _: ["is odd"])
+    assert "--fresh" in caught.value.remedy
+    assert log.staged_for() == STAGED_FOR
+
+
+def test_rows_that_a_checkpoint_has_do_not_keep_a_log_from_being_gone_on_with(log: PrivateLog) -> None:
+    log.append(staged(0, "a.parquet"))
+    assert log.begin(METADATA, PROTOCOL, changed("a"), recorded=BatchId(0), misfits=lambda _: ["is odd"])
+    found = log.staged_for()
+    assert found is not None
+    assert found.since == (StagedSince(first=BatchId(1), shape=changed("a").since[0].shape),)
+
+
+def test_a_log_knows_what_the_table_was_for_each_batch(log: PrivateLog) -> None:
+    log.append(staged(0, "a.parquet"))
+    log.append(staged(1, "b.parquet"))
+    assert log.begin(METADATA, PROTOCOL, changed("a"))
+    assert not log.begin(METADATA, PROTOCOL, changed("a"))
+    log.append(staged(2, "c.parquet"))
+    assert log.begin(METADATA, PROTOCOL, changed("b"), recorded=BatchId(0))
+    found = log.staged_for()
+    assert found is not None
+    first, second, third = SHAPE, changed("a").since[0].shape, changed("b").since[0].shape
+    assert [each.first for each in found.since] == [0, 2, 3]
+    assert found.shapes(BatchId(0), BatchId(1)) == (first,)
+    assert found.shapes(BatchId(1), BatchId(2)) == (second,)
+    assert found.shapes(BatchId(0), BatchId(3)) == (first, second, third)
+    assert found.shapes(BatchId(2), BatchId(2)) == ()
 
 
 def test_delta_reads_it_as_a_table_whose_files_lie_elsewhere(tmp_path: Path, log: PrivateLog) -> None:
@@ -133,7 +167,7 @@ def test_a_folded_log_reads_as_before(tmp_path: Path) -> None:
         assert everything(reader) == before
         assert [reader.read(BatchId(batch)) for batch in range(9)] == before
         assert list(reader.between(BatchId(1), BatchId(6))) == before[2:7]
-        assert reader.facts() == FACTS
+        assert reader.staged_for() == STAGED_FOR
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3])
@@ -251,9 +285,9 @@ def test_columns_that_a_folded_log_gains_are_seen_by_those_who_begin_at_its_chec
         {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "more")
     ]
     wider = METADATA | {"schemaString": json.dumps({"type": "struct", "fields": fields})}
-    assert log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
+    assert log.begin(wider, PROTOCOL, STAGED_FOR)
     assert [field.name for field in DeltaTable(str(tmp_path / "log")).schema().fields] == ["id", "more"]
-    assert not log.begin(wider, PROTOCOL, FACTS | {"schema_sha256": "wider"}, widened=True)
+    assert not log.begin(wider, PROTOCOL, STAGED_FOR)
 
 
 @given(data=st.data())

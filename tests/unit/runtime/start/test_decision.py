@@ -1,6 +1,7 @@
 """What a start request comes to, from the documents of a home alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from spark_jobs.protocol.documents import (
     OnEnd,
     OnRewind,
     Publish,
+    RestoreFrom,
     RoundDocument,
     StartRequest,
     WorkDirectory,
@@ -34,7 +36,18 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     start_request_id,
 )
-from spark_jobs.runtime.start.decision import Answer, Begin, BeginIncarnation, Continue, HomeFacts, decide
+from spark_jobs.runtime.start.decision import (
+    Answer,
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    HomeFacts,
+    begin_with_new_sources,
+    decide,
+    goes_on_from,
+    stage_fates,
+)
 from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -163,7 +176,7 @@ def test_a_later_round_that_planned_no_batch_gives_way_and_keeps_the_state() -> 
     second = attempt(2, "b", 2).model_copy(update={"restored_from": CheckpointId(7)})
     home = facts([attempt(1, "a", 1), second], round_document(2, "b"), manifest(7, 1), staging=False)
     assert decide(request("b"), home, {"flights": "/other"}, GRAPH) == Begin(RoundNumber(3), CheckpointId(7))
-    with pytest.raises(RejectedError, match="differ"):
+    with pytest.raises(RejectedError, match="checkpoint 7: the pipeline has none of its stages"):
         decide(request("b"), home, PARAMETERS, {"stages": {}})
 
 
@@ -182,6 +195,14 @@ def test_an_interrupted_round_is_not_continued_with_other_parameters() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"))
     with pytest.raises(RejectedError, match=r"run a with other parameters \(flights\)"):
         decide(request("b"), home, {"flights": "/other"}, GRAPH)
+
+
+def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_another_one() -> None:
+    latest = round_document(1, "a")
+    home = facts([attempt(1, "a", 1)], latest)
+    found = decide(request("a", new_sources=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
+    assert found == Continue(latest)
+    assert begin_with_new_sources(found, home) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
 
 
 @pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
@@ -224,11 +245,91 @@ def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_
     assert decide(request("a"), home, {"flights": "/other"}, GRAPH) == Answer(final), "its own run is answered as before"
 
 
-@pytest.mark.parametrize("final", [[], [manifest(1, 1)]])
-def test_a_changed_graph_does_not_continue_earlier_state(final: list[Manifest]) -> None:
-    home = facts([attempt(1, "a", 1)], round_document(1, "a"), *final)
-    with pytest.raises(RejectedError, match=r"stages\.daily, stages\.hourly differ"):
-        decide(request("b"), home, PARAMETERS, {"stages": {"daily": {}}})
+MORE: dict[str, Any] = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
+"""A stage more."""
+ENDLESS: dict[str, Any] = GRAPH | {"sources": {"departures": {"bounded": False}}}
+
+
+def with_graph(found: Manifest, graph: dict[str, Any], **changes: Any) -> Manifest:
+    return found.model_copy(update={"graph": graph, **changes})
+
+
+class TestAChangedPipeline:
+    """Stages are others than those of the newest checkpoint."""
+
+    def test_begins_with_a_savepoint_of_the_checkpoint_that_ended_a_round(self) -> None:
+        home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))
+        found = decide(request("b"), home, PARAMETERS, MORE)
+        assert isinstance(found, BeginFromSavepoint)
+        assert (found.round, found.follows, found.checkpoint) == (2, "one", 7)
+        assert goes_on_from(found, home) == home.head
+        assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
+
+    def test_leaves_state_behind_only_if_somebody_says_so(self) -> None:
+        final = with_graph(manifest(7, 1), MORE)
+        home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=MORE), final)
+        with pytest.raises(
+            RejectedError, match="Checkpoint 7 has state of stages that the pipeline no longer has: daily"
+        ) as caught:
+            decide(request("b"), home, PARAMETERS, GRAPH)
+        assert "--allow-dropped" in caught.value.remedy
+        assert isinstance(decide(request("b", allow_dropped=True), home, PARAMETERS, GRAPH), BeginFromSavepoint)
+
+    def test_is_refused_by_name_where_state_does_not_fit(self) -> None:
+        home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))
+        other = {"stages": {"hourly": {"inputs": {"arrivals": "arrivals"}}}}
+        with pytest.raises(RejectedError, match="checkpoint 7: hourly cannot go on: it read departures and reads arrivals"):
+            decide(request("b", allow_dropped=True), home, PARAMETERS, other)
+
+    def test_goes_on_after_a_stop_in_the_middle_of_a_round(self) -> None:
+        stop = with_graph(manifest(7, 1), GRAPH, checkpoint_kind=CheckpointKind.STOP)
+        home = facts([attempt(1, "a", 1)], round_document(1, "a"), stop)
+        found = decide(request("b"), home, PARAMETERS | {"newer": 1}, MORE)
+        assert isinstance(found, BeginFromSavepoint)
+        assert found.checkpoint == 7
+        with pytest.raises(RejectedError, match="other parameters"):
+            decide(request("b"), home, {"flights": "/other"}, MORE)
+        with pytest.raises(RejectedError, match="cannot go on with on_end=drain"):
+            decide(request("b", on_end=OnEnd.DRAIN), home, PARAMETERS, MORE)
+
+    @pytest.mark.parametrize(
+        ("graph", "finish"), [(GRAPH, "Finish the round with the earlier code"), (ENDLESS, "stop it (spark-jobs stop)")]
+    )
+    @pytest.mark.parametrize("found", [[], [manifest(7, 1).model_copy(update={"checkpoint_kind": CheckpointKind.PERIODIC})]])
+    def test_is_refused_in_the_middle_of_an_interrupted_round(
+        self, graph: dict[str, Any], finish: str, found: list[Manifest]
+    ) -> None:
+        home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=graph), *found)
+        with pytest.raises(RejectedError, match=r"stages\.daily differ") as caught:
+            decide(request("b"), home, PARAMETERS, graph | MORE)
+        assert finish in caught.value.remedy
+
+    def test_that_has_begun_and_died_goes_on_with_its_savepoint(self) -> None:
+        begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
+        asked = request("b", 2, restore=begun.restore)
+        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), taken_up=manifest(7, 1))
+        found = decide(request("c"), home, PARAMETERS, MORE)
+        assert found == Begin(RoundNumber(2), None)
+        assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
+        with pytest.raises(RejectedError, match="the savepoint: hourly cannot go on"):
+            decide(request("c"), home, PARAMETERS, {"stages": {"hourly": {"inputs": {}}}})
+        with_new_sources = begin_with_new_sources(found, home)
+        assert isinstance(with_new_sources, BeginFromSavepoint)
+        assert with_new_sources.restore == begun.restore
+        assert goes_on_from(with_new_sources, home) == home.taken_up
+
+    def test_that_has_planned_no_batch_may_change_again(self) -> None:
+        begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"))
+        asked = request("b", 2, restore=begun.restore)
+        latest = round_document(2, "b", "two", graph=MORE)
+        home = facts([attempt(1, "a", 1), begun], latest, begun_by=asked, staging=False)
+        home = replace(home, taken_up=manifest(7, 1))
+        found = decide(request("c"), home, PARAMETERS, GRAPH)
+        assert isinstance(found, BeginFromSavepoint)
+        assert (found.restore, found.checkpoint, goes_on_from(found, home)) == (begun.restore, None, home.taken_up)
+        with pytest.raises(RejectedError, match="differ") as caught:
+            decide(request("c"), replace(home, staging=True), PARAMETERS, GRAPH)
+        assert "--restore file:///checkpoint-7" in caught.value.remedy
 
 
 def test_a_fresh_start_begins_an_incarnation_that_follows_the_newest() -> None:
@@ -312,6 +413,12 @@ def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts
     home = facts([attempt(1, "a", 1)], round_document(1, "a", adopted=ADOPTED), staging=False)
     found = decide(request("a", adopt_offsets=OTHER), home, PARAMETERS, GRAPH)
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OTHER)
+
+
+def test_a_first_round_that_gives_way_because_of_a_new_source_adopts_the_offsets_again() -> None:
+    latest = round_document(1, "a", adopted=ADOPTED)
+    found = begin_with_new_sources(Continue(latest), facts([attempt(1, "a", 1)], latest))
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
 
 
 @pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])

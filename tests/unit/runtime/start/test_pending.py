@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher, RestoreFrom
+from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineName
-from spark_jobs.protocol.upsert_cut import UpsertCut
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
@@ -24,7 +24,6 @@ from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import beginning, saved
 from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
 from tests.support.systems import quick
-from tests.unit.runtime.start.test_decision import request
 from tests.unit.runtime.start.test_rewind import OTHER
 
 EXTERNAL, ALL = Publish.EXTERNAL, [(number, "a") for number in range(1, 5)]
@@ -51,7 +50,7 @@ class Start:
 
     def __init__(self, site: SavepointSite, opened: OpenedSavepoint, *, take: bool = True) -> None:
         self.home, self.opened, self.table = quick(site.root / "other"), opened, site.table
-        self.asked = request("tuesday", restore=RestoreFrom(savepoint=opened.files.url, take_pending=take))
+        self.take = take
 
     def goes_on(self, *, table: str | None = None, again: bool = False, publishers: Publishers = WITHOUT_SPARK) -> None:
         start = self.checked(table=table, again=again)
@@ -59,7 +58,7 @@ class Start:
 
     def checked(self, *, table: str | None = None, again: bool = False, own: bool = False) -> SavepointStart:
         home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else OTHER)
-        start = SavepointStart(self.home, home, self.opened, self.asked, named=not again)
+        start = SavepointStart(self.home, home, self.opened, take=self.take, again=again)
         start.check({HOURLY: TablePlace(path_of(table or self.table))})
         return start
 
@@ -99,8 +98,8 @@ def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSi
     with pytest.raises(RejectedError, match="staged and not public"):
         start.checked(own=True)
     cut = opened.manifest.sinks[HOURLY]
-    upsert = UpsertCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=site.table, tombstones=None)
-    opened.manifest.sinks[HOURLY] = cut.model_copy(update={"upsert": upsert})
+    upsert = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes=None, staged_in=site.table, tombstones=None)
+    opened.manifest.sinks[HOURLY] = cut.model_copy(update={"merge": upsert})
     with pytest.raises(RejectedError, match="staged and not public"):
         start.checked()
     opened.manifest.sinks[HOURLY] = cut

@@ -243,7 +243,7 @@ def test_after_a_move_the_first_home_does_not_compute_again_what_the_other_one_h
     moved, back = Start(site, opened, elsewhere=True), Start(site, opened)
     moved.tables.close_origin({manifest.sinks[HOURLY].app: moved.decided()}, WITHOUT_SPARK)
     moved.publishes("moved", 2)
-    with pytest.raises(RejectedError, match="whoever has closed its incarnation"):
+    with pytest.raises(RejectedError, match="a start that has closed the savepoint's incarnation"):
         back.decided()
     assert back.decided(keep=True) == CLOSED
 
@@ -293,7 +293,7 @@ def test_a_line_that_another_start_has_closed_is_refused_elsewhere_unless_it_was
     publish(site.home)
     start = Start(site, saved(site, manifest), elsewhere=True)
     start.tables.close_origin({manifest.sinks[HOURLY].app: start.decided()}, WITHOUT_SPARK)
-    with pytest.raises(RejectedError, match="whoever has closed its incarnation"):
+    with pytest.raises(RejectedError, match="a start that has closed the savepoint's incarnation"):
         start.decided()
     assert start.decided(again=True) == CLOSED
 

@@ -66,17 +66,15 @@ def test_but_their_tables_may_be_others() -> None:
 def test_what_is_not_there_any_more_is_left_behind_only_if_somebody_says_so() -> None:
     more = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
     home = facts(savepoint=taken(graph=more))
-    with pytest.raises(RejectedError, match="not there any more: daily"):
+    with pytest.raises(RejectedError, match="the pipeline no longer has: daily"):
         decide(asked(), home, PARAMETERS, GRAPH)
-    allowed = RESTORE.model_copy(update={"allow_dropped": True})
-    assert isinstance(decide(asked(restore=allowed), home, PARAMETERS, GRAPH), BeginFromSavepoint)
+    assert isinstance(decide(asked(allow_dropped=True), home, PARAMETERS, GRAPH), BeginFromSavepoint)
     assert isinstance(decide(asked(), facts(savepoint=taken(graph=GRAPH)), PARAMETERS, more), BeginFromSavepoint)
 
 
 def test_code_of_which_nothing_was_there_is_another_pipeline() -> None:
-    allowed = RESTORE.model_copy(update={"allow_dropped": True})
-    with pytest.raises(RejectedError, match="no stage of it is there any more"):
-        decide(asked(restore=allowed), facts(savepoint=taken(graph={"stages": {"other": {}}})), PARAMETERS, GRAPH)
+    with pytest.raises(RejectedError, match="the pipeline has none of its stages"):
+        decide(asked(allow_dropped=True), facts(savepoint=taken(graph={"stages": {"other": {}}})), PARAMETERS, GRAPH)
 
 
 def test_one_that_was_taken_after_a_drain_is_refused_unless_that_is_allowed() -> None:

@@ -15,9 +15,9 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.protocol.upsert_cut import UpsertCut
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.staging import file_prefix
@@ -27,7 +27,7 @@ from spark_jobs.runtime.start.savepoint_import import bring_in, open_savepoint
 from spark_jobs.storage.local import LocalFiles
 from tests.support.crashes import Watched
 from tests.support.damage import write_checksum
-from tests.support.private_logs import FACTS
+from tests.support.private_logs import STAGED_FOR
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
 from tests.support.staged_pipeline import HOURLY, Overtaking, a_manifest
@@ -122,7 +122,7 @@ def test_what_a_log_knows_of_its_table_stays_only_where_the_table_is_the_same(
     site: SavepointSite, home: LocalFiles, kept: bool
 ) -> None:
     channel = brought(site, home, site.complete(), kept=kept).stages[STAGE].channel
-    assert channel.facts == (FACTS if kept else {})
+    assert channel.staged_for == (STAGED_FOR if kept else None)
     assert channel.staged_in == (home_root(home) / "tables/hourly").as_uri()
 
 
@@ -132,11 +132,11 @@ def test_deleted_keys_come_along_unless_they_were_inherited(site: SavepointSite,
     keys.parent.mkdir(parents=True)
     keys.write_text("{}")
     write_checksum(keys)
-    upsert = UpsertCut(
+    upsert = MergeCut(
         keys=("id",), sequence_by="id", apply_as_deletes="x", staged_in=site.table, tombstones=keys.parent.parent.as_uri()
     )
     begins = beginning(home, home_root(home))
-    opened = saved(site, site.complete(cut={"upsert": upsert}))
+    opened = saved(site, site.complete(cut={"merge": upsert}))
     bring_in(opened, replace(begins, remembering=frozenset({HOURLY} if remembering else ())))
     found = contents(home_root(home) / "home/tombstones") if remembering else {}
     assert found.get("new/hourly/_delta_log/00000000000000000000.json") == (b"{}" if remembering else None)
@@ -256,7 +256,7 @@ def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(
     cut = manifest.stages[COPIED].model_copy(update={"channel": mapped})
     site.home.delete("manifests/1.json")
     CheckpointStore(site.home).complete(manifest.model_copy(update={"stages": manifest.stages | {COPIED: cut}}))
-    with pytest.raises(RejectedError, match="in files whose columns are called as in another table"):
+    with pytest.raises(RejectedError, match="in files that have the column names of another table"):
         brought(site, home, manifest)
     assert not home_root(home).exists()
 

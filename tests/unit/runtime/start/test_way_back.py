@@ -35,7 +35,7 @@ def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFil
     begin_drain(work, STOP)
     assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (STOP, None)
     CheckpointRequests(home).answer(response(STOP))
-    assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained, and nobody asks for that any more"
+    assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained for a request that is no longer open"
 
 
 def test_a_work_directory_is_taken_over_once_somebody_says_so(home: LocalFiles) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.runtime.start.old_query import batches_since, files_read, kind_of, last_offsets
+from spark_jobs.runtime.inputs.old_query import batches_since, files_read, kind_of, last_offsets
 from tests.support.memory_files import MemoryFiles
 
 ROWS = InputName("rows")

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.pins import KafkaPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.inputs.kafka import KafkaBound, Partition, kafka_beginning, kafka_line, kafka_pin, partition_offsets
+from spark_jobs.runtime.inputs.kafka_source import (
+    KafkaBound,
+    Partition,
+    kafka_beginning,
+    kafka_line,
+    kafka_pin,
+    partition_offsets,
+)
 from spark_jobs.storage.local import LocalFiles
 
 PIN = KafkaPin(topics={"clicks": {0: 5, 1: 3}, "empty": {0: 0}})

@@ -150,7 +150,7 @@ def _only_source(source: InputName, files: Files, batch: BatchId) -> str:
     if len(offsets) > 1:
         raise refused(
             source,
-            f"the query in {files.url} had {len(offsets)} sources, and nothing tells which of them this is",
+            f"the query in {files.url} had {len(offsets)} sources, and it is not known which of them this is",
             "Only offsets of a query with one source can be adopted.",
             path=files.url,
             found=offsets,

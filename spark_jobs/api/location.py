@@ -1,0 +1,49 @@
+"""Finds where a pipeline is declared: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_jobs.protocol.errors import InvalidPipelineError
+
+
+@dataclass(frozen=True)
+class PipelineLocation:
+    """The place where a pipeline is declared."""
+
+    text: str
+    """As the user named it."""
+    file: Path | None
+    """The file, absolute; None for a module."""
+    module: str | None
+    """The module's dotted name; None for a file."""
+    name: str | None
+    """The variable; None: the only pipeline there is."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that its neighbours are imported from: the file's; for a module, the one where the command was started."""
+        return self.file.parent if self.file else Path.cwd()
+
+
+def locate_pipeline(text: str) -> PipelineLocation:
+    """Reads ``FILE.py[:NAME]`` or ``package.module[:NAME]``. The file need not exist.
+
+    Raises:
+        InvalidPipelineError: It is neither.
+    """
+    where, colon, name = text.rpartition(":")
+    if not colon:
+        where, name = text, ""
+    valid_name = name.isidentifier() if colon else True
+    if where.endswith(".py") and valid_name:
+        return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
+    if all(part.isidentifier() for part in where.split(".")) and valid_name:
+        return PipelineLocation(text, None, where, name or None)
+    remedy = "Write FILE.py, FILE.py:NAME, package.module or package.module:NAME."
+    raise refused_entry(text, "it names neither a file nor a module.", remedy)
+
+
+def refused_entry(text: str, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
+    """Returns the error to raise; ``text`` is what the user named the pipeline by, ``problem`` and ``remedy`` are one sentence each."""
+    return InvalidPipelineError(f"{text}: {problem}", remedy=remedy, location=text, **evidence)

@@ -1,0 +1,89 @@
+"""``spark-jobs run --dry-run``: the plan of a run, as the run itself would make it."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.api.continuation import Fate, StageFate
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
+from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_way_back
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.protocol.documents import Manifest, StartRequest
+from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
+from spark_jobs.runtime.start.decision import Answer, Begin, Continue
+from spark_jobs.storage.files import Files
+
+if TYPE_CHECKING:
+    from spark_jobs.runtime.start.start_plan import StartPlan
+
+
+def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan: "StartPlan | Manifest") -> PlanAnswer:
+    """Returns what a run would do; reads the requests that are open."""
+    asked = tuple(each.request for each in CheckpointRequests(home).open())
+    if isinstance(plan, Manifest):
+        return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
+    found = outlook(plan.decision)
+    if isinstance(plan.decision, Continue | Begin):
+        found = with_way_back(found, home, request, plan.facts)
+    return PlanAnswer(
+        pipeline=pipeline,
+        home=home.url,
+        run=request.run,
+        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan) for each in plan.stages)}),
+        sources=tuple(_source(name, plan) for name in plan.settled.sources),
+        tables=tuple(_table(plan, sink) for sink in plan.tables),
+        open_requests=asked,
+    )
+
+
+def plan_text(answer: PlanAnswer) -> list[RenderableType]:
+    """Returns the plan for people: one table, and what is not done."""
+    found = answer.outlook
+    shown = words.table("", "part", "name", "would be")
+    for stage in found.stages:
+        shown.add_row("stage", Text(stage.stage), Text(f"{stage.fate}{_how(stage)}", style=FATE_COLOURS[stage.fate]))
+    for source in answer.sources:
+        shown.add_row("source", Text(source.source), Text(source.fate))
+    for table in answer.tables:
+        columns = f": {', '.join(table.columns)}" if table.columns else ""
+        shown.add_row("table", Text(table.sink), Text(f"{table.fate}{columns} ({table.table})"))
+    for request in answer.open_requests:
+        shown.add_row("request", Text(request), "answered")
+    return [
+        Text(found.explanation, style="cyan"),
+        *([shown] if shown.row_count else []),
+        Text("This was a dry run: nothing was written.", style="bold green"),
+    ]
+
+
+def _stage(found: StageFate, plan: "StartPlan") -> StageOutlook:
+    name, before = StageName(found.stage), plan.goes_on_from
+    begin = state_bytes = None
+    if before is not None and found.fate is Fate.STARTS_EMPTY:
+        begin = "now" if name in plan.begins_now else "earliest"
+    if before is not None and found.fate is Fate.CONTINUES and name in before.stages:
+        state_bytes = sum(file.size_bytes for file in before.stages[name].files)
+    return StageOutlook.model_validate({"stage": name, "fate": found.fate.value, "begin": begin, "state_bytes": state_bytes})
+
+
+def _how(stage: StageOutlook) -> str:
+    if stage.state_bytes is not None:
+        return f" with {words.size(stage.state_bytes)} of state"
+    return {"now": ", and begins now", "earliest": ", at the beginning of its sources", None: ""}[stage.begin]
+
+
+def _source(name: InputName, plan: "StartPlan") -> SourcePlan:
+    if name in plan.settled.renewed:
+        return SourcePlan(source=name, fate="is another one")
+    return SourcePlan(source=name, fate="is the same" if name in plan.sources_before else "is new")
+
+
+def _table(plan: "StartPlan", name: SinkName) -> TablePlan:
+    planned, place = plan.tables[name], str(plan.places[name].path)
+    if planned.table is None:
+        return TablePlan(sink=name, table=place, fate="is made")
+    if planned.grown:
+        return TablePlan(sink=name, table=place, fate="gets columns", columns=tuple(planned.grown.names))
+    return TablePlan(sink=name, table=place, fate="goes on")

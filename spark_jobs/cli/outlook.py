@@ -1,0 +1,84 @@
+"""Says in words what a start would do: for ``validate`` and for ``run --dry-run``."""
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from spark_jobs.api.continuation import Fate
+from spark_jobs.cli import words
+from spark_jobs.cli.answers import Outlook
+from spark_jobs.protocol.documents import OnRewind, StartRequest
+from spark_jobs.runtime.start.decision import (
+    Answer,
+    Begin,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Continue,
+    Decision,
+    HomeFacts,
+)
+from spark_jobs.runtime.start.way_back import boot_id, why_rebuilt
+from spark_jobs.storage.files import Files
+
+FATE_COLOURS = {Fate.CONTINUES.value: "green", Fate.STARTS_EMPTY.value: "cyan", Fate.DROPPED.value: "yellow"}
+
+
+def outlook(decision: Decision) -> Outlook:
+    """Returns a decision in words."""
+    match decision:
+        case Answer(manifest):
+            k = manifest.checkpoint
+            why = "The pipeline is drained" if manifest.drained else f"Run {manifest.run} has its answer"
+            what = f"{why}: a start would answer with checkpoint {k}, publish what is open of it, and run nothing."
+            return Outlook(decision="answer", explanation=what, round=manifest.round, checkpoint=k)
+        case Continue(round, parent):
+            begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
+            what = f"A start would go on with round {round.round}, {begun}."
+            return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=parent)
+        case Begin(number, parent):
+            after = f"after checkpoint {parent}, with its state" if parent else "from the beginning"
+            what = f"A start would begin round {number} {after}, and read what has arrived until then."
+            return Outlook(decision="begin", explanation=what, round=number, checkpoint=parent)
+        case BeginIncarnation(number, follows, on_rewind):
+            public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}.get(
+                on_rewind, ""
+            )
+            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+                of = decision.checkpoint
+                anew = f"take a savepoint of checkpoint {of}, because the code has changed, and begin round {number} with it"
+            elif isinstance(decision, BeginFromSavepoint):
+                anew = f"begin round {number} with the savepoint{public}"
+            else:
+                anew = f"begin anew with round {number}{public}" if follows else "begin here for the first time"
+            checkpoint = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else None
+            return Outlook(
+                decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=checkpoint
+            )
+
+
+def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
+    """Returns the outlook with where a start on this host would go on, also in words."""
+    why = why_rebuilt(files, request, facts, boot_id())
+    if why is None:
+        where = "It would go on in place: nothing that is staged would be computed again."
+    else:
+        where = f"Its work directory would not be continued: {why}. {_rebuilt(found, facts)}"
+    return found.model_copy(
+        update={"explanation": f"{found.explanation} {where}", "in_place": why is None, "why_not_in_place": why}
+    )
+
+
+def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
+    """Returns in words what a new work directory would be built from."""
+    if found.checkpoint is not None:
+        return f"A new one would be built from checkpoint {found.checkpoint}, and what came after it read again."
+    if facts.begun_by is not None and facts.begun_by.restore is not None:
+        return "A new one would be built from the savepoint that it was begun with, and what came after it read again."
+    return "There is no checkpoint yet: a new one would begin empty, and everything would be read again."
+
+
+def fates_table(found: Outlook) -> RenderableType:
+    """Returns a table of what would become of each stage."""
+    shown = words.table("", "stage", "would be")
+    for each in found.stages:
+        shown.add_row(Text(each.stage), Text(each.fate, style=FATE_COLOURS[each.fate]))
+    return shown

@@ -1,0 +1,117 @@
+"""Parts of rounds and manifests: what is gone of a source for good, and was accepted by whoever has started a run.
+
+See :mod:`spark_jobs.protocol.documents`.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from spark_jobs.protocol.codec import Part
+from spark_jobs.protocol.ids import InputName, StageName
+
+
+class LostFile(Part):
+    """A file that is gone, or is another one than before."""
+
+    path: str
+    """Its URL."""
+    size_bytes: int | None = None
+    """None where nobody has pinned it."""
+    rows: int | None = None
+    """None where no log tells."""
+
+
+class LostFiles(Part):
+    """Files of a source of files."""
+
+    format: Literal["files"] = "files"
+    input: InputName
+    stage: StageName
+    """It had not read them. Each stage that reads the source has an entry of its own."""
+    files: tuple[LostFile, ...]
+
+
+class LostVersions(Part):
+    """Versions of a Delta table whose log entries are gone, and data files that are gone."""
+
+    format: Literal["delta"] = "delta"
+    input: InputName
+    stage: StageName
+    path: str
+    first: int | None = None
+    """The first version without a log entry; None where all have theirs."""
+    last: int | None = None
+    """The last one. Reading goes on with the next version."""
+    files: tuple[LostFile, ...] = ()
+    """Data files of other versions."""
+
+
+class OffsetRange(Part):
+    """Offsets of a partition."""
+
+    first: int
+    end: int
+    """The offset after the last one."""
+
+
+class LostOffsets(Part):
+    """Offsets of Kafka topics. An offset need not have had a record."""
+
+    format: Literal["kafka"] = "kafka"
+    input: InputName
+    stage: StageName
+    topics: dict[str, dict[int, OffsetRange]]
+    """By topic and partition."""
+
+
+Loss = LostFiles | LostVersions | LostOffsets
+
+
+def said(loss: Loss) -> str:
+    """Returns in words what is lost."""
+    if isinstance(loss, LostFiles):
+        return _said_files(loss.files)
+    if isinstance(loss, LostOffsets):
+        ranges = [(topic, number, gone) for topic, found in sorted(loss.topics.items()) for number, gone in sorted(found.items())]
+        topic, number, gone = ranges[0]
+        count = sum(each.end - each.first for _, _, each in ranges)
+        return f"{count} offsets, such as {gone.first} to {gone.end - 1} of partition {number} of topic {topic}"
+    versions = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
+    return " and ".join(versions + ([_said_files(loss.files)] if loss.files else []))
+
+
+def _said_files(files: Sequence[LostFile]) -> str:
+    sizes, rows = [file.size_bytes for file in files], [file.rows for file in files]
+    amounts = [f"{sum(each for each in sizes if each is not None)} bytes"] if None not in sizes else []
+    amounts += [f"{sum(each for each in rows if each is not None)} rows"] if None not in rows else []
+    of = f" with {' and '.join(amounts)}" if amounts else ""
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'}{of}, such as {files[0].path}"
+
+
+def beyond(loss: Loss, recorded: Sequence[Loss]) -> Loss | None:
+    """Returns what of a loss is not recorded yet; None if all of it is."""
+    own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
+    known = {file.path for each in own if not isinstance(each, LostOffsets) for file in each.files}
+    if isinstance(loss, LostFiles):
+        files = tuple(file for file in loss.files if file.path not in known)
+        return loss.model_copy(update={"files": files}) if files else None
+    if isinstance(loss, LostVersions):
+        ranges = [(each.first, each.last) for each in own if isinstance(each, LostVersions)]
+        files = tuple(file for file in loss.files if file.path not in known)
+        has_versions = loss.first is None or any(_within(loss.first, loss.last, first, last) for first, last in ranges)
+        if has_versions and not files:
+            return None
+        return loss.model_copy(update={"files": files} | ({"first": None, "last": None} if has_versions else {}))
+    topics: dict[str, dict[int, OffsetRange]] = {}
+    for topic, numbers in loss.topics.items():
+        for number, gone in numbers.items():
+            before = [each.topics.get(topic, {}).get(number) for each in own if isinstance(each, LostOffsets)]
+            if not any(each and each.first <= gone.first and gone.end <= each.end for each in before):
+                topics.setdefault(topic, {})[number] = gone
+    return loss.model_copy(update={"topics": topics}) if topics else None
+
+
+def _within(first: int | None, last: int | None, outer_first: int | None, outer_last: int | None) -> bool:
+    if first is None or last is None or outer_first is None or outer_last is None:
+        return False
+    return outer_first <= first and last <= outer_last

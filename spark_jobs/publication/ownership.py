@@ -1,0 +1,81 @@
+"""Tells the rows of a table that a pipeline has published from those of others.
+
+A commit of a publication carries an app id that begins with the pipeline's uuid. Files that were only rewritten (compacted, deleted from,
+updated) belong to the owner of the files that they replace. If the log no longer has the commit that added a file, its name decides: the
+name of a staged file begins with a prefix of its incarnation. A file without either counts as another's.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.ids import PipelineUuid, SinkName
+from spark_jobs.publication.delta_rs import OpenTable
+
+_REWRITING = frozenset({"DELETE", "MERGE", "OPTIMIZE", "REORG", "UPDATE"})
+_INSERTING = "MERGE"
+"""Of these the one that adds rows which were in no file before."""
+
+
+def rows_of_others(
+    commits: Iterable[list[Mapping[str, Any]]], files: Mapping[str, int], pipeline: PipelineUuid, prefixes: Collection[str]
+) -> int:
+    """Returns how many rows of a table the pipeline has not published; where its rows share a file with others', all of the file's.
+
+    Args:
+        commits: The actions of the table's commits, as far as its log still has them, oldest first.
+        files: The table's files, each with its rows.
+        pipeline: Whose rows are not counted.
+        prefixes: What the names of files begin with that the pipeline has staged.
+    """
+    own: dict[str, bool] = {}
+    rows = dict(files)
+    begin = tuple(prefixes)
+
+    def is_own(path: str) -> bool:
+        return own.get(path, bool(begin) and path.rpartition("/")[2].startswith(begin))
+
+    for actions in commits:
+        operation = next((action["commitInfo"].get("operation", "") for action in actions if "commitInfo" in action), "")
+        ours = any(action["txn"]["appId"].startswith(f"{pipeline}/") for action in actions if "txn" in action)
+        removed = [unquote(action["remove"]["path"]) for action in actions if "remove" in action]
+        derived = all(map(is_own, removed))
+        if operation in _REWRITING and (ours or operation != _INSERTING):
+            ours = derived and (ours or bool(removed))
+        for add in (action["add"] for action in actions if "add" in action):
+            path = unquote(add["path"])
+            own.setdefault(path, ours or is_own(path))
+            if path in rows and add.get("deletionVector"):
+                rows[path] = files[path] - int(add["deletionVector"]["cardinality"])
+    return sum(count for path, count in rows.items() if not is_own(path))
+
+
+def refuse_rows_of_others(
+    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, files: Mapping[str, int], prefixes: Collection[str]
+) -> None:
+    """Refuses to replace the rows of a table that has others than those which the pipeline has published.
+
+    Args:
+        table: The table.
+        pipeline: Whose rows are to be replaced.
+        sink: The sink.
+        files: As for :func:`rows_of_others`.
+        prefixes: As there.
+
+    Raises:
+        UnsupportedTableError: Says how many there are.
+        StorageError: The storage fails.
+    """
+    if rows := rows_of_others(table.commits(), files, pipeline, prefixes):
+        raise UnsupportedTableError(
+            f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
+            "remove them.",
+            exists="Other writers have added them, or the table's log no longer says who has.",
+            safe="Nothing was written to any table.",
+            remedy="To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM). To lose "
+            "them, empty the table first (DELETE FROM), then repeat.",
+            sink=sink,
+            table=table.facts.uri,
+            rows=rows,
+        )

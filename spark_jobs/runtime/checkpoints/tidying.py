@@ -1,0 +1,130 @@
+"""Archives or deletes files that have been read, once everything that was made of them is public.
+
+The final checkpoint of a round has read every file that the round has pinned. Once all tables have its rows, and no checkpoint of the
+middle of the round is kept, nothing in the home reads the files again. The pins say which they are: a file is taken only if it is still the
+one that was pinned, by size and time. The end of that is recorded for each round; until then it is repeated.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.source import AfterPublication, Source
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, TidiedInput
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.losses import LostFiles
+from spark_jobs.protocol.pins import FilePin, FilesPin
+from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.publisher import published
+from spark_jobs.runtime.inputs.file_source import FileSource, files_root
+from spark_jobs.runtime.inputs.inputs import source_frame
+from spark_jobs.runtime.inputs.source_kind import refused_input
+from spark_jobs.runtime.inputs.source_kinds import kind_of
+from spark_jobs.runtime.spark.plan import streaming_leaves
+from spark_jobs.runtime.spark.session import delete_file, file_statuses, move_file, qualified_path
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tidying:
+    """Archives or deletes the files of sources that ask for it.
+
+    Args:
+        home: The home.
+        graph: The pipeline.
+        archives: By source the directory that its files go to.
+        spark: Reaches the files as the sources do.
+    """
+
+    home: Files
+    graph: Graph
+    archives: Mapping[InputName, str]
+    spark: SparkSession
+
+    def check(self, session: SparkSession, params: Any) -> None:
+        """Refuses a source that reads something else than files, or its own archive. Writes nothing.
+
+        Raises:
+            InvalidPipelineError: It does.
+        """
+        for name, source in self.graph.sources.items():
+            if source.after_publication is None:
+                continue
+            for leaf in streaming_leaves(source_frame(source, session, params)):
+                if not isinstance(kind_of(leaf), FileSource):
+                    raise refused_input(
+                        name, f"has after_publication and reads {leaf.format}, not files", "Remove after_publication."
+                    )
+                root = files_root(session, leaf.options["path"])
+                archive = qualified_path(session, self.archives[name]) if name in self.archives else ""
+                if archive == root or archive.startswith(f"{root}/"):
+                    raise refused_input(
+                        name, f"reads {root} and has its archive in it: {archive}", "Give it an archive outside of what it reads."
+                    )
+
+    def run(self) -> None:
+        """Takes away the files of every round that is done with, as far as its final checkpoint is kept. Idempotent.
+
+        Raises:
+            StreamPipelineError: The home, or the storage of a table, does not answer. What is left is done the next time.
+        """
+        sources = {name: source for name, source in self.graph.sources.items() if source.after_publication is not None}
+        if not sources:
+            return
+        rounds, manifests = Rounds(self.home), CheckpointStore(self.home).manifests()
+        for manifest in manifests:
+            if manifest.checkpoint_kind is not CheckpointKind.FINAL or _is_needed(manifest, manifests):
+                continue
+            left = {name: source for name, source in sources.items() if rounds.tidied(manifest.round, name) is None}
+            if left and all(result.version is not None for result in published(self.home, manifest.checkpoint).values()):
+                for name, source in left.items():
+                    rounds.tidy(self._tidy(manifest, name, source))
+
+    def _tidy(self, manifest: Manifest, name: InputName, source: Source) -> TidiedInput:
+        lost = {
+            file.path for loss in manifest.losses if isinstance(loss, LostFiles) and loss.input == name for file in loss.files
+        }
+        left = []
+        pins = [pin for pin in manifest.inputs.get(name, ()) if isinstance(pin, FilesPin)]
+        for pin in pins:
+            files = {file.path: file for file in pin.files if file.path not in lost}
+            for path, status in file_statuses(self.spark, files).items():
+                file = files[path]
+                if status is None:  # it is gone already, perhaps by an attempt before
+                    continue
+                if status != (file.timestamp_ms, file.size_bytes):
+                    left.append(path)
+                    continue
+                with step(Step.TIDY_FILE):
+                    self._take_away(pin, file, source)
+        done = sum(len(pin.files) for pin in pins) - len(left)
+        _LOG.info("source %s: %d files of round %d are public: %s", name, done, manifest.round, source.after_publication)
+        if left:
+            _LOG.warning("source %s: %d files have changed since they were read, and stay: %s", name, len(left), left[0])
+        return TidiedInput(round=manifest.round, input=name, tidied_at=datetime.now(UTC), left=tuple(left))
+
+    def _take_away(self, pin: FilesPin, file: FilePin, source: Source) -> None:
+        if source.after_publication is AfterPublication.DELETE:
+            delete_file(self.spark, file.path)
+            return
+        path, root = unquote(urlsplit(file.path).path), unquote(urlsplit(files_root(self.spark, pin.path)).path)
+        below = path.removeprefix(root).lstrip("/") or path.rpartition("/")[2]
+        move_file(self.spark, file.path, f"{self.archives[source.name].rstrip('/')}/{below}", file.timestamp_ms)
+
+
+def _is_needed(final: Manifest, manifests: Sequence[Manifest]) -> bool:
+    """Returns whether a kept checkpoint is in the middle of a final one's round: a start from it reads files of the round again."""
+    return any(
+        each.round == final.round and each.incarnation == final.incarnation and each.checkpoint_kind is not CheckpointKind.FINAL
+        for each in manifests
+    )

@@ -1,0 +1,325 @@
+"""Delta tables as sources: pinned at a version, which Spark's offsets count up to."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructField, StructType
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import RejectedError, SourceChangedError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
+from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
+from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
+from spark_jobs.publication.fitting import shape, unreadable
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.old_query import refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
+from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
+from spark_jobs.runtime.spark.session import file_statuses, spark_failures
+
+_STARTING = {"startingversion", "startingtimestamp"}
+_SCHEMA_LOG = "schemaTrackingLocation"
+_OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_MAPPING = "delta.columnMapping.mode"
+_MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
+"""Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
+
+
+class DeltaSource(SourceKind):
+    """Streams over Delta tables."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return leaf.node == "StreamingRelation" and leaf.format.lower() == "delta"
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownDelta:
+        path = leaf.options["path"]
+        _, metadata, _ = DeltaJvm(frame.sparkSession).snapshot(path)
+        return KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata))
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownDelta) or not isinstance(now, KnownDelta):
+            return another_kind(before, now)
+        if before.table != now.table:
+            return f"reads another Delta table: {now.path} has the id {now.table}, and {before.path} had {before.table}"
+        reasons = unreadable(before.shape, now.shape) if before.shape and now.shape else []
+        return (
+            f"reads a table whose earlier rows cannot be read any more: {now.path} {'; it '.join(reasons)}" if reasons else None
+        )
+
+    def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
+        if not _STARTING & {option.lower() for option in leaf.options}:
+            return known
+        try:
+            return known.model_copy(update={"begins": first_delta_version(leaf)})
+        except spark_failures() as error:
+            raise refused_input(
+                name, f"cannot begin where it says: {java_message(error)}", "Correct its startingVersion or startingTimestamp."
+            ) from error
+
+    def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
+        return now.model_copy(update={"begins": before.begins}) if isinstance(before, KnownDelta) else now
+
+    def begin_at(self, frame: DataFrame, leaf: Leaf, known: KnownSource) -> None:
+        if isinstance(known, KnownDelta) and known.begins is not None:
+            may_begin_later(frame.sparkSession)
+            change_options(leaf, {"startingVersion": str(known.begins)}, without=("startingTimestamp",))
+
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, DeltaPin)
+        return known.model_copy(update={"begins": pin.version + 1})
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> DeltaPin:
+        path = leaf.options["path"]
+        pin = delta_pin(frame.sparkSession, path)
+        return pin.model_copy(update={"rows": _rows(path, pin.version)})
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("failondataloss", "true").lower() == "false":
+            raise refused_input(
+                name,
+                "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
+                "Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them.",
+            )
+        if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
+            raise refused_input(
+                name,
+                f"sets {_SCHEMA_LOG}: the place must be below the checkpoint of a stage, and the runtime gives each stream its own",
+                "Remove the option. Columns may be renamed, dropped, added and widened without it.",
+            )
+
+    def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """Writes a schema log of Delta's with one entry, the table as it is now: all versions up to now are read with its columns.
+
+        See docs/adr/0022-rows-are-read-with-the-newest-columns.md.
+        """
+        version, metadata, protocol = DeltaJvm(session).snapshot(leaf.options["path"])
+        columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields
+        if _simple(columns) != _simple(each for each in leaf.schema.fields if each.name not in _OF_A_FEED or not _is_feed(leaf)):
+            raise SourceChangedError(
+                f"Source '{name}' has got other columns while it was looked at.",
+                safe="Nothing was staged.",
+                remedy="Run it again.",
+                source=name,
+            )
+        by_name = {each.name: each for each in columns}
+        entry = {
+            "tableId": metadata["id"],
+            "deltaCommitVersion": version,
+            "dataSchemaJson": metadata["schemaString"],
+            "partitionSchemaJson": StructType([by_name[each] for each in metadata["partitionColumns"]]).json(),
+            "sourceMetadataPath": "",
+            "tableConfigurations": metadata["configuration"],
+            "protocolJson": json.dumps({"protocol": protocol}),
+        }
+        log.files.delete(log.directory)
+        log.files.create(f"{log.directory}/_schema_log_{metadata['id']}/0", f"v1\n{json.dumps(entry)}".encode())
+        return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
+
+    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
+        """See :meth:`SourceKind.check_same`. Spark itself goes on in whatever table is at the path."""
+        path = read.leaf.options["path"]
+        newest = delta_pin(read.session, path)
+        if why := self.difference(read.known, KnownDelta(path=path, table=newest.table)):
+            raise another_source({read.name: why})
+        if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
+            raise _gone_back(read.name, newest, read.pin.version)
+        self.check_position(read.name, read.session, read.leaf, read.line)
+
+    def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
+        if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
+            return
+        read = offset["reservoirVersion"] - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
+        newest = delta_pin(session, leaf.options["path"])
+        if newest.table == offset["reservoirId"] and newest.version < read:
+            raise _gone_back(name, newest, read)
+
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostVersions | None:
+        path, begin = read.leaf.options["path"], _position(read)
+        if begin is None or (isinstance(read.pin, DeltaPin) and begin.version > read.pin.version):
+            return None
+        delta = DeltaJvm(read.session)
+        first, earliest = begin.version, delta.earliest_version(path)
+        gone = earliest > first and not (begin.initial and delta.has_version(path, first) and earliest == first + 1)
+        if gone:
+            begin = _Position(earliest)
+        end = read.pin.version if isinstance(read.pin, DeltaPin) else None
+        files: list[LostFile] = []
+        if thorough and (end is None or begin.version <= end):
+            left = unread_delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, end)
+            statuses = file_statuses(read.session, [url for _, url, _ in left])
+            files = _with_rows(path, [file for file in left if statuses[file[1]] is None])
+        if not gone and not files:
+            return None
+        versions = (first, earliest - 1) if gone else (None, None)
+        return LostVersions(input=read.name, stage=read.stage, path=path, first=versions[0], last=versions[1], files=tuple(files))
+
+    def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
+        if not isinstance(loss, LostVersions) or loss.last is None:
+            return None
+        return read.known.model_copy(update={"begins": loss.last + 1})
+
+    def first_line(self, known: KnownSource) -> str:
+        assert isinstance(known, KnownDelta)
+        assert known.begins is not None
+        return delta_offset(known.table, known.begins)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "DeltaBound":
+        assert isinstance(pin, DeltaPin)
+        gone = [loss.last for loss in losses if isinstance(loss, LostVersions) and loss.last is not None]
+        pin = pin.model_copy(update={"version": max([pin.version, *gone])})  # reading goes on after what is gone
+        before = earlier.rows or 0 if isinstance(earlier, DeltaPin) else 0
+        whole = not _STARTING & {option.lower() for option in leaf.options} and not losses
+        return DeltaBound(pin, None if pin.rows is None else pin.rows - before, whole=whole)
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        path = leaf.options.get("path", "")
+        table, expected = delta_pin(session, path).table, json.loads(adopted.offset)["reservoirId"]
+        if table != expected:
+            raise refused(
+                name,
+                f"the table at {path} is not the one that the query in {adopted.checkpoint} read",
+                "Give the checkpoint directory of the query that read this table; a table that was made anew has no offsets to adopt.",
+                path=path,
+                expected=expected,
+                found=table,
+            )
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        return adopted.offset
+
+
+@dataclass(frozen=True)
+class DeltaBound(Bound):
+    """Every row up to a table version.
+
+    Spark reads version after version, and fails where one is missing: the option with which it would not is refused.
+    """
+
+    pin: DeltaPin
+    rows: int | None = None
+    """Rows that the round adds to those before it."""
+    whole: bool = False
+    """Whether all rows are read, and not those from a version or a time on."""
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        if line == NO_OFFSET:
+            return False
+        offset = json.loads(line)
+        version, index = offset["reservoirVersion"], offset["index"]
+        if offset["isStartingVersion"]:
+            return bool(version > self.pin.version)
+        return bool(version > self.pin.version + 1 or (version == self.pin.version + 1 and index >= 0))
+
+    def reached(self, line: str | None) -> bool:
+        if line is None or line == NO_OFFSET:
+            return False
+        offset = json.loads(line)
+        return not offset["isStartingVersion"] and bool(offset["reservoirVersion"] > self.pin.version)
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        return delta_offset(self.pin.table, self.pin.version + 1)
+
+    def rows_expected(self, line: str | None) -> int | None:
+        return self.rows
+
+    def unread(self, line: str | None) -> str | None:
+        if (line is None or line == NO_OFFSET) and self.pin.rows and self.whole:
+            return f"all {self.pin.rows} rows up to version {self.pin.version} of {self.pin.path}"
+        return None
+
+
+def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError:
+    return RejectedError(
+        f"Source '{name}' reads a table that has gone back: {newest.path} is at version {newest.version}, and version {version} "
+        "was there before.",
+        exists="What was read of the later versions stays.",
+        safe="Nothing was staged.",
+        remedy=f"Restore the table's log up to version {version}, or begin anew with --fresh.",
+        source=name,
+        expected=version,
+        found=newest.version,
+    )
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where reading goes on in a table."""
+
+    version: int
+    index: int = -1
+    initial: bool = False
+    """Whether what is left of the table as it was at the version is read, not what the version has added."""
+
+
+def _position(read: ReadSoFar) -> _Position | None:
+    """Returns where a stage goes on; None if the stream has no end and has not begun: it begins with what is there."""
+    if read.line != NO_OFFSET:
+        offset = json.loads(read.line)
+        return _Position(offset["reservoirVersion"], offset["index"], offset["isStartingVersion"])
+    if isinstance(read.known, KnownDelta) and read.known.begins is not None:
+        return _Position(read.known.begins)
+    return _Position(read.pin.version, initial=True) if isinstance(read.pin, DeltaPin) else None
+
+
+def delta_offset(table: str, version: int) -> str:
+    """Returns the line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
+    return json.dumps(
+        {"sourceVersion": 1, "reservoirId": table, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+    )
+
+
+def may_begin_later(session: SparkSession) -> None:
+    """Lets streams of a session begin at a version of a table that nobody has written yet."""
+    session.conf.set(_MAY_BEGIN_LATER, "true")
+
+
+def delta_pin(session: SparkSession, path: str) -> DeltaPin:
+    """Returns the newest version of a table, without the number of its rows."""
+    version, metadata, _ = DeltaJvm(session).snapshot(path)
+    return DeltaPin(path=path, table=metadata["id"], version=version)
+
+
+def _shape(metadata: Mapping[str, Any]) -> TableShape:
+    """Returns the shape of a table with its columns alone."""
+    mapping = {_MAPPING: metadata["configuration"].get(_MAPPING, "none")}
+    return shape(metadata["schemaString"], metadata["partitionColumns"], mapping, ())
+
+
+def _simple(columns: Iterable[StructField]) -> str:
+    return StructType(list(columns)).simpleString()
+
+
+def _is_feed(leaf: Leaf) -> bool:
+    options = {key.lower(): value.lower() for key, value in leaf.options.items()}
+    return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
+
+
+def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFile]:
+    """Returns data files with their numbers of rows, from the statistics in the table's log."""
+    rows: dict[str, int | None] = {}
+    for version in {version for version, _, _ in files}:
+        with suppress(DeltaError, KeyError, OSError):
+            table = DeltaTable(path, version=version).get_add_actions()
+            names = [name.rpartition("/")[2] for name in table.column("path").to_pylist()]
+            rows |= dict(zip(names, table.column("num_records").to_pylist(), strict=True))
+    return [LostFile(path=url, size_bytes=size_bytes, rows=rows.get(url.rpartition("/")[2])) for _, url, size_bytes in files]
+
+
+def _rows(path: str, version: int) -> int | None:
+    """Returns the number of rows of a table, from the statistics in its log; None if they lack it."""
+    try:
+        counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
+    except (DeltaError, KeyError, OSError):
+        return None
+    return None if None in counts else sum(counts)

@@ -1,0 +1,356 @@
+"""Folders of files as sources: pinned as a list of files, of which Spark keeps a log of its own."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
+from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
+from spark_jobs.runtime.inputs.inferred_types import outgrows
+from spark_jobs.runtime.inputs.old_query import files_read, refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.spark.plan import Leaf
+from spark_jobs.runtime.spark.session import file_statuses, qualified_path
+from spark_jobs.storage import checksums
+from spark_jobs.storage.files import Files
+
+FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+_FIXED_COLUMNS = frozenset({"binaryfile", "text"})
+_COMPACT_INTERVAL = 10
+"""``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
+_PASSED = 2**62
+"""The batch of files that no batch reads: Spark, and we, take the files of an entry for read, and read those that have its number."""
+_PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
+
+
+class FileSource(SourceKind):
+    """Streams over folders of files, in any of Spark's formats."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return leaf.node == "StreamingRelation" and leaf.format.lower() in FILE_FORMATS
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("cleansource", "off").lower() != "off":
+            tidying = 'declare after_publication="archive" or "delete" on the source'
+            by_hand = "tidy the folder yourself once the checkpoint that has read the files is public"
+            raise refused_input(
+                name,
+                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                f"Remove the option, and {tidying if bounded else by_hand}.",
+            )
+        for option, what in {"ignoreMissingFiles": "have gone", "ignoreCorruptFiles": "cannot be read"}.items():
+            if options.get(option.lower(), "false").lower() == "true":
+                raise refused_input(
+                    name, f"sets {option}: rows of files that {what} would be missing silently", "Remove the option."
+                )
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
+        return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownFiles) or not isinstance(now, KnownFiles):
+            return another_kind(before, now)
+        return None if before.path == now.path else f"reads another folder: {now.path}, and before it read {before.path}"
+
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, FilesPin)
+        return known.model_copy(update={"passed": pin.files})
+
+    def begin_log(self, known: KnownSource, log: OwnLog) -> None:
+        if isinstance(known, KnownFiles) and known.passed:
+            FileSourceLog(log.files, log.directory).pass_over(known.passed)
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
+        """Returns the files that Spark's file source would find now: listed by Spark, with the source's own options."""
+        session = frame.sparkSession
+        options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
+        try:
+            paths = session.read.format("binaryFile").options(**options).load(leaf.options["path"]).inputFiles()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            paths = []
+        found = file_statuses(session, sorted(paths))
+        files = [FilePin(path=path, timestamp_ms=status[0], size_bytes=status[1]) for path, status in found.items() if status]
+        return FilesPin(path=leaf.options["path"], files=tuple(files))
+
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostFiles | None:
+        """Looks at each file, or at none: a folder may have a million."""
+        if not thorough:
+            return None
+        log = FileSourceLog(read.log.files, read.log.directory)
+        if isinstance(read.pin, FilesPin):
+            taken = {(entry["path"], int(entry["timestamp"])) for entry in log.between(-1, _log_id(read.line))}
+            left = {file.path: _pinned_file(file) for file in read.pin.files if (file.path, file.timestamp_ms) not in taken}
+        else:
+            left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
+        statuses = file_statuses(read.session, left)
+        gone = [
+            LostFile(path=path, size_bytes=left[path].size_bytes)
+            for path, status in statuses.items()
+            if left[path].difference(status)
+        ]
+        return LostFiles(input=read.name, stage=read.stage, files=tuple(gone)) if gone else None
+
+    def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:
+        if not isinstance(earlier, FilesPin) or not isinstance(now, FilesPin):
+            return
+        lost, read = _lost_paths(losses), {file.path: file for file in earlier.files}
+        changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
+        if changed:
+            raise RejectedError(
+                f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
+                exists="What the round before has read of them is public, or staged.",
+                safe="Nothing was staged.",
+                remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
+                "Or begin anew with --fresh.",
+                source=name,
+                files=len(changed),
+            )
+
+    def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
+        inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
+        own = FileSourceLog(log.files, log.directory)
+        return EndlessFiles(own, _lost_paths(losses), (session, leaf) if inferred else None)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
+        assert isinstance(pin, FilesPin)
+        own = FileSourceLog(log.files, log.directory)
+        done = own.passed() | _lost_paths(losses)
+        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in done)})
+        return FilesBound(left, own, _files_per_batch(leaf))
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        path = leaf.options.get("path", "")
+        root = files_root(session, path)
+        read = [file["path"] for file in files_read(name, adopted)]
+        foreign = [each for each in read if each != root and not each.startswith(f"{root}/")]
+        if foreign:
+            raise refused(
+                name,
+                f"it reads {path}, and the query in {adopted.checkpoint} has read {foreign[0]}, which is not there",
+                "Give the checkpoint directory of the query that read these files, and the path as it was given there.",
+                path=path,
+                found=foreign[0],
+            )
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        """See :meth:`SourceKind.begin_adopted`. Writes the files that were read as the first entry of Spark's log, too."""
+        FileSourceLog(log.files, log.directory).rewrite(0, [entry | {"batchId": 0} for entry in files_read(name, adopted)])
+        return json.dumps({"logOffset": 0})
+
+
+def files_root(session: SparkSession, path: str) -> str:
+    """Returns the URL of the folder that a path leads to, without its pattern."""
+    return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
+
+
+class EndlessFiles(Bound):
+    """Every file that comes. Spark has noted its modification time; its size is not pinned."""
+
+    names_files = True
+
+    def __init__(
+        self, log: "FileSourceLog", lost: frozenset[str] = frozenset(), inferred: tuple[SparkSession, Leaf] | None = None
+    ) -> None:
+        self._log, self._lost = log, lost
+        self._inferred = inferred
+        """How the schema of files is inferred; None where it is declared."""
+
+    def has_outgrown(self, previous: str | None, line: str) -> bool:
+        paths = list(self.files_between(previous, line))
+        if self._inferred is None or not paths:
+            return False
+        session, leaf = self._inferred
+        options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
+        reader = session.read.format(leaf.format).options(**options)
+        if not outgrows(leaf.schema, reader.load(paths).schema):
+            return False
+        # a column that is null in all rows of the batch has some type, and another one with the rows of the other files
+        return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        """Returns whether a batch reads files that are lost."""
+        if not self._lost:
+            return False
+        return any(entry["path"] in self._lost for entry in self._log.between(_log_id(previous), _log_id(line)))
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        start, end = _log_id(previous), _log_id(line)
+        planned = [entry for entry in self._log.between(start, end) if entry["path"] not in self._lost]
+        for log_id in range(start + 1, end + 1):
+            self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
+        return line
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        return {entry["path"]: _planned_file(entry) for entry in self._log.between(_log_id(previous), _log_id(line))}
+
+
+class FilesBound(Bound):
+    """Exactly the pinned files, through the file source's own log of which files belong to which batch.
+
+    A file is known by its path and its modification time: one that has come later under the name of another is a file of its own. To Spark
+    it is the old one, and is passed over.
+    """
+
+    names_files = True
+
+    def __init__(self, pin: FilesPin, log: "FileSourceLog", files_per_batch: int | None) -> None:
+        self._pinned = {file.path: file for file in pin.files}
+        self._log = log
+        self._files_per_batch = files_per_batch
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        return not all(self._is_pinned(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))
+
+    def reached(self, line: str | None) -> bool:
+        return not self._left_after(_log_id(line))
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        start, end = _log_id(previous), _log_id(line)
+        planned = [
+            _file_entry(self._pinned[entry["path"]], entry["batchId"])
+            for entry in self._log.between(start, end)
+            if entry["path"] in self._pinned
+        ]
+        named = {entry["path"] for entry in planned}
+        missing = [file for file in self._left_after(start) if file.path not in named]
+        room = max(self._files_per_batch - len(planned), 0) if self._files_per_batch else len(missing)
+        for log_id in range(start + 1, end):
+            self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
+        last = [entry for entry in planned if entry["batchId"] == end]
+        self._log.rewrite(end, last + [_file_entry(file, end) for file in missing[:room]])
+        return line
+
+    def passed_over(self, line: str) -> str | None:
+        """See :meth:`Bound.passed_over`. Spark forgets files that are a week older than its newest one, and takes no others that old."""
+        newest = max(self._log.latest(), _log_id(line))
+        missing = self._left_after(newest)
+        if not missing:
+            return json.dumps({"logOffset": newest}) if newest > _log_id(line) else None
+        self._log.rewrite(newest + 1, [_file_entry(file, newest + 1) for file in missing[: self._files_per_batch]])
+        return json.dumps({"logOffset": newest + 1})
+
+    def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
+        entries = self._log.between(_log_id(previous), _log_id(line))
+        return {
+            path: _pinned_file(self._pinned[path]) if path in self._pinned else _planned_file(entry)
+            for entry in entries
+            for path in [entry["path"]]
+        }
+
+    def unread(self, line: str | None) -> str | None:
+        missing = self._left_after(_log_id(line))
+        if not missing:
+            return None
+        return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
+
+    def _left_after(self, log_id: int) -> list[FilePin]:
+        """Returns the pinned files that no entry up to this one adds, the oldest first."""
+        taken = {entry["path"] for entry in self._log.between(-1, log_id) if self._is_pinned(entry)}
+        missing = [file for path, file in self._pinned.items() if path not in taken]
+        return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
+
+    def _is_pinned(self, entry: Mapping[str, Any]) -> bool:
+        file = self._pinned.get(entry["path"])
+        return file is not None and file.timestamp_ms == int(entry["timestamp"])
+
+
+class FileSourceLog:
+    """Spark's log of a file source: entry n lists the files that offset n added; each tenth entry repeats all before it."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def between(self, start: int, end: int) -> list[dict[str, Any]]:
+        """Returns the files added by the entries after ``start`` up to ``end``."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for log_id in range(end, start, -1):
+            if log_id in found:
+                continue
+            for entry in self._read(log_id):
+                found.setdefault(entry["batchId"], []).append(entry)
+        return [entry for log_id in sorted(found) if start < log_id <= end for entry in found[log_id]]
+
+    def latest(self) -> int:
+        """Returns the number of the newest entry; -1 if there is none."""
+        names = (name.removesuffix(".compact") for name in self._files.names(self._directory))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def pass_over(self, files: Iterable[FilePin]) -> None:
+        """Records files as read, in no batch, so that Spark passes them over. Idempotent."""
+        if self.latest() < 0:
+            self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
+
+    def passed(self) -> set[str]:
+        """Returns the files that were passed over."""
+        return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
+
+    def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
+        """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
+        repeated = []
+        if _compact(log_id):
+            passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
+            repeated = passed + [entry for entry in self.between(-1, log_id) if entry["batchId"] < log_id]
+        lines = [json.dumps(entry) for entry in repeated + entries]
+        checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
+
+    def _read(self, log_id: int) -> list[dict[str, Any]]:
+        """Returns what entry ``log_id`` holds; if Spark has deleted it, what the next compact entry repeats of it and those before."""
+        try:
+            return self._entries(_file_name(log_id))
+        except NotFoundError:
+            compact = [
+                int(name.removesuffix(".compact")) for name in self._files.names(self._directory) if name.endswith(".compact")
+            ]
+            later = min((number for number in compact if number > log_id), default=None)
+            entries = [] if later is None else self._entries(_file_name(later))
+            return [entry for entry in entries if entry["batchId"] <= log_id or entry["batchId"] == _PASSED]
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        data = self._files.read(f"{self._directory}/{name}")
+        return [json.loads(line) for line in data.decode().split("\n")[1:] if line]
+
+
+def _files_per_batch(leaf: Leaf) -> int | None:
+    text = {key.lower(): value for key, value in leaf.options.items()}.get("maxfilespertrigger", "")
+    return int(text) if text.isdigit() else None
+
+
+def _log_id(line: str | None) -> int:
+    return -1 if line is None or line == NO_OFFSET else int(json.loads(line)["logOffset"])
+
+
+def _compact(log_id: int) -> bool:
+    return (log_id + 1) % _COMPACT_INTERVAL == 0
+
+
+def _file_name(log_id: int) -> str:
+    return f"{log_id}.compact" if _compact(log_id) else str(log_id)
+
+
+def _pinned_file(file: FilePin) -> ExpectedFile:
+    return ExpectedFile(file.path, file.timestamp_ms, file.size_bytes)
+
+
+def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
+    return ExpectedFile(entry["path"], int(entry["timestamp"]))
+
+
+def _lost_paths(losses: Sequence[Loss]) -> frozenset[str]:
+    return frozenset(file.path for loss in losses if isinstance(loss, LostFiles) for file in loss.files)
+
+
+def _file_entry(file: FilePin, log_id: int) -> dict[str, Any]:
+    return {"path": file.path, "timestamp": file.timestamp_ms, "batchId": log_id}

@@ -1,0 +1,273 @@
+"""Kafka topics as sources: pinned partition by partition, at an offset.
+
+Spark's lines for Kafka are positions, not records: ``{"clicks": {"0": 5}}`` says that the next record of partition 0 is to have offset 5 or
+more. So an end that no record has (a transaction's marker, a record that was compacted away) is reached like any other.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError, StreamPipelineError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
+from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
+from spark_jobs.protocol.pins import KafkaPin, Pin
+from spark_jobs.publication.delta_jvm import java_causes, java_message
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.old_query import refused
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
+from spark_jobs.runtime.spark.plan import (
+    Leaf,
+    first_kafka_offset,
+    kafka_topics,
+    newest_offset,
+    oldest_kafka_offsets,
+    running_kafka_topics,
+)
+from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.storage.files import Files
+
+KAFKA = "kafka"
+Partition = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+_FIRST = b"\0v1\n"
+"""What Spark writes before the offsets at which a stream begins."""
+
+
+class KafkaSource(SourceKind):
+    """Streams over Kafka topics."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return leaf.node == "StreamingRelationV2" and leaf.format.lower() == KAFKA
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        options = {key.lower(): value for key, value in leaf.options.items()}
+        if options.get("failondataloss", "true").lower() == "false":
+            raise refused_input(
+                name,
+                "sets failOnDataLoss=false: records that have expired would be left out silently",
+                "Remove the option. A run whose records are gone says so, and --accept-data-loss goes on without them.",
+            )
+        if bounded and not any(option.lower().startswith("starting") for option in leaf.options):
+            raise refused_input(
+                name,
+                "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
+                'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
+            )
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
+        try:
+            line = newest_offset(frame, leaf)
+        except spark_failures() as error:
+            raise _unanswered(name, "where its topics end", error) from error
+        return kafka_pin(line or "{}")
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownKafka:
+        try:
+            cluster, topics = kafka_topics(frame, leaf)
+        except spark_failures() as error:
+            raise _unanswered(name, "what its topics are", error) from error
+        return KnownKafka(cluster=cluster, topics=topics)
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownKafka) or not isinstance(now, KnownKafka):
+            return another_kind(before, now)
+        if before.cluster != now.cluster:
+            return f"reads another Kafka cluster: {now.cluster}, and before it read {before.cluster}"
+        renamed = sorted(before.topics.keys() - now.topics.keys()) if not before.topics.keys() & now.topics.keys() else []
+        if renamed:
+            return f"reads other topics: {', '.join(sorted(now.topics))}, and before it read {', '.join(renamed)}"
+        anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
+        return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
+
+    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
+        """See :meth:`SourceKind.check_same`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
+        if query is None or not isinstance(read.known, KnownKafka):
+            return
+        try:
+            ids = running_kafka_topics(read.session, query, number, list(read.known.topics))
+        except spark_failures() as error:
+            raise _unanswered(read.name, "what its topics are", error) from error
+        now = read.known.model_copy(update={"topics": read.known.topics | ids})
+        if why := self.difference(read.known, now):
+            raise another_source({read.name: why})
+
+    def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
+        try:
+            line = first_kafka_offset(frame, leaf)
+        except spark_failures() as error:
+            raise _unanswered(name, "where its topics begin", error) from error
+        return known.model_copy(update={"begins": kafka_pin(line).topics})
+
+    def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
+        if not isinstance(before, KnownKafka) or not isinstance(now, KnownKafka):
+            return now
+        return now.model_copy(update={"topics": before.topics | now.topics, "begins": before.begins})
+
+    def begin_log(self, known: KnownSource, log: OwnLog) -> None:
+        if isinstance(known, KnownKafka) and known.begins:
+            with suppress(AlreadyExistsError):  # Spark's own, or an earlier attempt's
+                log.files.create(f"{log.directory}/0", _FIRST + kafka_line(_offsets(known.begins)).encode())
+
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        assert isinstance(pin, KafkaPin)
+        return known.model_copy(update={"begins": pin.topics})
+
+    def lost(self, read: ReadSoFar, *, thorough: bool) -> LostOffsets | None:
+        ends = _offsets(read.pin.topics) if isinstance(read.pin, KafkaPin) else None
+        at = _next_offsets(read)
+        topics: dict[str, dict[int, OffsetRange]] = {}
+        for (topic, number), oldest in self._oldest(read, at).items():
+            first = at[topic, number]
+            if first < oldest and (ends is None or first < ends.get((topic, number), 0)):
+                topics.setdefault(topic, {})[number] = OffsetRange(first=first, end=oldest)
+        return LostOffsets(input=read.name, stage=read.stage, topics=topics) if topics else None
+
+    def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
+        at = _next_offsets(read)
+        oldest = self._oldest(read, at)
+        begins = kafka_pin(kafka_line({partition: max(offset, oldest.get(partition, 0)) for partition, offset in at.items()}))
+        return read.known.model_copy(update={"begins": begins.topics})
+
+    def first_line(self, known: KnownSource) -> str:
+        assert isinstance(known, KnownKafka)
+        return kafka_line(_offsets(known.begins))
+
+    def _oldest(self, read: ReadSoFar, at: Mapping[Partition, int]) -> dict[Partition, int]:
+        try:
+            return oldest_kafka_offsets(read.session, read.leaf, list(at))
+        except spark_failures() as error:
+            raise _unanswered(read.name, "where its topics begin", error) from error
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
+        assert isinstance(pin, KafkaPin)
+        return KafkaBound(pin, partial(kafka_beginning, log.files, log.directory))
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        raise refused(
+            name, "it reads Kafka", "Only offsets of what read Delta tables or files can be adopted.", path=adopted.checkpoint
+        )
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        raise NotImplementedError("refused before")
+
+
+def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineError:
+    if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
+        return refused_input(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.")
+    return StorageError(
+        f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
+        safe="Nothing was written.",
+        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+        input=name,
+    )
+
+
+def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
+    """Returns by partition the offset that a stage reads next."""
+    if read.line != NO_OFFSET:
+        return partition_offsets(read.line)
+    return kafka_beginning(read.log.files, read.log.directory)
+
+
+def _offsets(topics: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:
+    return {(topic, number): offset for topic, numbers in topics.items() for number, offset in numbers.items()}
+
+
+def partition_offsets(line: str) -> dict[Partition, int]:
+    """Returns the offset of each partition in a line of Spark's offset log for Kafka."""
+    topics = json.loads(line)
+    return {(topic, int(number)): int(offset) for topic, numbers in topics.items() for number, offset in numbers.items()}
+
+
+def kafka_line(offsets: Mapping[Partition, int]) -> str:
+    """Returns the line of Spark's offset log with these offsets."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(number)] = offset
+    return json.dumps(topics)
+
+
+def kafka_pin(line: str) -> KafkaPin:
+    """Returns the pin of everything before the offsets of a line."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, number), offset in partition_offsets(line).items():
+        topics.setdefault(topic, {})[number] = offset
+    return KafkaPin(topics=topics)
+
+
+def kafka_beginning(files: Files, directory: str) -> dict[Partition, int]:
+    """Returns where a query's first batch began: Spark works it out from the source's options once, and keeps it next to the offset log.
+
+    Empty as long as Spark has not worked it out.
+    """
+    try:
+        data = files.read(f"{directory}/0")
+    except NotFoundError:
+        return {}
+    return partition_offsets(data.decode().partition("\n")[2])  # a zero byte, the version, a new line, the offsets
+
+
+@dataclass(frozen=True)
+class KafkaBound(Bound):
+    """Every record before the pinned offsets.
+
+    A partition that came after the pin stays where it begins; the next round reads it from there. One that begins behind its pin, because
+    its records have expired or the source begins at the newest ones, has ended.
+    """
+
+    pin: KafkaPin
+    beginning: Callable[[], dict[Partition, int]]
+
+    def exceeded(self, previous: str | None, line: str) -> bool:
+        return line != NO_OFFSET and partition_offsets(line) != self._cut(previous, line)
+
+    def reached(self, line: str | None) -> bool:
+        if line is None or line == NO_OFFSET:
+            return False
+        offsets = partition_offsets(line)
+        return all(offsets.get(partition, 0) >= end for partition, end in self._ends().items())
+
+    def cut_back(self, previous: str | None, line: str) -> str:
+        return kafka_line(self._cut(previous, line))
+
+    def passed_over(self, line: str) -> str | None:
+        """See :meth:`Bound.passed_over`. Spark finds nothing new if fewer records are left than ``minOffsetsPerTrigger``."""
+        return None if self.reached(line) else self.available(line)
+
+    def available(self, line: str) -> str:
+        offsets = {} if line == NO_OFFSET else partition_offsets(line)
+        return kafka_line(offsets | {partition: max(offsets.get(partition, 0), end) for partition, end in self._ends().items()})
+
+    def rows_expected(self, line: str | None) -> int | None:
+        """Returns at most how many rows are left: an offset may have no record."""
+        begin = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
+        return sum(max(end - begin.get(partition, 0), 0) for partition, end in self._ends().items()) if begin else None
+
+    def unread(self, line: str | None) -> str | None:
+        read = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
+        left = {partition: end for partition, end in self._ends().items() if read.get(partition, 0) < end}
+        if not left:
+            return None
+        (topic, number), end = min(left.items())
+        return f"{len(left)} partitions: partition {number} of topic {topic} was read up to offset {read.get((topic, number), 0)} of {end}"
+
+    def _cut(self, previous: str | None, line: str) -> dict[Partition, int]:
+        before = self.beginning() if previous is None or previous == NO_OFFSET else partition_offsets(previous)
+        ends, cut = self._ends(), {}
+        for partition, offset in partition_offsets(line).items():
+            if partition in ends:
+                cut[partition] = min(offset, max(ends[partition], before.get(partition, 0)))
+            elif partition in before:
+                cut[partition] = before[partition]
+        return cut
+
+    def _ends(self) -> dict[Partition, int]:
+        return _offsets(self.pin.topics)

@@ -1,0 +1,84 @@
+"""The kinds of sources that there are. Only here is decided which one a stream is of."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownOther, KnownSource
+from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.pins import Pin
+from spark_jobs.runtime.inputs.bounds import Bound
+from spark_jobs.runtime.inputs.delta_source import DeltaSource
+from spark_jobs.runtime.inputs.file_source import FILE_FORMATS, FileSource
+from spark_jobs.runtime.inputs.kafka_source import KafkaSource
+from spark_jobs.runtime.inputs.old_query import kind_of as kind_of_old
+from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
+from spark_jobs.runtime.spark.plan import Leaf
+
+
+class OtherSource(SourceKind):
+    """Any other stream. Only a source without an end may read one: its end and its identity cannot be known."""
+
+    def reads(self, leaf: Leaf) -> bool:
+        return True
+
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownOther:
+        return KnownOther(source=leaf.format)
+
+    def difference(self, before: KnownSource, now: KnownSource) -> str | None:
+        if not isinstance(before, KnownOther) or not isinstance(now, KnownOther):
+            return another_kind(before, now)
+        return None if before.source == now.source else f"reads {now.source!r}, and before it read {before.source!r}"
+
+    def after(self, known: KnownSource, pin: Pin) -> KnownSource:
+        raise NotImplementedError("it has no pin")
+
+    def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
+        raise _endless(name, leaf)
+
+    def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
+        raise NotImplementedError("it has no pin")
+
+    def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
+        raise NotImplementedError("no old query can have read it")
+
+    def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
+        raise NotImplementedError("no old query can have read it")
+
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+        if bounded:
+            raise _endless(name, leaf)
+
+
+def _endless(name: InputName, leaf: Leaf) -> InvalidPipelineError:
+    return refused_input(
+        name,
+        f"reads {leaf.format!r}, for which no end can be recorded",
+        f"Bounded sources read Delta tables, Kafka or files ({', '.join(sorted(FILE_FORMATS))}).",
+    )
+
+
+_DELTA, _FILES, _KAFKA, _OTHER = DeltaSource(), FileSource(), KafkaSource(), OtherSource()
+_KINDS: tuple[SourceKind, ...] = (_DELTA, _FILES, _KAFKA, _OTHER)
+
+
+def kind_of(leaf: Leaf) -> SourceKind:
+    """Returns the kind of a stream."""
+    return next(kind for kind in _KINDS if kind.reads(leaf))
+
+
+def kind_of_known(known: KnownSource) -> SourceKind:
+    """Returns the kind of a stream that a document knows."""
+    return {"delta": _DELTA, "files": _FILES, "kafka": _KAFKA, "other": _OTHER}[known.format]
+
+
+def adopted_kind(name: InputName, adopted: AdoptedOffsets) -> SourceKind:
+    """Returns the kind of the source that an old query has read.
+
+    Raises:
+        InvalidParameterError: It is of none whose offsets can be adopted.
+    """
+    return _DELTA if kind_of_old(name, adopted) == "delta" else _FILES

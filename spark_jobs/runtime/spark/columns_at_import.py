@@ -1,0 +1,212 @@
+"""Lets a pipeline file make columns, windows, schemas and UDFs at module level, where no Spark session exists yet.
+
+PySpark makes a column by calling the JVM. While a pipeline file is imported there is none: settings of the session are in that file, and
+``spark-jobs validate`` needs no Java. So the calls are recorded, and made when a stage uses the column.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NoReturn
+
+from py4j.java_gateway import JavaObject, is_magic_member
+from pyspark import SparkContext, cloudpickle
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.types import DataType, StructType
+from pyspark.sql.udf import UserDefinedFunction
+
+from spark_jobs.api.load import SessionAtImportError
+
+_SESSION_CLASS = "org.apache.spark.sql.classic.SparkSession"
+_context: Any = SparkContext
+_session: Any = SparkSession
+_udf: Any = UserDefinedFunction
+
+
+@contextmanager
+def columns_without_session() -> Iterator[set[str]]:
+    """Records what is made of columns while the context is open. Does nothing where a Spark context exists.
+
+    Yields:
+        The names of the modules that have made something at module level. A Python worker of Spark, which has no session either, could
+        not import them.
+    """
+    if _context._active_spark_context is not None:
+        yield set()
+        return
+    recorder = _Recorder()
+    call, return_type, session = _udf.__call__, _udf.returnType, _session.__dict__["_getActiveSessionOrCreate"]
+    _context._active_spark_context = recorder
+    _session._getActiveSessionOrCreate = staticmethod(lambda: _SessionLater(session))
+    _udf.__call__ = lambda self, *columns, **named: Column(_later(lambda: call(self, *columns, **named)._jc))
+    _udf.returnType = property(lambda self: recorder.text_or_type(self._returnType))
+    try:
+        yield recorder.modules
+    finally:
+        _context._active_spark_context = None
+        _udf.__call__, _udf.returnType, _session._getActiveSessionOrCreate = call, return_type, session
+
+
+def send_whole(modules: Iterable[ModuleType]) -> None:
+    """Lets functions of these modules be sent to Python workers as they are: a worker need not be able to import the modules."""
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+class _Recorder:
+    """Stands in for the Spark context while a file is imported. All but making columns needs a session, and is refused."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+
+    def _note(self) -> None:
+        """Takes note of the modules that are being imported."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_code.co_name == "<module>":
+                self.modules.add(str(frame.f_globals.get("__name__")))
+            frame = frame.f_back
+
+    @property
+    def _jvm(self) -> "_Names":
+        self._note()
+        return _Names(())
+
+    def _parse_ddl(self, text: str) -> "_LaterSchema":
+        self._note()
+        return _LaterSchema(text)
+
+    def text_or_type(self, given: DataType | str) -> DataType | str:
+        """Returns the type that a UDF was declared with, as it was given. PySpark parses a text again when it needs the type."""
+        if isinstance(given, str):
+            self._note()
+        return given
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise SessionAtImportError(name)
+
+
+class _Names:
+    """A package, a class or a method of the JVM that is not there yet."""
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if is_magic_member(name):
+            raise AttributeError(name)
+        return _NoSession() if name == _SESSION_CLASS else _Names((*self._path, name))
+
+    def __call__(self, *arguments: Any) -> "_LaterObject":
+        return _later(lambda: self._found()(*arguments))
+
+    def _found(self) -> Any:
+        found = _context._active_spark_context._jvm
+        for name in self._path:
+            found = getattr(found, name)
+        return found
+
+
+class _NoSession:
+    """The answer of the JVM for its active session, as long as there is none."""
+
+    def getActiveSession(self) -> "_NoSession":
+        return self
+
+    def isDefined(self) -> bool:
+        return False
+
+
+class _SessionLater:
+    """The session for what of a column needs one: a cast to a type that is not written as a text."""
+
+    def __init__(self, find: Any) -> None:
+        self._find = find
+
+    @property
+    def _jsparkSession(self) -> "_SessionLater":
+        return self
+
+    def parseDataType(self, text: str) -> "_LaterObject":
+        return _later(lambda: self._find.__get__(None, SparkSession)()._jsparkSession.parseDataType(text))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise SessionAtImportError(name)
+
+
+class _LaterObject(JavaObject):  # type: ignore[misc]
+    """An object of the JVM that is made when it is first used."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: tuple[Any, Any] | None = None
+        """The object, and the context that it is of."""
+
+    def __getattr__(self, name: str) -> Any:
+        if is_magic_member(name) or name == "Java":
+            raise AttributeError(name)
+        if isinstance(_context._active_spark_context, _Recorder):
+            return lambda *arguments: _later(lambda: getattr(self._object(), name)(*arguments))
+        return getattr(self._object(), name)
+
+    @property
+    def _target_id(self) -> Any:
+        return self._object()._target_id
+
+    @property
+    def _gateway_client(self) -> Any:
+        return self._object()._gateway_client
+
+    def _object(self) -> Any:
+        context = _context._active_spark_context
+        if context is None or isinstance(context, _Recorder):
+            raise PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={})
+        if self._made is None or self._made[0] is not context:
+            self._made = context, self._make()
+        return self._made[1]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __str__(self) -> str:
+        try:
+            return str(self._object())
+        except PySparkRuntimeError:
+            return "a column that Spark has not made yet"
+
+    __repr__ = toString = __str__
+
+
+def _later(make: Callable[[], Any]) -> _LaterObject:
+    return _LaterObject(make)
+
+
+class _LaterSchema(StructType):
+    """The schema that a text declares, parsed when it is first used."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def json(self) -> str:
+        """Returns the text itself while there is no session: what takes a schema as JSON takes it as DDL, too."""
+        return self._text if isinstance(_context._active_spark_context, _Recorder) else super().json()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("fields", "names", "_needConversion", "_needSerializeAnyField"):
+            raise AttributeError(name)
+        if isinstance(_context._active_spark_context, _Recorder):
+            raise SessionAtImportError(f"the fields of {self._text!r}")
+        parsed = _context._active_spark_context._parse_ddl(self._text)
+        if not isinstance(parsed, StructType):
+            raise TypeError(f"{self._text!r} declares {parsed.simpleString()}, and a schema was expected.")
+        self.__dict__.update(parsed.__dict__)
+        self.__class__ = StructType  # type: ignore[assignment]
+        return self.__dict__[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StructType, (self.fields,)

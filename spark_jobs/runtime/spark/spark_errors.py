@@ -1,0 +1,263 @@
+"""The errors of Spark, of Delta and of users' code that have a remedy of their own, and whether another try may heal them."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.errors.exceptions.base import PySparkAttributeError, PySparkTypeError, PySparkValueError
+
+import spark_jobs
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StreamPipelineError
+from spark_jobs.publication.delta_jvm import java_causes
+from spark_jobs.runtime.spark.session import is_wrong_call
+
+_CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w+)(?::|$)")
+_MESSAGE_MAX = 2_000
+_PACKAGE = Path(spark_jobs.__file__).parent
+_REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
+"""What Spark raises for a pipeline that cannot be, whatever its condition."""
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """An error with a remedy."""
+
+    name: str
+    """A condition of Spark's or Delta's, or its beginning; the name of a Python exception; or words of a message without a condition."""
+    remedy: str
+    heals: bool = False
+    """Whether another try may succeed although nobody has changed the pipeline or its data."""
+
+
+KNOWN: tuple[KnownError, ...] = (
+    KnownError(
+        "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE",
+        "Return the event time as a TIMESTAMP, such as with F.to_timestamp(column); for a TIMESTAMP_NTZ declare event_time_zone=.",
+    ),
+    KnownError("UNRESOLVED_COLUMN", "Correct the column's name; the message lists those that there are."),
+    KnownError("FIELD_NOT_FOUND", "Correct the field's name; the message lists those that there are."),
+    KnownError("AMBIGUOUS_REFERENCE", "Rename one of the columns before the join, or name it through its frame."),
+    KnownError("COLUMN_ALREADY_EXISTS", "Give each column of the result a name of its own."),
+    KnownError("DATATYPE_MISMATCH", "Cast the column to the type that the message asks for."),
+    KnownError("UNRESOLVED_ROUTINE", "Correct the function's name, or use a UDF through its Python name."),
+    KnownError("PARSE_SYNTAX_ERROR", "Correct the SQL text or the type that the message quotes."),
+    KnownError("UNSUPPORTED_DATATYPE", "Correct the name of the type."),
+    KnownError("NUM_COLUMNS_MISMATCH", "Return the same columns from both sides of the union."),
+    KnownError(
+        "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
+        "Give the stage's input an event time that is among its keys (event_time= on the source, or on the stage before where a function "
+        'has lost it), or use a sink with mode="complete" or "upsert".',
+    ),
+    KnownError(
+        "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING",
+        "Use F.window or F.session_window, or a static input; row_number() has no end.",
+    ),
+    KnownError("UNSUPPORTED_STREAMING_OPERATOR", "Move what Spark cannot do on a stream into a static input, or leave it out."),
+    KnownError("Sorting is not supported on streaming", "Leave the order out: a table has none."),
+    KnownError("is not supported on streaming", "Leave out what Spark cannot do on a stream, or do it in a static input."),
+    KnownError(
+        "not supported when there are streaming",
+        "Give the stage's input an event time that is among its keys (event_time= on the source).",
+    ),
+    KnownError(
+        "Queries with streaming sources must be executed with",
+        "Return the frame: a function that is given a stream cannot collect, show, count or write it.",
+    ),
+    KnownError("PATH_NOT_FOUND", "Correct the path, or write the files first."),
+    KnownError("UNABLE_TO_INFER_SCHEMA", "Give the source a schema: spark.readStream.schema(...)."),
+    KnownError(
+        "Schema must be specified when creating a streaming source", "Give the source a schema: spark.readStream.schema(...)."
+    ),
+    KnownError("DATA_SOURCE_NOT_FOUND", "Correct the format's name, or add the package that has it: --packages."),
+    KnownError(
+        "TABLE_OR_VIEW_NOT_FOUND", "Correct the table's name, make it first, or give Spark the catalog that has it: --conf."
+    ),
+    KnownError("SCHEMA_NOT_FOUND", "Correct the schema's name, or give Spark the catalog that has it: --conf."),
+    KnownError("DELTA_MISSING_DELTA_TABLE", "Correct the path, or write the Delta table first."),
+    KnownError("DELTA_TABLE_NOT_FOUND", "Correct the path, or write the Delta table first."),
+    KnownError("DELTA_PATH_DOES_NOT_EXIST", "Correct the path, or write the Delta table first."),
+    KnownError("DELTA_SCHEMA_NOT_SET", "Correct the path, or write the Delta table first."),
+    KnownError("DELTA_INVALID_FORMAT", "Read the path in the format that it has."),
+    KnownError(
+        "DELTA_STREAMING_SCHEMA_LOCATION",
+        "Remove the option schemaTrackingLocation: the runtime gives each stream a place of its own.",
+    ),
+    KnownError("DELTA_INVALID_V1_TABLE_CALL", 'Read the table with spark.readStream.format("delta").load(path).'),
+    KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL", "Remove the version from the stream; a static input may have one."),
+    KnownError("DIVIDE_BY_ZERO", "Use F.try_divide, or leave out the rows with a zero."),
+    KnownError("CAST_INVALID_INPUT", "Use try_cast, or leave out the rows with that value."),
+    KnownError("CAST_OVERFLOW", "Use a wider type, or try_cast."),
+    KnownError("ARITHMETIC_OVERFLOW", "Use a wider type, or try_add and its like."),
+    KnownError("NUMERIC_VALUE_OUT_OF_RANGE", "Use a wider type, or try_cast."),
+    KnownError("CANNOT_PARSE_TIMESTAMP", "Use F.try_to_timestamp, or leave out the rows with that value."),
+    KnownError("INVALID_ARRAY_INDEX", "Use F.get, which returns null beyond the end."),
+    KnownError("MALFORMED_RECORD_IN_PARSING", "Correct the file, or read it with the option mode=PERMISSIVE."),
+    KnownError("NOT_NULL_ASSERT_VIOLATION", "Leave out the rows with null, or let the column be nullable."),
+    KnownError("USER_RAISED_EXCEPTION", "Correct the rows that the stage's own check has found, or the check."),
+    KnownError(
+        "ModuleNotFoundError", "Install the module where Spark's Python workers run, or put it next to the pipeline's file."
+    ),
+    KnownError("ImportError", "Correct the import; the module is there, and has no such name or cannot be loaded."),
+    KnownError("NameError", "Correct the name in the function."),
+    KnownError("UnboundLocalError", "Correct the name in the function."),
+    KnownError("AttributeError", "Correct the function: the value has no such attribute. It may be None."),
+    KnownError("TypeError", "Correct the function, or the types of its columns. A value may be None."),
+    KnownError("ZeroDivisionError", "Let the function return None for a zero, or leave out those rows."),
+    KnownError("KeyError", "Let the function handle a missing key, or add it."),
+    KnownError("IndexError", "Let the function handle a value that is too short."),
+    KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
+    KnownError(
+        "FAILED_READ_FILE.FILE_NOT_EXIST",
+        "Bring the file back. If it is a source's and gone for good, go on without it: --accept-data-loss SOURCE "
+        "(accept_data_loss=).",
+        heals=True,
+    ),
+    KnownError(
+        "DELTA_SOURCE_IGNORE_DELETE",
+        "Read the table with the option skipChangeCommits=true, which leaves deletes out, or as a change data feed (readChangeFeed=true).",
+    ),
+    KnownError(
+        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+        "Read the table with the option skipChangeCommits=true, which leaves changes out, or as a change data feed (readChangeFeed=true).",
+    ),
+    KnownError("FAILED_READ_FILE", "Bring the file back, or make it readable; the run goes on when it is.", heals=True),
+)
+"""Every error that the documentation lists; see :func:`find`."""
+_BY_NAME = {known.name: known for known in KNOWN}
+
+
+def find(error: BaseException) -> KnownError | None:
+    """Returns the entry of what lies at the bottom of an error; None where there is none."""
+    return _find(error)[0]
+
+
+def says(error: Exception, condition: str) -> bool:
+    """Returns whether a condition of Spark's or Delta's lies behind an error."""
+    return any(condition in _CONDITION.findall(str(cause.getMessage() or "")) for cause in _causes(error))
+
+
+def summary(error: BaseException) -> str:
+    """Returns what an error says: in one line where that is known, without Spark's plan and the calls of Java and Python."""
+    known, text = _find(error)
+    if not _from_spark(error):
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if is_wrong_call(error):
+        return next((line for line in _lines(text) if "Exception: " in line), text).partition(": ")[2]
+    if known is not None or isinstance(error, _REFUSING):
+        lines = _lines(text) or [type(error).__name__]
+        naming = [line for line in lines if _CONDITION.search(line)]
+        return _SQLSTATE.sub("", lines[-1] if _python_error(text) else (naming or lines)[0]).strip()
+    if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
+        return f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
+    return text
+
+
+def _find(error: BaseException) -> tuple[KnownError | None, str]:
+    """Returns the entry, and the text that names it; without an entry the text at the bottom."""
+    if not _from_spark(error):
+        return _BY_NAME.get(type(error).__name__), str(error).strip()
+    texts = [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
+    for text in texts:
+        known = _BY_NAME.get(_python_error(text)) or next(filter(None, map(_by_condition, _CONDITION.findall(text))), None)
+        known = known or next((each for each in KNOWN if " " in each.name and each.name in text), None)
+        if known is not None:
+            return known, text.strip()
+    return None, texts[0].strip()
+
+
+def _by_condition(condition: str) -> KnownError | None:
+    """Returns the entry with the longest name that a condition begins with."""
+    fitting = [known for known in KNOWN if f"{condition}.".startswith((f"{known.name}.", f"{known.name}_"))]
+    return max(fitting, key=lambda known: len(known.name), default=None)
+
+
+@contextmanager
+def refusing(who: str, remedy: str, safe: str, also: str = "", **evidence: Any) -> Iterator[None]:
+    """Raises what a function of the pipeline, or its analysis, fails with as an error of the tree, before anything is staged.
+
+    An error that nobody knows, and that is none of Spark's refusals, goes through: another try may heal it.
+
+    Args:
+        who: The part that is called, with the verb that follows: ``Stage 'x' cannot be analysed``.
+        remedy: For an error without a remedy of its own.
+        safe: What is safe.
+        also: Said after any remedy.
+        evidence: Ids.
+
+    Raises:
+        InvalidPipelineError: The same would happen again.
+        InterruptedRunError: Another try may succeed.
+    """
+    try:
+        yield
+    except StreamPipelineError:
+        raise
+    except Exception as error:
+        known = find(error)
+        if known is None and not isinstance(error, _REFUSING) and not is_wrong_call(error):
+            raise
+        line = _line_of(error)
+        kind = InterruptedRunError if known is not None and known.heals else InvalidPipelineError
+        raise kind(
+            f"{who}: {summary(error).rstrip('.')}{f' ({line})' if line else ''}.",
+            safe=safe,
+            remedy=f"{known.remedy if known else remedy} {also}".strip(),
+            **evidence,
+        ) from error
+
+
+def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remedy: str, **evidence: Any) -> InterruptedRunError:
+    """Returns the error for a batch that has failed: one that no other try heals, where that is known.
+
+    Args:
+        failed: What failed, without the reason.
+        error: The reason.
+        exists: What exists.
+        safe: What is safe.
+        remedy: For an error without a remedy of its own.
+        evidence: Ids.
+    """
+    known = find(error)
+    if known is None:
+        return InterruptedRunError(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)
+    kind = InterruptedRunError if known.heals else PermanentFailureError
+    again = f"{known.remedy} Then run it again: it goes on after the last staged batch."
+    return kind(f"{failed}: {summary(error).rstrip('.')}.", exists=exists, safe=safe, remedy=again, **evidence)
+
+
+def _causes(error: BaseException) -> list[Any]:
+    return java_causes(error) if isinstance(error, Exception) else []
+
+
+def _from_spark(error: BaseException) -> bool:
+    return isinstance(error, PySparkException) or is_wrong_call(error) or bool(_causes(error))
+
+
+def _python_error(text: str) -> str:
+    """Returns the name of the exception that ends a Python traceback; empty if the text is none."""
+    lines = _lines(text)
+    found = _PYTHON_ERROR.match(lines[-1]) if lines and "Traceback (most recent call last)" in text else None
+    return found[1] if found else ""
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE:")]
+
+
+def _line_of(error: Exception) -> str:
+    """Returns where a user's function was when it raised an error of Python's own."""
+    if _from_spark(error):
+        return ""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
+    return f"line {own[-1].lineno} of {own[-1].filename}" if own else ""
+
+
+def _is_of_the_user(file: str) -> bool:
+    return "site-packages" not in file and not Path(file).is_relative_to(_PACKAGE)

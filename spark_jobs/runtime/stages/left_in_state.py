@@ -1,0 +1,58 @@
+"""Reads what the state of a stage still holds, with Spark's own reader of state: for errors, and for what no metric counts."""
+
+import logging
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.spark.plan import TIMEOUT, TIMER
+from spark_jobs.runtime.spark.session import spark_failures
+
+_LOG = logging.getLogger(__name__)
+_KEYS = 5
+_TIMERS, _GROUPS = "transformWithState", "WithState"
+
+
+def left_in_state(
+    session: SparkSession, checkpoint: str, batch: BatchId, counted: Mapping[str, int], *, timers: bool
+) -> tuple[dict[str, int], list[str]]:
+    """Returns by operator how many rows the state still holds after a drain, and some of their keys.
+
+    Args:
+        session: The stage's.
+        checkpoint: Spark's checkpoint directory of the stage.
+        batch: The last batch.
+        counted: By operator what Spark has counted. A group may be kept without a timeout, and is no row that was held back.
+        timers: Whether an operator can have timers, which Spark does not count.
+    """
+    left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT}
+    if not counted and not timers:
+        return {}, []
+    keys: list[str] = []
+    stores = session.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName", "stateStoreName")
+    for store in stores.distinct().collect():
+        reader = session.read.format("statestore").option("batchId", batch).option("operatorId", store["operatorId"])
+        if _TIMERS in store["operatorName"]:
+            found = reader.option("readRegisteredTimers", True).load(checkpoint) if timers else None
+            operator = TIMER
+        elif _GROUPS in store["operatorName"]:
+            state = reader.load(checkpoint)
+            found, operator = state.where(F.col("value.timeoutTimestamp") > 0), TIMEOUT
+        else:
+            keys += _some(reader.option("storeName", store["stateStoreName"]).load(checkpoint)) if left else []
+            continue
+        if found is not None and (rows := found.count()):
+            left[operator] = left.get(operator, 0) + rows
+            keys += _some(found)
+    return left, keys[:_KEYS]
+
+
+def _some(state: DataFrame) -> list[str]:
+    """Returns a few keys; none if Spark's reader does not know the operator's state."""
+    try:
+        return [str(row[0]) for row in state.select(F.to_json("key")).limit(_KEYS).collect()]
+    except spark_failures() as error:
+        _LOG.debug("the state cannot be read: %s", error)
+        return []

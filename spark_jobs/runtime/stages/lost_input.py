@@ -1,0 +1,121 @@
+"""Refuses what is gone of the sources of a round, or leaves it out if the start accepts that.
+
+Each start compares what the stages have not read with what is still there. What is accepted is recorded in the round before
+anything is left out, and stands in every later checkpoint of the round. Only what is really gone is left out.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss, beyond, said
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind, without_it
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.staged.channel_cut import log_directory
+from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.begin_anew import begin_after, end_beginning
+from spark_jobs.runtime.stages.round_site import RoundSite
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+
+
+def is_half_done(work: Files, stage: StageName) -> bool:
+    """Returns whether a stage has staged a batch in a work directory that Spark has not committed.
+
+    Spark runs it again for the state's sake, and needs all that it has read.
+    """
+    log = SparkLog(work, checkpoint_directory(stage))
+    return log.pending() and PrivateLog(work, log_directory(stage), "").read(log.last_offsets()) is not None
+
+
+def leave_out_lost(
+    stages: Sequence[StageRun],
+    site: RoundSite,
+    attempt: AttemptDocument,
+    accepted: Collection[InputName],
+    rebuild: Callable[[StageRun], StageRun],
+) -> list[StageRun]:
+    """Compares what the stages have not read with what is there; returns the stages as they go on.
+
+    Args:
+        stages: All of the pipeline; their queries do not run.
+        site: Where they run.
+        attempt: The attempt.
+        accepted: Sources that are read without what is gone of them.
+        rebuild: Builds a stage as it goes on.
+
+    Raises:
+        RejectedError: Something is gone of another source.
+        InterruptedRunError: A stage's query failed.
+    """
+    stages = [end_beginning(stage, rebuild) for stage in stages]
+    found = {stage.stage.name: list(_lost(stage, accepted)) for stage in stages}
+    losses = [loss for each in found.values() for _, _, loss in each]
+    new = [left for loss in losses if (left := beyond(loss, site.losses)) is not None]
+    refused = [loss for loss in new if loss.input not in accepted]
+    if refused:
+        raise _refused(refused)
+    if new:
+        document = AcceptedLoss(
+            round=site.round.round,
+            attempt=attempt.attempt,
+            run=attempt.run,
+            accepted_at=datetime.now(UTC),
+            losses=tuple(new),
+        )
+        site.rounds.accept_loss(document)
+        site.losses.extend(new)
+    for loss in new:
+        _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
+    affected = {loss.stage for loss in new}
+    return [_go_on(stage, found[stage.stage.name], rebuild, anew=stage.stage.name in affected) for stage in stages]
+
+
+def _go_on(
+    stage: StageRun,
+    found: Sequence[tuple[SourceKind, ReadSoFar, Loss]],
+    rebuild: Callable[[StageRun], StageRun],
+    *,
+    anew: bool,
+) -> StageRun:
+    begins: dict[str, dict[int, KnownSource]] = defaultdict(dict)
+    for kind, read, loss in found:
+        known = kind.past(read, loss)
+        if known is not None:
+            begins[read.name][read.position] = known
+    if begins:
+        return begin_after(stage, begins, rebuild)
+    return rebuild(stage) if anew else stage
+
+
+def _lost(stage: StageRun, accepted: Collection[InputName]) -> Iterator[tuple[SourceKind, ReadSoFar, Loss]]:
+    last = stage.spark_log.last_commit()
+    lines = (NO_OFFSET,) * len(stage.sources) if last == NO_BATCH else stage.spark_log.offsets(last).sources
+    for stream, line in zip(stage.sources, lines, strict=True):
+        if stream is not None:
+            read = replace(stream.read, line=line)
+            loss = stream.kind.lost(read, thorough=read.name in accepted)
+            if loss is not None:
+                yield stream.kind, read, loss
+
+
+def _refused(losses: Sequence[Loss]) -> RejectedError:
+    names = sorted({loss.input for loss in losses})
+    first, *others = losses
+    gone = "; ".join([said(first), *(f"stage '{loss.stage}' of source '{loss.input}': {said(loss)}" for loss in others)])
+    return RejectedError(
+        f"Source '{first.input}' has lost what stage '{first.stage}' has not read: {gone}.",
+        exists="What the stages have read before is staged or public.",
+        safe="Nothing was read further.",
+        remedy=f"Bring it back, then run again. {without_it(names)}",
+        sources=names,
+    )

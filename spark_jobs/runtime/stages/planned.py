@@ -1,0 +1,123 @@
+"""Plans all stages of a pipeline as Spark would run them, before anything is written.
+
+A stage is planned over frames that have the columns and the watermarks of its inputs and no row, so that a mistake in the last stage is
+found before the first one runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.api.functions import PARAMS
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.refusals import Mistakes
+from spark_jobs.api.source import Source, Static
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.runtime.inputs.ended_source import check_replaceable
+from spark_jobs.runtime.inputs.inputs import source_frame, static_frame
+from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.spark_errors import refusing
+from spark_jobs.runtime.stages.build import EventTime, call_stage, check_plan, event_time_of, stage_session
+from spark_jobs.runtime.stages.stage_inputs import ReadInput, with_watermark
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage as it would run."""
+
+    stage: Stage
+    inputs: Mapping[str, DataFrame]
+    """By argument what the function is given, without a watermark. A stage that is read is a stream of its columns."""
+    frame: DataFrame
+    event_time: EventTime
+
+
+def plan_stages(graph: Graph, spark: SparkSession, params: Any) -> dict[str, PlannedStage]:
+    """Calls every function of a pipeline and lets Spark check each stage as a stream. Writes nothing.
+
+    Raises:
+        RejectedError: What is wrong, with all stages that can be planned.
+        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+    """
+    planned: dict[str, PlannedStage] = {}
+    mistakes = Mistakes()
+    known: dict[str, DataFrame] = {}
+    for stage in graph.stages.values():
+        if any(node.name in graph.stages and node.name not in planned for node in stage.inputs.values()):
+            continue  # its own mistakes cannot be told from those of what it reads
+        with mistakes.noted():
+            planned[stage.name] = _plan(stage, spark, params, planned, {} if stage.conf else known)
+    mistakes.check()
+    return planned
+
+
+def _plan(
+    stage: Stage, spark: SparkSession, params: Any, planned: Mapping[str, PlannedStage], known: dict[str, DataFrame]
+) -> PlannedStage:
+    """Plans one stage.
+
+    Args:
+        stage: The stage.
+        spark: The session.
+        params: For the functions.
+        planned: The stages before it.
+        known: The frames of sources and static inputs that were called for other stages; is added to.
+    """
+    session = stage_session(stage, spark) if stage.conf else spark
+    inputs = {argument: _input(node, session, params, planned, known) for argument, node in stage.inputs.items()}
+    read = {
+        argument: _with_watermark(node, inputs[argument], planned, position, stage)
+        for position, (argument, node) in enumerate(stage.inputs.items())
+    }
+    watermarks = {InputName(argument): each.watermark for argument, each in read.items() if each.watermark}
+    frame = call_stage(stage, {argument: each.frame for argument, each in read.items()} | {PARAMS: params})
+    check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    with refusing(
+        f"Spark cannot run stage '{stage.name}' as a stream",
+        "Change the stage; windows and joins need an event time (event_time= on the source).",
+        "Nothing was written.",
+        stage=stage.name,
+    ):
+        plan.check_streaming(frame, stage.output_mode.value)
+    return PlannedStage(stage, inputs, frame, event_time_of(stage, frame, watermarks))
+
+
+def _input(
+    node: Source | Static | Stage,
+    session: SparkSession,
+    params: Any,
+    planned: Mapping[str, PlannedStage],
+    known: dict[str, DataFrame],
+) -> DataFrame:
+    if isinstance(node, Stage):
+        return _stream_like(planned[node.name].frame, session)
+    if node.name not in known:
+        if isinstance(node, Static):
+            known[node.name] = static_frame(node, session, params, None)[0]
+        else:
+            known[node.name] = source_frame(node, session, params)
+    return known[node.name]
+
+
+def _stream_like(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Returns a stream with the columns of a frame."""
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    return session.readStream.format("rate").load().select(*columns)
+
+
+def _with_watermark(
+    node: Source | Static | Stage, frame: DataFrame, planned: Mapping[str, PlannedStage], position: int, stage: Stage
+) -> ReadInput:
+    if isinstance(node, Static):
+        return ReadInput(frame, {})
+    if isinstance(node, Stage):
+        output = planned[node.name].event_time
+        return with_watermark(node.name, frame, {}, output.column, output.delay_ms, output.held, position)
+    if node.bounded and stage.unbounded:
+        check_replaceable(node.name, frame)
+    event_time = None if node.shared and node.bounded else node.event_time  # as the stage that shares it reads it
+    return with_watermark(node.name, frame, {}, event_time, node.delay_ms, node.held, position)

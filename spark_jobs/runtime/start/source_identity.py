@@ -1,0 +1,156 @@
+"""Compares the sources of a start with those that the checkpoint has read, and decides what becomes of one that is another.
+
+Spark goes on after the offsets of the last batch, whatever it reads now. A table that was dropped and loaded again has other rows under the
+same versions, a topic that was made anew has other records under the same offsets. So what each source *is* stands in the round and in
+every manifest, and is compared before anything is staged.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.refusals import suggestion
+from spark_jobs.protocol.documents import Manifest, RoundDocument
+from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.runtime.inputs.inputs import source_frame
+from spark_jobs.runtime.inputs.source_kind import another_source
+from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
+from spark_jobs.runtime.spark.plan import Leaf, streaming_leaves
+
+Sources = Mapping[InputName, tuple[KnownSource, ...]]
+
+
+@dataclass(frozen=True)
+class FoundSource:
+    """A source as it is now."""
+
+    frame: DataFrame
+    leaves: tuple[Leaf, ...]
+    known: tuple[KnownSource, ...]
+    begins_by_itself: bool
+    """Whether its options decide where reading begins, and not another source or an old query."""
+
+    def resolved(self, name: InputName) -> tuple[KnownSource, ...]:
+        """Returns what the source is, with where reading begins if it begins now."""
+        if not self.begins_by_itself:
+            return self.known
+        streams = zip(self.leaves, self.known, strict=True)
+        return tuple(kind_of(leaf).resolve(name, self.frame, leaf, known) for leaf, known in streams)
+
+
+@dataclass(frozen=True)
+class SettledSources:
+    """The sources that the stages of a start read."""
+
+    sources: Sources = field(default_factory=dict)
+    renewed: frozenset[InputName] = frozenset()
+    """Those that are other ones than before, and are read from their beginning."""
+
+
+def check_names(graph: Graph, names: Collection[InputName]) -> None:
+    """Refuses options that name something else than a source.
+
+    Raises:
+        InvalidParameterError: A name is none of a source.
+    """
+    for name in names:
+        if name not in graph.sources:
+            raise InvalidParameterError(
+                f"Pipeline '{graph.pipeline}' has no source '{name}'.",
+                safe="Nothing was changed.",
+                remedy=suggestion(name, graph.sources),
+                source=name,
+            )
+
+
+def find_sources(
+    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName]
+) -> dict[InputName, FoundSource]:
+    """Looks at every source of a pipeline; writes nothing.
+
+    Args:
+        graph: The pipeline.
+        session: Of the driver.
+        params: The pipeline's.
+        adopted: Sources that begin where an old query stopped.
+
+    Raises:
+        InvalidPipelineError: A source cannot be read as it is declared.
+        StorageError: What it reads does not answer.
+    """
+    found = {}
+    for name, source in graph.sources.items():
+        frame = source_frame(source, session, params)
+        leaves = tuple(streaming_leaves(frame))
+        known = tuple(kind_of(leaf).identify(name, frame, leaf) for leaf in leaves)
+        found[name] = FoundSource(frame, leaves, known, source.follows is None and name not in adopted)
+    return found
+
+
+def settle(found: Mapping[InputName, FoundSource], before: Sources, new_sources: Collection[InputName]) -> SettledSources:
+    """Compares the sources of a start with those that were read before.
+
+    Args:
+        found: The sources as they are now.
+        before: As they were.
+        new_sources: Those that may be others.
+
+    Raises:
+        RejectedError: Another one is. Nothing was changed.
+    """
+    others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
+    if refused := {name: why for name, why in others.items() if name not in new_sources}:
+        raise another_source(refused)
+    return SettledSources({name: _settled(name, now, before.get(name)) for name, now in found.items()}, frozenset(others))
+
+
+def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:
+    """Returns in words how a source is another one than before; None if it is the same, or was not there."""
+    if before is None:
+        return None
+    if len(before) != len(now):
+        return f"reads {len(now)} streams, and before it read {len(before)}"
+    streams = zip(before, now, strict=True)
+    return next((why for old, new in streams if (why := kind_of_known(new).difference(old, new))), None)
+
+
+def others_than(before: Sources, now: Sources) -> frozenset[InputName]:
+    """Returns the sources that are others than they were."""
+    return frozenset(name for name, known in now.items() if difference(before.get(name), known))
+
+
+def sources_before(round_document: RoundDocument | None, newest: Manifest | None) -> Sources:
+    """Returns what the sources were when a start was made before: in a round that goes on, or at the checkpoint that is continued."""
+    if round_document is None:
+        return newest.sources if newest else {}
+    if newest is not None and newest.round == round_document.round and newest.origin is None:
+        return {**round_document.sources, **newest.sources}
+    return round_document.sources
+
+
+def refuse_drained(newest: Manifest, renewed: Collection[InputName]) -> None:
+    """Refuses to read a source from its beginning in stages that would drop all its rows as late.
+
+    Raises:
+        RejectedError: A stage is drained.
+    """
+    drained = sorted(name for name, cut in newest.stages.items() if cut.drain_batches)
+    if drained and renewed:
+        raise RejectedError(
+            f"Source '{min(renewed)}' cannot be taken as a new one: stage '{drained[0]}' is drained and would drop its rows.",
+            exists=f"Checkpoint {newest.checkpoint}.",
+            safe="Nothing was staged.",
+            remedy="Go back to what was read before, or begin anew with --fresh.",
+            stages=drained,
+        )
+
+
+def _settled(name: InputName, now: FoundSource, before: tuple[KnownSource, ...] | None) -> tuple[KnownSource, ...]:
+    if before is None or difference(before, now.known):
+        return now.resolved(name)
+    return tuple(kind_of_known(new).renewed(old, new) for old, new in zip(before, now.known, strict=True))

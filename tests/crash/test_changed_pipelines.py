@@ -1,0 +1,107 @@
+"""A start of changed code that loses power at any of its durable steps, and is run again."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.documents import OnEnd, RestoreFrom
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.steps import Step
+from spark_jobs.runtime.launch import RunOptions, launch
+from tests.spark.rows import public_count
+from tests.support import small_pipeline
+from tests.support.crashes import HOUSEKEEPING, Point, run_into, watched
+from tests.support.run_site import RunSite, small_session
+from tests.support.small_pipeline import ROWS_A_DAY, Params, answer, deliver
+
+pytestmark = pytest.mark.spark
+
+OF_THE_CHANGE = (
+    Step.SAVEPOINT_BEGIN, Step.SAVEPOINT_FILES, Step.SAVEPOINT_CREATE, Step.SAVEPOINT_END, Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE,
+    Step.ROUND_CREATE, Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, Step.RESTORE_END,
+)  # fmt: skip
+"""What such a start passes, in this order, until it goes on from the checkpoint that the savepoint has become."""
+
+
+def changed() -> Pipeline:
+    """The small pipeline with a stage more, which reads every event."""
+    made = Pipeline("small", params=Params)
+    declared: dict[str, Any] = {"event_time": "at", "watermark_delay": "1 hour", "hold_watermark": True}
+    made.source(bounded=True, **declared)(small_pipeline.events)
+    made.stage(small_pipeline.known)
+    made.stage(sink=DeltaSink("{warehouse}/hourly", partition_by=["origin"]))(small_pipeline.hourly)
+    made.stage(sink=DeltaSink("{warehouse}/daily"))(small_pipeline.daily)
+    made.stage(sink=DeltaSink("{warehouse}/copied"), name="copied")(lambda events: events)
+    return made
+
+
+@pytest.fixture
+def second_day(site: RunSite, tmp_path: Path) -> RunSite:
+    """A site whose first day has run, and whose second day waits for the changed code."""
+    return after_a_day(replace(site, events=tmp_path / "daily events"))
+
+
+def after_a_day(site: RunSite) -> RunSite:
+    deliver(site.events, 0)
+    site.run("day 0", on_end=OnEnd.SUSPEND)
+    deliver(site.events, 1)
+    return replace(site, pipeline=changed())
+
+
+def assert_whole(site: RunSite) -> None:
+    """Every row of both days is public once, also the windows that were open while the pipeline changed."""
+    assert site.public() == answer(range(2))
+    assert public_count(site.table("copied")) == 2 * ROWS_A_DAY
+
+
+def points_of(site: RunSite) -> list[Point]:
+    passed = watched(lambda: site.run("day 1"))
+    assert_whole(site)
+    return [point for point in passed if point.step not in HOUSEKEEPING]
+
+
+def test_attempts_that_die_after_each_step_of_a_change_lose_and_double_nothing(second_day: RunSite) -> None:
+    died = []
+    for step in OF_THE_CHANGE:
+        for before in (True, False):
+            died.append(run_into(second_day, lambda point: point.name == (step, before), "day 1"))  # noqa: B023
+    assert {point.step for point in died if point} == set(OF_THE_CHANGE)
+    second_day.run("day 1")
+    assert_whole(second_day)
+
+
+@pytest.mark.nightly
+def test_a_change_that_dies_once_at_any_point_is_finished_by_the_next(site: RunSite, second_day: RunSite, tmp_path: Path) -> None:
+    for number, point in enumerate(points_of(second_day)):
+        root = tmp_path / str(number)
+        again = after_a_day(replace(site, directory=root / "site", events=root / "events"))
+        assert run_into(again, lambda passed: passed == point, "day 1") == point  # noqa: B023
+        again.run("day 1")
+        assert_whole(again)
+
+
+def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
+    """Before its first batch: the earlier code goes on from the same checkpoint."""
+    assert run_into(second_day, lambda point: point.name == (Step.ROUND_CREATE, False), "day 1")
+    earlier = replace(second_day, pipeline=small_pipeline.pipeline)
+    earlier.run("day 1")
+    assert earlier.public() == answer(range(2))
+    assert public_count(earlier.table("copied")) is None
+
+
+def test_a_change_that_has_begun_is_taken_back_with_its_savepoint(second_day: RunSite) -> None:
+    """As the refusal of the earlier code says."""
+    assert run_into(second_day, lambda point: point.name == (Step.RESTORE_END, False), "day 1")
+    earlier = replace(second_day, pipeline=small_pipeline.pipeline)
+    with pytest.raises(RejectedError, match="was begun with") as caught:
+        earlier.run("day 1")
+    named = re.search(r"--restore (\S+)\)", caught.value.remedy)
+    assert named
+    options = RunOptions(RunId("back"), OnEnd.DRAIN, restore=RestoreFrom(savepoint=named[1]))
+    launch(earlier.pipeline, earlier.files(), earlier.parameters, options, small_session)
+    assert earlier.public() == answer(range(2))

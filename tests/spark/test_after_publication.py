@@ -1,0 +1,180 @@
+"""Files that were read are archived or deleted once everything that was made of them is public, and never before."""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.spark.conftest import Site
+from tests.spark.rows import public
+from tests.support.command_line import spark_jobs
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def folder(site: Site) -> Path:
+    path = site.home.parent / "in box"
+    (path / "day=1").mkdir(parents=True)
+    return path
+
+
+def write(path: Path, numbers: Sequence[int]) -> None:
+    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in numbers))
+
+
+def tidying(site: Site, folder: Path, *, publish: str = "final", retained: int = 1, **declared: object) -> Pipeline:
+    """Two tables of one folder; the second fails at 2 while a flag is there."""
+    pipeline = Pipeline("tidy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour", retained=retained))
+    flag = site.home.parent / "fail"
+
+    @pipeline.source(bounded=True, **declared)  # type: ignore[arg-type]
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").json(f"{folder}/*")
+
+    def fail(n: int) -> int:
+        if n == 2 and flag.exists():
+            raise RuntimeError("failed as told")
+        return n
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "other"), publish=publish))  # type: ignore[arg-type]
+    def other(rows: DataFrame) -> DataFrame:
+        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+
+    return pipeline
+
+
+def archived(folder: Path) -> list[str]:
+    root = folder.parent / "read"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.json*") if not path.name.startswith("."))
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.json"))
+
+
+def copied(site: Site, table: str = "copy") -> list[int]:
+    return sorted(row[0] for row in public(site.tables / table).elements())
+
+
+def archiving(site: Site, folder: Path, **options: object) -> Pipeline:
+    archive = str(folder.parent / "read")
+    return tidying(site, folder, after_publication="archive", archive=archive, **options)  # type: ignore[arg-type]
+
+
+def test_files_are_archived_once_every_table_has_their_rows(site: Site, folder: Path) -> None:
+    for n in range(4):
+        write(folder / f"day=1/part {n}.json", [n])
+    pipeline = archiving(site, folder)
+    (site.home.parent / "fail").touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="day 1")
+    assert len(left(folder)) == 4
+    (site.home.parent / "fail").unlink()
+    write(folder / "day=1/later.json", [9])
+    site.run(pipeline, run_id="day 1")
+    assert left(folder) == ["day=1/later.json"], "it belongs to the next round"
+    assert archived(folder) == [f"day=1/part {n}.json" for n in range(4)]
+    write(folder / "day=1/part 1.json", [11])
+    site.run(pipeline, run_id="day 2")
+    assert copied(site) == copied(site, "other") == [0, 1, 2, 3, 9, 11], "a file under the name of an archived one is another one"
+    assert left(folder) == []
+    assert len(archived(folder)) == 6, "the archive has both"
+
+
+def test_a_file_that_came_later_under_the_same_name_stays(site: Site, folder: Path) -> None:
+    write(folder / "day=1/0.json", [0])
+    write(folder / "day=1/1.json", [1])
+    pipeline = tidying(site, folder, after_publication="delete")
+
+    class Replacing:
+        def before(self, step: Step) -> None:
+            if step is Step.MANIFEST_CREATE:
+                write(folder / "day=1/1.json", [100, 101])
+
+        def after(self, step: Step) -> None:
+            pass
+
+    with observed_by(Replacing()):
+        site.run(pipeline, run_id="day 1")
+    assert left(folder) == ["day=1/1.json"]
+    site.run(pipeline, run_id="day 2")
+    assert copied(site) == [0, 1, 100, 101]
+    assert left(folder) == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_killed_attempt_has_left_is_done_by_the_next_one(site: Site, folder: Path, before: bool) -> None:
+    for n in range(3):
+        write(folder / f"day=1/{n}.json", [n])
+    pipeline = archiving(site, folder)
+
+    class Dying:
+        times = 0
+
+        def before(self, step: Step) -> None:
+            self._pass(step, here=before)
+
+        def after(self, step: Step) -> None:
+            self._pass(step, here=not before)
+
+        def _pass(self, step: Step, *, here: bool) -> None:
+            if step is Step.TIDY_FILE and here:
+                self.times += 1
+                if self.times == 2:
+                    raise RuntimeError("died as told")
+
+    with observed_by(Dying()), suppress(StreamPipelineError):
+        site.run(pipeline, run_id="day 1")
+    assert 0 < len(archived(folder)) < 3
+    site.run(pipeline, run_id="day 2")
+    assert archived(folder) == ["day=1/0.json", "day=1/1.json", "day=1/2.json"]
+    assert left(folder) == []
+    assert copied(site) == [0, 1, 2]
+
+
+def test_files_wait_for_a_table_that_somebody_else_publishes(site: Site, folder: Path) -> None:
+    write(folder / "day=1/0.json", [0])
+    pipeline = archiving(site, folder, publish="external")
+    site.run(pipeline, run_id="day 1")
+    assert left(folder) == ["day=1/0.json"]
+    assert spark_jobs("publish", "--home", site.home).exit_code == 0
+    site.run(pipeline, run_id="day 2")
+    assert left(folder) == []
+    assert copied(site) == copied(site, "other") == [0]
+
+
+def test_a_file_that_was_changed_after_its_round_is_refused_where_files_stay(site: Site, folder: Path) -> None:
+    """Spark knows it by its name, and would pass it over."""
+    path = folder / "day=1/0.json"
+    write(path, [0])
+    pipeline = Pipeline("plain", on_end="suspend")
+    pipeline.source(name="rows", bounded=True)(lambda spark: spark.readStream.schema("n long").json(f"{folder}/*"))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    site.run(pipeline, run_id="day 1")
+    write(path, [1, 2])
+    os.utime(path, (1_800_000_000, 1_800_000_000))
+    with pytest.raises(RejectedError, match="1 files that were changed since they were read"):
+        site.run(pipeline, run_id="day 2")
+    path.rename(folder / "day=1/1.json")
+    site.run(pipeline, run_id="day 2")
+    assert copied(site) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("archive", ["day=1/read", ""])
+def test_an_archive_inside_of_the_source_is_refused(site: Site, folder: Path, archive: str) -> None:
+    write(folder / "day=1/0.json", [0])
+    pipeline = tidying(site, folder, after_publication="archive", archive=str(folder / archive))
+    with pytest.raises(InvalidPipelineError, match="has its archive in it"):
+        site.run(pipeline)
+    assert left(folder) == ["day=1/0.json"]

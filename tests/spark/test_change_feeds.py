@@ -1,0 +1,83 @@
+"""A table that follows the change data feed of another has its rows, whatever was done to that one in whatever commits."""
+
+import random
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import FEED_DELETES, FEED_SEQUENCE, DeltaSink, Pipeline
+from tests.spark.conftest import Site
+
+pytestmark = pytest.mark.spark
+
+KEYS = 6
+
+
+def _pipeline(site: Site) -> Pipeline:
+    pipeline = Pipeline("copied", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def feed(spark: SparkSession) -> DataFrame:
+        changes = spark.readStream.format("delta").option("readChangeFeed", True).option("startingVersion", 0)
+        return changes.option("maxFilesPerTrigger", 1).load(str(site.tables / "original"))
+
+    sink = DeltaSink(str(site.tables / "copy"), mode="upsert", keys=["id"], sequence_by="sequence", apply_as_deletes="deleted")
+
+    @pipeline.stage(sink=sink)
+    def copy(feed: DataFrame) -> DataFrame:
+        return feed.selectExpr("id", "name", f"{FEED_SEQUENCE} AS sequence", f"{FEED_DELETES} AS deleted").repartition(2)
+
+    return pipeline
+
+
+def _values(draw: random.Random, rows: int) -> str:
+    keys = draw.sample(range(KEYS), rows)
+    return ", ".join(f"({key}L, 'n{draw.randrange(3)}', {str(draw.random() < 0.4).lower()})" for key in keys)
+
+
+def _change(site: Site, draw: random.Random) -> None:
+    """One commit: for each key at most one row stays."""
+    table, some = f"delta.`{site.tables / 'original'}`", draw.randrange(KEYS)
+    given = f"(SELECT * FROM VALUES {_values(draw, draw.randint(1, KEYS))} AS s(id, name, gone)) s"
+    statements = [
+        f"MERGE INTO {table} t USING {given} ON t.id = s.id WHEN MATCHED AND gone THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id, name) VALUES (id, name)",
+        f"INSERT OVERWRITE {table} SELECT id, name FROM {given}",  # as a complete sink does it
+        f"DELETE FROM {table} WHERE id = {some}",
+        f"UPDATE {table} SET id = 3 - id WHERE id IN (1, 2)",  # which changes the keys
+        f"UPDATE {table} SET name = concat(name, '+') WHERE id >= {some}",
+    ]
+    site.spark.sql(draw.choice(statements))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 30))])
+def test_the_copy_has_the_rows_of_the_original(site: Site, seed: int) -> None:
+    draw = random.Random(seed)
+    table = f"delta.`{site.tables / 'original'}`"
+    site.spark.sql(
+        f"CREATE TABLE {table} (id LONG, name STRING) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    )
+    site.spark.sql(f"INSERT INTO {table} SELECT id, 'first' FROM range({KEYS})")
+    for _ in range(2):
+        for _ in range(4):
+            _change(site, draw)
+        site.run(_pipeline(site))
+        copied = site.spark.read.format("delta").load(str(site.tables / "copy"))
+        assert sorted(map(tuple, copied.select("id", "name").collect())) == sorted(
+            map(tuple, site.spark.read.table(table).select("id", "name").collect())
+        )
+        assert copied.where("deleted").count() == 0
+
+
+def test_of_one_commit_what_stays_comes_last_and_commits_come_in_turn(spark: SparkSession) -> None:
+    kinds = ["delete", "insert", "update_preimage", "update_postimage"]
+    rows = [(kind, version) for version in (4, 5) for kind in kinds]
+    feed = spark.createDataFrame(rows, "_change_type STRING, _commit_version LONG")
+    found = feed.selectExpr(
+        "_change_type", "_commit_version", f"{FEED_SEQUENCE} AS sequence", f"{FEED_DELETES} AS gone"
+    ).collect()
+    assert {row["_change_type"] for row in found if row["gone"]} == {"delete", "update_preimage"}
+    going = {row["sequence"] for row in found if row["gone"] and row["_commit_version"] == 5}
+    staying = {row["sequence"] for row in found if not row["gone"] and row["_commit_version"] == 5}
+    before = {row["sequence"] for row in found if row["_commit_version"] == 4}
+    assert max(before) < min(going) <= max(going) < min(staying)

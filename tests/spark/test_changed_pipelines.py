@@ -1,0 +1,446 @@
+"""A pipeline changes between two rounds: a stage more or less, another source, another partition_by. A plain run goes on."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.checkpoint.savepoint import verify
+from spark_jobs.cli.dry_run import plan_answer, plan_text
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError, UnsupportedTableError
+from spark_jobs.protocol.ids import PipelineName
+from spark_jobs.runtime.launch import RunOptions, plan
+from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.spark.test_changed_code import code
+from tests.spark.test_running_pipelines import closed_minutes, ids
+from tests.spark.test_savepoints import has_staged
+from tests.support.command_line import spark_jobs
+from tests.support.crashes import contents
+from tests.support.growing_table import BOUNDED, Events, events_of
+from tests.support.running import Running
+from tests.unit.runtime.start.test_decision import request as asked
+
+pytestmark = pytest.mark.spark
+
+ALL = ("orders", "refunds", "hourly")
+HOURS = "SELECT window.start AS hour, count(*) AS events FROM events GROUP BY window(at, '1 hour')"
+
+
+class Shop:
+    """A daily pipeline, whose stages each test chooses, and the events that it reads."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.events, self.payments = site, site.home.parent / "events", site.home.parent / "payments"
+        self._days, self.form = 0, "delta"
+        self.begin: dict[str, Any] = {}
+        """By stage where it begins, if not at the beginning."""
+
+    def deliver(self) -> None:
+        """Adds the events and payments of the next day: one of every 40 minutes, of each kind in turn."""
+        first = self._days * 36
+        minutes = [40 * number for number in range(first, first + 36)]
+        at = pa.array([minute * 60 * 1_000_000 for minute in minutes], pa.timestamp("us", "UTC"))
+        kinds = ["order" if minute % 80 else "refund" for minute in minutes]
+        write_deltalake(self.events, pa.table({"id": minutes, "at": at, "kind": kinds}), mode="append")
+        write_deltalake(self.payments, pa.table({"paid": minutes}), mode="append")
+        self._days += 1
+
+    def pipeline(self, *stages: str, **sinks: dict[str, Any]) -> Pipeline:
+        """Some of: the orders, the refunds, the events per hour, the payments; with options of their sinks."""
+        made = Pipeline("shop", on_end="suspend")
+        own = {"event_time": "at", "watermark_delay": "90 minutes", "hold_watermark": True}
+        if {"orders", "refunds", "hourly"} & set(stages):
+            made.source(bounded=True, name="events", **own)(self._reading(self.events))  # type: ignore[arg-type]
+        if "paid" in stages:
+            made.source(bounded=True, name="payments")(self._reading(self.payments))
+
+        def orders(events: DataFrame) -> DataFrame:
+            return events.where("kind = 'order'")
+
+        def refunds(events: DataFrame) -> DataFrame:
+            return events.where("kind = 'refund'")
+
+        def hourly(events: DataFrame) -> DataFrame:
+            counted = events.groupBy(F.window("at", "1 hour").alias("hour")).agg(F.count("*").alias("events"))
+            return counted.select(F.col("hour.start").alias("hour"), "events")
+
+        def paid(payments: DataFrame) -> DataFrame:
+            return payments
+
+        functions: dict[str, Callable[..., DataFrame]] = {"orders": orders, "refunds": refunds, "hourly": hourly, "paid": paid}
+        for name in stages:
+            sink = DeltaSink(str(self.site.tables / name), **sinks.get(name, {}))
+            made.stage(sink=sink, begin=self.begin.get(name, "earliest"))(functions[name])
+        return made
+
+    def _reading(self, path: Path) -> Callable[[SparkSession], DataFrame]:
+        if self.form == "delta":
+            return lambda spark: spark.readStream.format("delta").load(str(path))
+        schema = "id BIGINT, at TIMESTAMP, kind STRING"
+        return lambda spark: spark.readStream.schema(schema).format(self.form).load(str(path))
+
+    def run(self, pipeline: Pipeline, **options: Any) -> None:
+        self.site.run(pipeline, **options)
+
+    def batch(self, query: str) -> Any:
+        session = self.site.spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        session.read.format("delta").load(str(self.events)).createOrReplaceTempView("events")
+        session.read.format("delta").load(str(self.payments)).createOrReplaceTempView("payments")
+        return answer(session.sql(query))
+
+    def assert_kind(self, table: str, kind: str) -> None:
+        assert_same(public(self.site.tables / table), self.batch(f"SELECT id, at, kind FROM events WHERE kind = '{kind}'"))
+
+    def assert_hours(self) -> None:
+        """Every hour of all days is there once, after a drain: also the one that was open while the pipeline changed."""
+        assert_same(public(self.site.tables / "hourly"), self.batch(HOURS))
+
+    def refused(self, pipeline: Pipeline, **options: Any) -> StreamPipelineError:
+        """What a run fails with that changes nothing but to have asked."""
+        before = documents(self.site.home)
+        with pytest.raises(StreamPipelineError) as caught:
+            self.run(pipeline, **options)
+        assert documents(self.site.home) == before
+        return caught.value
+
+
+def documents(home: Path) -> dict[str, str]:
+    """What decides what a home is; not who has asked, and what was answered."""
+    parts = ("attempts", "rounds", "manifests", "savepoints", "state")
+    return {path: digest for path, digest in contents(home).items() if path.startswith(parts)}
+
+
+@pytest.fixture
+def shop(site: Site) -> Shop:
+    made = Shop(site)
+    made.deliver()
+    return made
+
+
+def test_a_new_stage_begins_at_the_beginning_of_its_source_and_the_others_go_on(shop: Shop) -> None:
+    shop.run(shop.pipeline("orders", "hourly"))
+    open_hours = 24 - (public_count(shop.site.tables / "hourly") or 0)
+    assert open_hours > 0, "a window has to be open while the pipeline changes"
+    shop.deliver()
+    shop.run(shop.pipeline(*ALL))
+    shop.assert_kind("orders", "order")
+    shop.assert_kind("refunds", "refund")
+    taken = shop.site.home / "savepoints" / "checkpoint-1"
+    assert verify(open_files(str(taken))).checkpoint == 1
+    shop.deliver()
+    shop.run(shop.pipeline(*ALL), on_end="drain")
+    shop.assert_kind("orders", "order")
+    shop.assert_kind("refunds", "refund")
+    shop.assert_hours()
+    assert len(list(taken.parent.iterdir())) == 1, "a round of unchanged code takes no savepoint"
+
+
+def test_a_new_stage_with_a_new_source(shop: Shop) -> None:
+    shop.run(shop.pipeline("hourly"))
+    shop.deliver()
+    shop.run(shop.pipeline("paid", "hourly"), on_end="drain")
+    assert_same(public(shop.site.tables / "paid"), shop.batch("SELECT paid FROM payments"))
+    shop.assert_hours()
+
+
+def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> None:
+    shop.run(shop.pipeline(*ALL, "paid"))
+    refunds = public(shop.site.tables / "refunds")
+    shop.deliver()
+    error = shop.refused(shop.pipeline("orders", "hourly"))
+    assert "Checkpoint 1 has state of stages that the pipeline no longer has: paid, refunds" in error.failed
+    shop.run(shop.pipeline("orders", "hourly"), allow_dropped=True)
+    assert public(shop.site.tables / "refunds") == refunds
+    shop.deliver()
+    shop.run(shop.pipeline("orders", "hourly"), on_end="drain")
+    shop.assert_kind("orders", "order")
+    shop.assert_hours()
+
+
+def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
+    """What was published under its name stays: it is not taken for files that nothing names."""
+    shop.run(shop.pipeline("orders", "paid"))
+    first = public(shop.site.tables / "paid")
+    shop.run(shop.pipeline("orders"), allow_dropped=True)
+    shop.deliver()
+    error = shop.refused(shop.pipeline("orders", "paid"))
+    assert "Stage 'paid' is new" in error.failed
+    assert "has 36 rows that this pipeline published before" in error.failed
+    shop.begin["paid"] = "now"
+    for _ in range(3):
+        shop.run(shop.pipeline("orders", "paid"))
+    assert public(shop.site.tables / "paid") == first
+    shop.deliver()
+    shop.run(shop.pipeline("orders", "paid"))
+    third = shop.batch(f"SELECT paid FROM payments WHERE paid >= {2 * 36 * 40}")
+    assert_same(public(shop.site.tables / "paid"), first + third)
+    shop.assert_kind("orders", "order")
+
+
+class TestAStageThatBeginsNow:
+    """It reads what comes after the rows that the pipeline has read before."""
+
+    @pytest.mark.parametrize("form", ["delta", "parquet"])
+    def test_counts_only_those_in_its_windows(self, shop: Shop, form: str) -> None:
+        shop.form, shop.begin["hourly"] = form, "now"
+        shop.run(shop.pipeline("orders"))
+        for _ in range(2):
+            shop.run(shop.pipeline("orders", "hourly"))  # with nothing new to read
+        shop.deliver()
+        shop.run(shop.pipeline("orders", "hourly"))
+        shop.deliver()
+        shop.run(shop.pipeline("orders", "hourly"), on_end="drain")
+        since = HOURS.replace("FROM events", f"FROM events WHERE id >= {36 * 40}")
+        assert_same(public(shop.site.tables / "hourly"), shop.batch(since))
+        shop.assert_kind("orders", "order")
+
+    def test_begins_at_the_beginning_in_the_first_run(self, shop: Shop) -> None:
+        shop.begin["hourly"] = "now"
+        shop.run(shop.pipeline("orders", "hourly"), on_end="drain")
+        shop.assert_hours()
+
+    def test_reads_a_source_from_its_beginning_that_was_made_anew_before_it_has_read_a_row(self, shop: Shop) -> None:
+        shop.begin["paid"] = "now"
+        shop.run(shop.pipeline("orders"))
+        shop.run(shop.pipeline("orders", "paid"))
+        shutil.rmtree(shop.payments)
+        write_deltalake(shop.payments, pa.table({"paid": [7, 8]}))
+        shop.run(shop.pipeline("orders", "paid"), new_sources=["payments"])
+        assert public(shop.site.tables / "paid") == {(7,): 1, (8,): 1}
+
+    def test_keeps_its_beginning_in_a_source_until_it_has_read_of_it(self, shop: Shop) -> None:
+        def pipeline() -> Pipeline:
+            made = shop.pipeline("orders")
+            made.source(bounded=True, name="payments")(shop._reading(shop.payments))
+            sink = DeltaSink(str(shop.site.tables / "both"))
+            both = made.stage(sink=sink, name="both", begin="now")
+            both(lambda events, payments: events.select("id").union(payments.select("paid")))
+            return made
+
+        shop.run(shop.pipeline("orders"))
+        shop.run(pipeline())
+        row = {"id": [5000], "at": pa.array([3 * 86400 * 1_000_000], pa.timestamp("us", "UTC")), "kind": ["order"]}
+        write_deltalake(shop.events, pa.table(row), mode="append")
+        shop.run(pipeline())
+        write_deltalake(shop.payments, pa.table({"paid": [6000]}), mode="append")
+        shop.run(pipeline())
+        assert public(shop.site.tables / "both") == {(5000,): 1, (6000,): 1}
+
+    def test_reads_what_comes_next_of_a_live_source(self, site: Site, tmp_path: Path) -> None:
+        events = Events(tmp_path / "events")
+        events.add(150)
+        with Running(site.spark, code(site, events, "copied"), site.home) as running:
+            running.until(lambda: len(ids(site, "copied")) == 151)
+            spark_jobs("stop", "--home", site.home)
+            running.stopped()
+        changed = code(site, events, "copied")
+        sink = DeltaSink(str(site.tables / "everything"))
+        changed.stage(sink=sink, name="everything", begin="now")(lambda events: events.select("id"))
+        with Running(site.spark, changed, site.home) as running:
+            running.until(lambda: running.status is not None and "everything" in running.status.stages)
+            running.until(lambda: running.store.head() is not None and "everything" in running.head().stages)
+            events.add(100)
+            running.until(lambda: len(ids(site, "copied")) == 251 and len(ids(site, "everything")) == 100)
+        assert ids(site, "everything") == list(range(151, 251))
+
+
+def test_a_stage_whose_state_does_not_fit_is_refused_by_name(shop: Shop) -> None:
+    shop.run(shop.pipeline("orders", "hourly"))
+    other = Pipeline("shop", on_end="suspend")
+    other.source(bounded=True, name="payments")(shop._reading(shop.payments))
+    other.stage(sink=DeltaSink(str(shop.site.tables / "orders")), name="orders")(lambda payments: payments)
+    error = shop.refused(other, allow_dropped=True)
+    assert isinstance(error, RejectedError)
+    assert "checkpoint 1: orders cannot go on: it read events and reads payments" in error.failed
+    assert "another name" in error.remedy
+
+
+def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: Shop) -> None:
+    def pipeline(*stages: str) -> Pipeline:
+        return shop.pipeline(*stages, orders={"publish": "external"})
+
+    shop.run(pipeline("orders", "hourly"))
+    shop.deliver()
+    error = shop.refused(pipeline("orders", "hourly", "refunds"))
+    assert "spark-jobs publish --checkpoint 1" in error.remedy
+    assert spark_jobs("publish", "--home", shop.site.home, "--checkpoint", 1).exit_code == 0
+    shop.run(pipeline("orders", "hourly", "refunds"))
+    assert spark_jobs("publish", "--home", shop.site.home).exit_code == 0
+    shop.assert_kind("orders", "order")
+    shop.assert_kind("refunds", "refund")
+
+
+class TestAnotherPartitionBy:
+    """Delta cannot change it in place."""
+
+    def test_is_refused_before_anything_is_written_and_accepted_once_the_table_was_rewritten(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders", "hourly"))
+        shop.deliver()
+        changed = shop.pipeline("orders", "hourly", orders={"partition_by": ["kind"]})
+        error = shop.refused(changed)
+        assert isinstance(error, UnsupportedTableError)
+        statement = error.remedy[error.remedy.index("CREATE OR REPLACE") :].rstrip(".")
+        shop.site.spark.sql(statement)
+        shop.run(changed)
+        shop.deliver()
+        shop.run(changed, on_end="drain")
+        shop.assert_kind("orders", "order")
+        shop.assert_hours()
+
+    def test_or_the_sink_gets_another_table(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders"))
+        shop.deliver()
+        made = Pipeline("shop", on_end="suspend")
+        own: dict[str, Any] = {"event_time": "at", "watermark_delay": "90 minutes", "hold_watermark": True}
+        made.source(bounded=True, name="events", **own)(shop._reading(shop.events))
+        sink = DeltaSink(str(shop.site.tables / "by kind"), name="orders", partition_by=["kind"])
+        made.stage(sink=sink, name="orders")(lambda events: events.where("kind = 'order'"))
+        shop.run(made)
+        second = "SELECT id, at, kind FROM events WHERE kind = 'order' AND id >= 36 * 40"
+        assert_same(public(shop.site.tables / "by kind"), shop.batch(second))
+
+
+def test_a_round_that_was_interrupted_is_finished_by_the_code_that_began_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(StageRun, "release", broken)
+        with pytest.raises(StreamPipelineError, match="broken"):
+            shop.run(shop.pipeline("orders"))
+    error = shop.refused(shop.pipeline("orders", "refunds"))
+    assert "round 1 was begun with: stages.refunds differ" in error.failed
+    assert error.remedy.startswith("Finish the round with the earlier code, then run the changed code.")
+    shop.run(shop.pipeline("orders"))
+    shop.run(shop.pipeline("orders", "refunds"))
+    shop.assert_kind("orders", "order")
+    shop.assert_kind("refunds", "refund")
+
+
+def broken(stage: StageRun) -> None:
+    raise RuntimeError("broken")
+
+
+def test_a_live_pipeline_that_was_stopped_goes_on_with_other_stages(site: Site, tmp_path: Path) -> None:
+    events = Events(tmp_path / "events")
+    events.add(150)
+    with Running(site.spark, code(site, events, "copied", "again", "minutes"), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 151)
+    events.add(100)
+    changed = code(site, events, "copied", "minutes", "odd", "everything")
+    with pytest.raises(RejectedError, match="was begun with") as caught:
+        site.run(changed, allow_dropped=True)
+    assert "Run the earlier code and stop it (spark-jobs stop), then run the changed code." in caught.value.remedy
+    with Running(site.spark, code(site, events, "copied", "again", "minutes"), site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == 251)
+        spark_jobs("stop", "--home", site.home)
+        running.stopped()
+    assert site.manifest().checkpoint_kind is CheckpointKind.STOP
+    events.add(100)
+    with Running(site.spark, changed, site.home, options=RunOptions(allow_dropped=True)) as running:
+        running.until(lambda: len(ids(site, "copied")) == len(ids(site, "everything")) == 351)
+        running.until(lambda: len(ids(site, "odd")) == 50)
+        running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 351).count())
+    assert ids(site, "copied") == ids(site, "everything") == list(range(351))
+    assert ids(site, "again") == list(range(251))
+    assert ids(site, "odd") == list(range(251, 351, 2))
+    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 351)))
+
+
+@pytest.fixture
+def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
+    made = events_of(request, tmp_path / "events", monkeypatch)
+    made.add(150)
+    return made
+
+
+@pytest.mark.parametrize("events", [BOUNDED], indirect=True)
+def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, events: Events) -> None:
+    """Rows that only the end of the round would have made public are not left behind with their stage."""
+    events.later(100)
+    earlier = code(site, events, "copied", "minutes", "everything", interval="1 hour")
+    with Running(site.spark, earlier, site.home) as running:
+        running.until(lambda: all(has_staged(running, stage, events.rows)() for stage in ("copied", "everything")))
+        spark_jobs("stop", "--home", site.home)
+        running.stopped()
+    assert public_count(site.tables / "everything") == 0
+    events.add(100)
+    events.end()
+    with pytest.raises(RejectedError, match="151 rows up to checkpoint 1 are staged and not public") as caught:
+        site.run(code(site, events, "copied", "minutes", "again"), allow_dropped=True)
+    assert caught.value.remedy == "Keep stage 'everything' until the round has ended, then leave it out."
+    site.run(code(site, events, "copied", "minutes", "everything", "again"))
+    assert ids(site, "copied") == ids(site, "everything") == list(range(events.rows))
+    assert ids(site, "again") == list(range(151, events.rows))
+    assert sum(count for _, count in public(site.tables / "minutes").elements()) == events.rows
+
+
+class TestThePlan:
+    """A dry run decides what the run would do, and writes nothing."""
+
+    def plan(self, shop: Shop, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
+        before = contents(shop.site.home.parent)
+        try:
+            return plan(pipeline, open_files(str(shop.site.home)), {}, RunOptions(**options), lambda: shop.site.spark)[1]
+        finally:
+            assert contents(shop.site.home.parent) == before
+
+    def test_of_the_first_run(self, shop: Shop) -> None:
+        found = self.plan(shop, shop.pipeline(*ALL))
+        assert isinstance(found, StartPlan)
+        assert [str(each) for each in found.stages] == [f"{name} starts empty" for name in ALL]
+        assert [found.tables[sink].table for sink in found.tables] == [None] * 3
+        assert not shop.site.home.exists()
+
+    def test_of_changed_code_names_what_becomes_of_each_part(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders", "hourly"))
+        shop.deliver()
+        shop.begin["refunds"] = "now"
+        found = self.plan(shop, shop.pipeline("orders", "refunds", "paid"), allow_dropped=True)
+        assert isinstance(found, StartPlan)
+        assert [str(each) for each in found.stages] == [
+            "orders continues", "refunds starts empty", "paid starts empty", "hourly is dropped",
+        ]  # fmt: skip
+        shown = plan_answer(PipelineName("shop"), open_files(str(shop.site.home)), asked("b"), found)
+        assert [each.begin for each in shown.outlook.stages] == [None, "now", "earliest", None]
+        assert [each.state_bytes is not None for each in shown.outlook.stages] == [True, False, False, False]
+        assert [(each.source, each.fate) for each in shown.sources] == [("events", "is the same"), ("payments", "is new")]
+        assert [(each.sink, each.fate) for each in shown.tables] == [
+            ("orders", "goes on"), ("refunds", "is made"), ("paid", "is made"),
+        ]  # fmt: skip
+        said = "\n".join(map(str, plan_text(shown)))
+        assert "take a savepoint of checkpoint 1, because the code has changed, and begin round 2 with it" in said
+        assert found.sources_before.keys() == {"events"}
+        assert {sink: planned.table is None for sink, planned in found.tables.items()} == {
+            "orders": False, "refunds": True, "paid": True,
+        }  # fmt: skip
+
+    def test_is_refused_as_the_run_would_be(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders", "hourly"))
+        for changed in (shop.pipeline("orders"), shop.pipeline("orders", "hourly", orders={"partition_by": ["kind"]})):
+            with pytest.raises(StreamPipelineError) as planned:
+                self.plan(shop, changed)
+            assert str(planned.value) == str(shop.refused(changed))
+
+    def test_is_refused_while_a_driver_is_at_work(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders"))
+        with holding(shop.site.home / DRIVER_LOCK, "start-7"), pytest.raises(HomeInUseError, match="Another driver is at work"):
+            self.plan(shop, shop.pipeline("orders"))
+
+    def test_of_a_run_that_has_its_answer(self, shop: Shop) -> None:
+        shop.run(shop.pipeline("orders"), on_end="drain")
+        found = self.plan(shop, shop.pipeline("orders"))
+        assert isinstance(found, Manifest)
+        assert found.checkpoint == 1

@@ -1,0 +1,315 @@
+"""A round whose pinned input is gone for good goes on with what is left, if its start accepts the loss, and says what is lost."""
+
+import itertools
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange
+from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import public, public_count
+from tests.support.command_line import spark_jobs
+from tests.support.kafka_broker import KafkaBroker, kafka_options
+from tests.support.running import Running
+
+pytestmark = pytest.mark.spark
+
+_TOPICS = itertools.count()
+ACCEPTED = {"accept_data_loss": ["rows"]}
+
+
+class Folder:
+    """JSON files, one a batch; number 4 is deleted, and number 5 replaced by others of the same size."""
+
+    lost = frozenset({40, 41, 50, 51})
+    later = (98, 99)
+    """The file that replaced another one is a new file, which the next round reads."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.path: Path = request.getfixturevalue("tmp_path") / "in box"
+        self.path.mkdir()
+
+    def add(self, number: int) -> None:
+        self._write(number, [10 * number, 10 * number + 1])
+        os.utime(self.path / f"part {number}.json", (1_700_000_000 + number,) * 2)  # Spark reads the oldest first
+
+    def _write(self, number: int, rows: Iterable[int]) -> None:
+        (self.path / f"part {number}.json").write_text("".join(json.dumps({"n": n}) + "\n" for n in rows))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(self.path))
+
+    def lose(self) -> None:
+        (self.path / "part 4.json").unlink()
+        self._write(5, [98, 99])
+
+    def check(self, found: Any) -> None:
+        assert isinstance(found, LostFiles)
+        assert [Path(file.path).name for file in found.files] == ["part%204.json", "part%205.json"]
+        assert all(file.size_bytes == 20 for file in found.files)
+
+
+class Table:
+    """A Delta table, a version a batch; it is compacted, and the file of one version is vacuumed."""
+
+    lost = frozenset({40, 41})
+    later = ()
+    by_version = True
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.path: Path = request.getfixturevalue("tmp_path") / "in box"
+        self.spark: SparkSession = request.getfixturevalue("spark")
+
+    def add(self, number: int) -> None:
+        rows = pa.array([10 * number, 10 * number + 1], pa.int64())
+        write_deltalake(str(self.path), pa.table({"n": rows}), mode="append")
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", 1)
+        return (reader.option("startingVersion", 0) if self.by_version else reader).load(str(self.path))
+
+    def lose(self) -> None:
+        files = {path: path.read_bytes() for path in self.path.glob("*.parquet") if pq.read_table(path)["n"][0].as_py() != 40}
+        DeltaTable(str(self.path)).optimize.compact()
+        DeltaTable(str(self.path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        for path, data in files.items():
+            path.write_bytes(data)
+
+    def check(self, found: Any) -> None:
+        assert isinstance(found, LostVersions)
+        assert found.first is None
+        assert [file.rows for file in found.files] == [2]
+
+
+class WholeTable(Table):
+    """The same, read as the table was when the round began."""
+
+    by_version = False
+
+
+class ForgottenVersions(Table):
+    """The entries of versions 0 to 4 are gone from the table's log, as its retention lets them go."""
+
+    lost = frozenset({20, 21, 30, 31, 40, 41})
+
+    def lose(self) -> None:
+        version = DeltaTable(str(self.path)).version()
+        DeltaTable(str(self.path)).create_checkpoint()
+        for number in range(version):
+            if number < 5:
+                (self.path / "_delta_log" / f"{number:020}.json").unlink()
+
+    def check(self, found: Any) -> None:
+        assert isinstance(found, LostVersions)
+        assert found.first in (2, 3)
+        assert found.last == 4
+
+
+class Topic:
+    """A Kafka topic of two partitions whose records before an offset have expired."""
+
+    lost = frozenset({20, 21, 30, 31, 40})
+    later = ()
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.kafka: KafkaBroker = request.getfixturevalue("kafka")
+        self.name = f"loss-{next(_TOPICS)}"
+        self.kafka.create_topic(self.name, 2)
+
+    def add(self, number: int) -> None:
+        self.kafka.send(self.name, [str(10 * number).encode(), str(10 * number + 1).encode()], 1)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        options = kafka_options(self.kafka, self.name, maxOffsetsPerTrigger=2)
+        frame = spark.readStream.format("kafka").options(**options).load()
+        return frame.select(F.col("value").cast("string").cast("long").alias("n"))
+
+    def lose(self) -> None:
+        self.kafka.expire(self.name, 1, before=9)
+
+    def check(self, found: Any) -> None:
+        assert isinstance(found, LostOffsets)
+        assert found.topics == {self.name: {1: OffsetRange(first=4, end=9)}}
+
+
+KINDS: list[Callable[[pytest.FixtureRequest], Any]] = [Folder, Table, ForgottenVersions, Topic]
+AT_NIGHT = [pytest.param(WholeTable, marks=pytest.mark.nightly)]
+
+
+class Dying:
+    """Ends an attempt after so many entries that are written by hand into Spark's offset log, and one more."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        if step is Step.PLAN_BATCH:
+            self._times -= 1
+            if self._times < 0:
+                raise RuntimeError("died as told")
+
+
+def copying(site: Site, source: Any, flag: Path) -> Pipeline:
+    """A copy, and counts that are kept in a state; both fail at 20 while the flag is there."""
+    pipeline = Pipeline("copy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        found: DataFrame = source.stream(spark)
+        return found
+
+    def fail(n: int) -> int:
+        if n >= 20 and flag.exists():
+            raise RuntimeError("failed as told")
+        return n
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "counts"), mode="complete"))
+    def counts(copy: DataFrame) -> DataFrame:
+        return copy.groupBy((F.col("n") % 2).alias("odd")).count()
+
+    return pipeline
+
+
+def copied(site: Site) -> list[int]:
+    return sorted(row[0] for row in public(site.tables / "copy").elements())
+
+
+def interrupted(site: Site, source: Any) -> Pipeline:
+    """A pipeline whose round was interrupted after two batches, and has lost some of its pinned input since."""
+    flag = site.home.parent / "fail"
+    pipeline = copying(site, source, flag)
+    for number in range(7):
+        source.add(number)
+    flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="day 1")
+    flag.unlink()
+    source.lose()
+    return pipeline
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *AT_NIGHT])
+def test_an_interrupted_round_goes_on_with_what_is_left(
+    site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
+) -> None:
+    source = kind(request)
+    pipeline = interrupted(site, source)
+    for _ in range(2):
+        with pytest.raises(StreamPipelineError) as refused:
+            site.run(pipeline, run_id="day 1")
+        assert "--accept-data-loss" in refused.value.remedy
+        assert not public_count(site.tables / "copy")
+    site.run(pipeline, run_id="day 1", **ACCEPTED)
+    everything = {10 * number + n for number in range(7) for n in range(2)}
+    left = sorted(everything - source.lost)
+    assert copied(site) == left
+    assert public(site.tables / "counts") == Counter(Counter(n % 2 for n in left).items())
+    (lost,) = site.manifest().losses
+    assert (lost.input, lost.stage) == ("rows", "copy")
+    source.check(lost)
+    assert Rounds(open_files(str(site.home))).losses(site.manifest().round) == (lost,)
+    shown = spark_jobs("status", "--home", site.home)
+    assert "goes on without what is gone of source rows" in " ".join(shown.output.split())
+    source.add(8)
+    site.run(pipeline, run_id="day 2")
+    assert copied(site) == sorted([*left, 80, 81, *source.later])
+    assert not site.manifest().losses
+
+
+@pytest.mark.parametrize("kind", [Topic, pytest.param(ForgottenVersions, marks=pytest.mark.nightly)])
+def test_an_attempt_that_dies_on_the_way_past_a_loss_is_made_good(
+    site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
+) -> None:
+    """It dies after the first entry that is written into Spark's offset log, the next one after the second, until one is through."""
+    source = kind(request)
+    pipeline = interrupted(site, source)
+    deaths = itertools.count()
+    while True:
+        with observed_by(Dying(times := next(deaths))), suppress(StreamPipelineError):
+            site.run(pipeline, run_id="day 1", accept_data_loss=["rows"] if times == 0 else [])
+            break
+    assert times >= 2
+    everything = {10 * number + n for number in range(7) for n in range(2)}
+    assert copied(site) == sorted(everything - source.lost)
+
+
+def test_a_round_of_which_everything_is_gone_comes_to_its_end(site: Site, request: pytest.FixtureRequest) -> None:
+    source = Folder(request)
+    pipeline = interrupted(site, source)
+    shutil.rmtree(source.path)
+    source.path.mkdir()
+    site.run(pipeline, run_id="day 1", accept_data_loss=["rows"])
+    assert copied(site) == [0, 1, 10, 11]
+    (lost,) = site.manifest().losses
+    assert isinstance(lost, LostFiles)
+    assert len(lost.files) == 5
+
+
+def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: pytest.FixtureRequest) -> None:
+    source = Topic(request)
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    pipeline.source(name="rows", bounded=False)(lambda spark: source.stream(spark))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    source.add(0)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        assert spark_jobs("stop", "--home", site.home).exit_code == 0
+        running.stopped()
+    source.add(1)
+    source.add(2)
+    source.kafka.expire(source.name, 1, before=5)
+    with Running(site.spark, pipeline, site.home) as running:
+        error = running.ends()
+    assert isinstance(error, RejectedError)
+    assert "Source 'rows' has lost what stage 'copy' has not read: 3 offsets" in error.failed
+    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 3)
+        source.add(3)
+        running.until(lambda: public_count(site.tables / "copy") == 5)
+    assert copied(site) == [0, 1, 21, 30, 31]
+
+
+def test_a_loss_is_accepted_of_a_source_only(site: Site, request: pytest.FixtureRequest) -> None:
+    source = Folder(request)
+    source.add(0)
+    with pytest.raises(InvalidParameterError, match="no source 'row'"):
+        site.run(copying(site, source, site.home.parent / "fail"), accept_data_loss=["row"])
+
+
+def test_expired_records_are_no_option_of_the_source(site: Site, request: pytest.FixtureRequest) -> None:
+    source = Topic(request)
+    pipeline = Pipeline("lossy")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        options = kafka_options(source.kafka, source.name, failOnDataLoss="false")
+        return spark.readStream.format("kafka").options(**options).load()
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    with pytest.raises(InvalidPipelineError, match="failOnDataLoss=false"):
+        site.run(pipeline)

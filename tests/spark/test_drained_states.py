@@ -1,0 +1,197 @@
+"""A drain leaves no row behind: what Spark cannot flush is found when it comes in, or fails the run before anything is public."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import StageName
+from tests.spark.conftest import Site
+from tests.spark.rows import public, public_count
+from tests.support.command_line import spark_jobs
+from tests.support.running import Running
+
+pytestmark = pytest.mark.spark
+
+FOR_EVER = "9999-12-31 00:00:00"
+NEARLY = "9999-12-30 12:00:00"
+"""Before the last day, so that it comes in; a window of a week that it is in ends after the end of time."""
+ORDINARY = "2026-01-01 12:00:00"
+
+
+def write(site: Site, *times: str, name: str = "in") -> None:
+    at = site.spark.createDataFrame([(n, time) for n, time in enumerate(times)], "n long, at string")
+    at.select("n", F.col("at").cast("timestamp")).write.format("delta").mode("append").save(str(site.home.parent / name))
+
+
+def windows(rows: DataFrame) -> DataFrame:
+    return (
+        rows.groupBy(F.window("at", "7 days").alias("week"))
+        .count()
+        .select(F.col("week.start").cast("string").alias("start"), "count")
+    )
+
+
+def sessions(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.session_window("at", "7 days").alias("week"), "n").count().select("n", "count")
+
+
+def join(rows: DataFrame) -> DataFrame:
+    later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
+    return rows.join(later, F.expr("n + 1000 = m AND later BETWEEN at AND at + INTERVAL 7 DAYS"), "left").select("n", "m")
+
+
+def distinct(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicatesWithinWatermark(["n"])
+
+
+def groups(rows: DataFrame) -> DataFrame:
+    def count(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            yield pd.DataFrame({"n": [key[0]], "rows": [state.get[0]]})
+            state.remove()
+            return
+        frame = pd.concat(list(frames))
+        state.update((len(frame),))
+        state.setTimeoutTimestamp(253_402_300_800_000 if key[0] else 1_800_000_000_000)
+
+    return rows.groupBy("n").applyInPandasWithState(
+        count, "n long, rows long", "rows long", "append", GroupStateTimeout.EventTimeTimeout
+    )
+
+
+class Reminder(StatefulProcessor):
+    """Says in the year 2027 that a row was there; of one row in the year 10000."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for _ in rows:
+            self.handle.registerTimer(253_402_300_800_000 if key[0] else 1_800_000_000_000)
+        yield pd.DataFrame({"n": pd.Series([], dtype="int64")})
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"n": [key[0]]})
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def timers(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("n").transformWithStateInPandas(Reminder(), "n long", "append", "EventTime")
+
+
+KINDS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "window": (windows, "1 row of a window"),
+    "session": (sessions, "1 row of a window"),
+    "join": (join, "rows? of a join"),
+    "groups": (groups, "1 row of a timeout"),
+    "timers": (timers, "1 row of a timer"),
+}
+
+
+def draining(site: Site, stage: Callable[[DataFrame], DataFrame], **source: Any) -> Pipeline:
+    pipeline = Pipeline("contracts", checkpoint=CheckpointSettings(interval="1 second"))
+
+    @pipeline.source(event_time="at", **({"bounded": True} | source))
+    def rows(spark: SparkSession) -> DataFrame:
+        frame = spark.readStream.format("delta").load(str(site.home.parent / "in"))
+        return frame.where("at < '9999-12-01'") if (site.home.parent / "mended").exists() else frame
+
+    pipeline.stage(name="made", sink=DeltaSink(str(site.tables / "made")))(lambda rows: stage(rows))
+    return pipeline
+
+
+@pytest.mark.parametrize("name", ["window", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("session", "join"))])
+def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: Site, name: str) -> None:
+    stage, _ = KINDS[name]
+    write(site, ORDINARY, FOR_EVER)
+    pipeline = draining(site, stage)
+    with pytest.raises(RejectedError, match="input 'rows' with an event time of 9999-12-31 or later"):
+        site.run(pipeline, run_id="only")
+    assert not public_count(site.tables / "made")
+    (site.home.parent / "mended").touch()
+    site.run(pipeline, run_id="only")
+    assert public_count(site.tables / "made") == 1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_public(site: Site, name: str) -> None:
+    stage, message = KINDS[name]
+    sets_timers = name in ("groups", "timers")  # which pandas could not give such an event time
+    write(site, ORDINARY, ORDINARY if sets_timers else NEARLY)
+    pipeline = draining(site, stage)
+    for _ in range(2):
+        with pytest.raises(RejectedError, match=f"Stage 'made' is drained, and its state still holds .*{message}"):
+            site.run(pipeline, run_id="only")
+    assert not public_count(site.tables / "made")
+    if not sets_timers:
+        (site.home.parent / "mended").touch()
+        site.run(pipeline, fresh=True)
+        assert public_count(site.tables / "made") == 1
+
+
+def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
+    """The independent answer is a batch query's."""
+    write(site, ORDINARY, "9999-12-30 23:59:59", "1970-01-02 00:00:00", ORDINARY)
+
+    def days(rows: DataFrame) -> DataFrame:
+        return (
+            rows.groupBy(F.window("at", "1 day").alias("day"))
+            .count()
+            .select(F.col("day.start").cast("string").alias("start"), "count")
+        )
+
+    site.run(draining(site, days))
+    batch = days(site.spark.read.format("delta").load(str(site.home.parent / "in")))
+    assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
+
+
+def test_a_stage_without_state_takes_any_event_time(site: Site) -> None:
+    write(site, ORDINARY, FOR_EVER, "9999-12-31 23:59:59.999999")
+    site.run(draining(site, lambda rows: rows.select("n")))
+    assert public_count(site.tables / "made") == 3
+
+
+def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> None:
+    """Such a state holds nothing back: rows are let go when they come."""
+    write(site, ORDINARY, FOR_EVER)
+    write(site, ORDINARY, FOR_EVER)
+    site.run(draining(site, lambda rows: rows.dropDuplicates(["n", "at"]).select("n")))
+    assert public_count(site.tables / "made") == 2
+
+
+def test_a_deduplication_within_a_watermark_that_is_held_keeps_its_keys(site: Site) -> None:
+    """So does the watermark itself: it moves once, at the end, and no key is forgotten before."""
+    write(site, ORDINARY)
+    write(site, ORDINARY)
+    site.run(draining(site, distinct))
+    assert public_count(site.tables / "made") == 1
+
+
+def test_a_deduplication_within_the_watermark_refuses_what_it_could_not_forget(site: Site) -> None:
+    write(site, ORDINARY, FOR_EVER)
+    with pytest.raises(RejectedError, match="9999-12-31 or later"):
+        site.run(draining(site, distinct))
+
+
+def test_a_running_pipeline_refuses_it_too_and_its_drain_looks_at_the_state(site: Site) -> None:
+    write(site, ORDINARY)
+    pipeline = draining(site, windows, bounded=False, watermark_delay="10 minutes")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.status and running.status.stages[StageName("made")].rows_in >= 1)
+        write(site, NEARLY)
+        running.until(lambda: running.status and running.status.stages[StageName("made")].rows_in >= 2)
+        refused = spark_jobs("stop", "--home", site.home, "--drain")
+        assert refused.exit_code != 0
+        assert "its state still holds 1 row of a window" in " ".join(refused.output.split())
+        assert "its state still holds 1 row of a window" in str(running.ends())

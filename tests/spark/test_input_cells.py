@@ -1,0 +1,359 @@
+"""Each cell of the table of inputs: a round is interrupted, something happens to its source, and the same run is started again.
+
+What is public in the end is compared with a batch query over the source.
+"""
+
+import csv
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
+from tests.spark.conftest import Site
+from tests.spark.rows import public, public_count
+from tests.support.input_cells import CELLS, Cell, Event, Outcome, Remedy, Source
+from tests.support.kafka_broker import KafkaBroker, kafka_options
+
+pytestmark = pytest.mark.spark
+
+_TOPICS = itertools.count()
+UNITS = 4
+"""Of ten rows each. A unit is a batch: a version, a file, or ten records."""
+
+
+def rows_of(units: Iterable[int]) -> set[int]:
+    return {10 * unit + n for unit in units for n in range(10)}
+
+
+class Delta:
+    """A table, a version a unit."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.root: Path = request.getfixturevalue("tmp_path")
+        self.path, self.skip = self.root / "in", False
+
+    def begin(self) -> None:
+        write_deltalake(str(self.path), pa.table({"n": pa.array([], pa.int64())}))
+
+    def add(self, unit: int) -> None:
+        write_deltalake(str(self.path), pa.table({"n": pa.array(sorted(rows_of([unit])), pa.int64())}), mode="append")
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", 1)
+        return (reader.option("skipChangeCommits", "true") if self.skip else reader).load(str(self.path))
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        return spark.read.format("delta").load(str(self.path))
+
+    def happen(self, event: Event) -> set[int]:
+        """Returns the rows that are lost with it."""
+        table, away = DeltaTable(str(self.path)), self.root / "away"
+        match event:
+            case Event.MADE_ANEW:
+                shutil.rmtree(self.path)
+                for unit in (50, 51):
+                    self.add(unit)
+            case Event.MOVED:
+                self.path = self.path.rename(away)
+            case Event.SHRUNK:
+                table.delete("n >= 30")
+            case Event.EXPIRED:
+                for unit in (50, 51):
+                    self.add(unit)
+                DeltaTable(str(self.path)).create_checkpoint()
+                for version in range(5):
+                    (self.path / "_delta_log" / f"{version:020}.json").unlink()
+                return rows_of([2, 3])
+            case Event.VACUUMED:
+                files = {
+                    path: path.read_bytes() for path in self.path.glob("*.parquet") if pq.read_table(path)["n"][0].as_py() != 30
+                }
+                table.optimize.compact()
+                DeltaTable(str(self.path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+                for path, data in files.items():
+                    path.write_bytes(data)
+                return rows_of([3])
+            case Event.RESTORED:
+                table.restore(1)
+            case Event.TRUNCATED:
+                table.delete()
+            case Event.OVERWRITTEN:
+                write_deltalake(str(self.path), pa.table({"n": pa.array([500], pa.int64())}), mode="overwrite")
+            case Event.SCHEMA_CHANGED:
+                rows = pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]})
+                write_deltalake(str(self.path), rows, mode="append", schema_mode="merge")
+            case Event.MISSING:
+                self.path.rename(away)
+        return set()
+
+    def put_back(self) -> None:
+        (self.root / "away").rename(self.path)
+
+
+class Files:
+    """A folder, a file a unit."""
+
+    ending: str
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.root: Path = request.getfixturevalue("tmp_path")
+        self.path = self.root / "in"
+
+    def begin(self) -> None:
+        self.path.mkdir(exist_ok=True)
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        raise NotImplementedError
+
+    def write_wider(self, path: Path) -> None:
+        """Writes a file with a row that has a column more."""
+        raise NotImplementedError
+
+    def file(self, unit: int) -> Path:
+        return Path(self.path, f"{unit}.{self.ending}")
+
+    def add(self, unit: int) -> None:
+        self.begin()
+        self.write(self.file(unit), sorted(rows_of([unit])))
+        os.utime(self.file(unit), (1_700_000_000 + unit,) * 2)  # Spark reads the oldest first
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).format(self.ending).load(str(self.path))
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        return spark.read.schema("n long").format(self.ending).load(str(self.path))
+
+    def happen(self, event: Event) -> set[int]:
+        away = self.root / "away"
+        shutil.copytree(self.path, self.root / "copy")
+        match event:
+            case Event.MADE_ANEW:
+                shutil.rmtree(self.path)
+                for unit in range(UNITS):
+                    self.add(unit)
+                    os.utime(self.file(unit))
+                return rows_of([2, 3])
+            case Event.MOVED:
+                self.path = self.path.rename(away)
+            case Event.SHRUNK:
+                self.file(3).unlink()
+                return rows_of([3])
+            case Event.EXPIRED:
+                for unit in (0, 2):
+                    self.file(unit).unlink()
+                return rows_of([2])
+            case Event.TRUNCATED:
+                for unit in range(UNITS):
+                    self.write(self.file(unit), sorted(rows_of([unit]))[:5])
+            case Event.OVERWRITTEN:
+                for unit in range(UNITS):
+                    self.write(self.file(unit), sorted(rows_of([unit + 50])))
+            case Event.SCHEMA_CHANGED:
+                self.write_wider(self.file(50))
+            case Event.MISSING:
+                shutil.rmtree(self.path)
+        return set()
+
+    def put_back(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.copytree(self.root / "copy", self.path)
+
+
+class Parquet(Files):
+    ending = "parquet"
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), path)
+
+    def write_wider(self, path: Path) -> None:
+        pq.write_table(pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]}), path)
+
+
+class Csv(Files):
+    ending = "csv"
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        with path.open("w") as file:
+            csv.writer(file).writerows([n] for n in rows)
+
+    def write_wider(self, path: Path) -> None:
+        path.write_text("500,of a later day\n")
+
+
+class Json(Files):
+    ending = "json"
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        path.write_text("".join(json.dumps({"n": n}) + "\n" for n in rows))
+
+    def write_wider(self, path: Path) -> None:
+        path.write_text(json.dumps({"n": 500, "more": "of a later day"}) + "\n")
+
+
+class Kafka:
+    """A topic of one partition, ten records a unit."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.kafka: KafkaBroker = request.getfixturevalue("kafka")
+        self.begin()
+
+    def begin(self) -> None:
+        self.name = f"cells-{next(_TOPICS)}"
+        self.kafka.create_topic(self.name, 1)
+
+    def add(self, unit: int) -> None:
+        self.kafka.send(self.name, [str(n).encode() for n in sorted(rows_of([unit]))])
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        options = kafka_options(self.kafka, self.name, maxOffsetsPerTrigger=10)
+        return self._numbers(spark.readStream.format("kafka").options(**options).load())
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        return self._numbers(spark.read.format("kafka").options(**kafka_options(self.kafka, self.name)).load())
+
+    def _numbers(self, frame: DataFrame) -> DataFrame:
+        return frame.select(F.col("value").cast("string").cast("long").alias("n"))
+
+    def happen(self, event: Event) -> set[int]:
+        match event:
+            case Event.MADE_ANEW:
+                self.kafka.delete_topic(self.name)
+                self.kafka.create_topic(self.name, 1)
+                for unit in range(50, 55):
+                    self.add(unit)
+            case Event.MOVED:
+                self.begin()
+                for unit in range(UNITS):
+                    self.add(unit)
+            case Event.EXPIRED:
+                self.kafka.expire(self.name, 0, before=30)
+                return rows_of([2])
+            case Event.TRUNCATED:
+                self.kafka.expire(self.name, 0, before=40)
+                return rows_of([2, 3])
+            case Event.MISSING:
+                self.kafka.delete_topic(self.name)
+        return set()
+
+    def put_back(self) -> None:
+        self.kafka.create_topic(self.name, 1)
+        for unit in range(UNITS):
+            self.add(unit)
+
+
+SOURCES: dict[Source, Any] = {
+    Source.DELTA: Delta,
+    Source.PARQUET: Parquet,
+    Source.CSV: Csv,
+    Source.JSON: Json,
+    Source.KAFKA: Kafka,
+}
+_AT_NIGHT = (Source.PARQUET, Source.CSV)
+
+
+def batch_rows(site: Site, source: Any) -> list[int]:
+    return sorted(row["n"] for row in source.batch(site.spark).collect())
+
+
+def copied(site: Site) -> list[int]:
+    return sorted(row[0] for row in public(site.tables / "copy").elements())
+
+
+def batches(site: Site) -> list[str]:
+    return sorted(str(path) for path in site.home.glob("work/*/stages/*/checkpoint/offsets/[0-9]*"))
+
+
+def copying(site: Site, source: Any) -> Pipeline:
+    pipeline, flag = Pipeline("copy", on_end="suspend"), site.home.parent / "fail"
+    pipeline.source(name="rows", bounded=True)(lambda spark: source.stream(spark))
+
+    def fail(n: int) -> int:
+        if n >= 20 and flag.exists():
+            raise RuntimeError("failed as told")
+        return n
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=str(cell), marks=[pytest.mark.nightly] if cell.source in _AT_NIGHT else [])
+        for cell in CELLS
+        if cell.event is not Event.EMPTY
+    ],
+)
+def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+    source, flag = SOURCES[cell.source](request), site.home.parent / "fail"
+    pipeline = copying(site, source)
+    for unit in range(UNITS):
+        source.add(unit)
+    flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="day 1")
+    flag.unlink()
+    pinned = batch_rows(site, source)
+    assert pinned == sorted(rows_of(range(UNITS)))
+    lost, before = source.happen(cell.event), batches(site)
+    if cell.outcome is Outcome.RIGHT:
+        site.run(pipeline, run_id="day 1")
+        assert copied(site) == pinned
+        return
+    with pytest.raises(StreamPipelineError) as error:
+        site.run(pipeline, run_id="day 1")
+    assert isinstance(error.value, RejectedError) == (cell.outcome is Outcome.REFUSED), error.value
+    assert not public_count(site.tables / "copy")
+    if cell.outcome is Outcome.REFUSED:
+        assert batches(site) == before
+    options: dict[str, Any] = {}
+    if cell.remedy is Remedy.ACCEPT:
+        options = {"accept_data_loss": ["rows"]}
+    elif cell.remedy is Remedy.NEW:
+        if cell.event is Event.MISSING:
+            source.put_back()
+        options = {"new_sources": ["rows"]}
+    elif cell.remedy is Remedy.SKIP:
+        source.skip = True
+    else:
+        source.put_back()
+    for option in options:
+        if cell.event is not Event.MISSING:
+            assert option in error.value.remedy or f"--{option.replace('_', '-')}" in error.value.remedy
+    site.run(pipeline, run_id="day 1", **options)
+    expected = batch_rows(site, source) if cell.remedy is Remedy.NEW else sorted(set(pinned) - lost)
+    assert copied(site) == expected
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=str(cell), marks=[pytest.mark.nightly] if cell.source in _AT_NIGHT else [])
+        for cell in CELLS
+        if cell.event is Event.EMPTY
+    ],
+)
+def test_a_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+    source = SOURCES[cell.source](request)
+    pipeline = copying(site, source)
+    source.begin()
+    site.run(pipeline, run_id="day 1")
+    for unit in range(UNITS):
+        source.add(unit)
+    site.run(pipeline, run_id="day 2")
+    assert copied(site) == batch_rows(site, source) == sorted(rows_of(range(UNITS)))

@@ -1,0 +1,239 @@
+"""After any publications a table with keys is what DuckDB makes of all changes at once: in any order, cut anywhere, with deaths."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.merge_cut import MergeCut
+from spark_jobs.publication.merges import KeyedMerge, keyed_merge
+from tests.support.keyed_changes import DELETES, SCHEMA, Row, changes_of_one_case, inserted, upserted, versions
+
+pytestmark = pytest.mark.spark
+
+CASES = 200
+"""They share the tables, under keys of their own: a MERGE costs the same for one as for all."""
+PUBLICATIONS = 4
+KEYS = ("number", "pair", "part")
+VERSIONS = ("valid_from", "valid_to", "is_current")
+CHANGES = pa.schema([pa.field("number", pa.int64()), *SCHEMA, pa.field("batch", pa.int64())])
+ROWS = "number LONG, pair LONG, part STRING, seq LONG, gone BOOLEAN, name STRING, amount DOUBLE"
+TABLES = {SinkMode.HISTORY: f"{ROWS}, valid_from LONG, valid_to LONG, is_current BOOLEAN"}
+GRAVES = "number LONG, pair LONG, part STRING, seq LONG"
+
+Change = dict[str, Any]
+
+
+class Site:
+    """A table, the deleted keys of its pipeline, and publications into it."""
+
+    def __init__(self, spark: SparkSession, root: Path, mode: SinkMode, *, sequence: bool = True) -> None:
+        self.spark, self.mode, self.root = spark, mode, root
+        remembers = sequence and mode is not SinkMode.INSERT
+        self.rule = MergeCut(
+            keys=KEYS,
+            sequence_by="seq" if sequence else None,
+            apply_as_deletes=DELETES if remembers else None,
+            staged_in="",
+            tombstones=str(root / "graves") if remembers else None,
+            version_columns=VERSIONS if mode is SinkMode.HISTORY else (),
+        )
+        for name, columns in {"table": TABLES.get(mode, ROWS), "graves": GRAVES}.items():
+            spark.sql(f"CREATE TABLE delta.`{root / name}` ({columns}) USING delta")
+
+    def table(self, name: str = "table") -> DeltaTable:
+        return DeltaTable.forPath(self.spark, str(self.root / name))
+
+    def merge(self, changes: list[Change], *, replace: bool = False) -> KeyedMerge:
+        events = self.spark.createDataFrame(pa.Table.from_pylist(changes, CHANGES))
+        schema = self.table().toDF().schema
+        names = {name: name for name in events.columns if name != "batch"}
+        return keyed_merge(self.mode, self.rule, events, "batch", replace, schema, names)
+
+    def publish(self, changes: list[Change], *, dies: bool = False, replace: bool = False) -> None:
+        """As the publisher does it; ``dies`` between the two merges."""
+        merge, graves = self.merge(changes, replace=replace), None
+        if self.rule.tombstones:
+            merge.bury(self.table("graves"))
+            graves = self.spark.read.format("delta").load(self.rule.tombstones)
+        if not dies:
+            merge.merge_into(self.table(), graves)
+
+    def files(self, condition: str = "true") -> set[str]:
+        """The files that have rows for which the condition holds."""
+        rows = self.spark.read.format("delta").load(str(self.root / "table")).where(condition)
+        return {row["file_path"] for row in rows.select("_metadata.file_path").collect()}
+
+    def rows(self) -> Counter[Row]:
+        return Counter(map(tuple, self.table().toDF().collect()))
+
+
+def _cut(draw: Random) -> list[list[Change]]:
+    """The changes of all cases, by the publication that they come in, whatever their order."""
+    publications: list[list[Change]] = [[] for _ in range(PUBLICATIONS)]
+    for number in range(CASES):
+        for change in changes_of_one_case(draw):
+            publications[draw.randrange(PUBLICATIONS)].append({"number": number, **change})
+    batch = 0
+    for publication in publications:
+        draw.shuffle(publication)
+        for place, change in enumerate(publication):
+            batch += place % 50 == 0
+            change["batch"] = batch
+    return publications
+
+
+def _published(site: Site, draw: Random, publications: list[list[Change]]) -> Iterator[list[Change]]:
+    """Publishes one after the other, with deaths, and yields what each has made public."""
+    ahead, changes = [*publications], list[Change]()
+    while ahead:
+        changes = ahead.pop(0)
+        if draw.random() < 0.4:
+            site.publish(changes, dies=True)
+            if ahead and draw.random() < 0.5:  # who goes on finds another checkpoint
+                changes = changes + ahead.pop(0)
+        site.publish(changes)
+        yield changes
+    site.publish(changes)  # a repetition changes nothing
+
+
+def _assert_same(found: Counter[Row], expected: Counter[Row], changes: list[Change]) -> None:
+    wrong = sorted({row[0] for row in (found - expected) + (expected - found)})
+    if wrong:
+        number = wrong[0]
+        listed = "\n".join(str(change) for change in changes if change["number"] == number)
+        pytest.fail(
+            f"{len(wrong)} cases are wrong, such as {number}:\n{listed}\nfound "
+            f"{sorted((row for row in found if row[0] == number), key=str)}\nexpected "
+            f"{sorted((row for row in expected if row[0] == number), key=str)}"
+        )
+
+
+Answer = Callable[[pa.Table], Counter[Row]]
+MODES: Mapping[str, tuple[SinkMode, bool, Answer]] = {
+    "upsert": (SinkMode.UPSERT, True, lambda changes: upserted(changes, KEYS)),
+    "insert": (SinkMode.INSERT, True, lambda changes: inserted(changes, "publication, seq NULLS FIRST", KEYS)),
+    "insert by batch": (SinkMode.INSERT, False, lambda changes: inserted(changes, "batch", KEYS)),
+    "history": (SinkMode.HISTORY, True, lambda changes: versions(changes, KEYS)),
+}
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 26))]
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_table_is_that_of_all_changes(spark: SparkSession, tmp_path: Path, name: str, seed: int) -> None:
+    mode, sequence, answer = MODES[name]
+    site, draw, public = Site(spark, tmp_path, mode, sequence=sequence), Random(seed), list[Change]()
+    for number, changes in enumerate(_published(site, draw, _cut(draw))):
+        public += [{**change, "publication": number} for change in changes]
+        table = pa.Table.from_pylist(public, pa.schema([*CHANGES, pa.field("publication", pa.int64())]))
+        _assert_same(site.rows(), answer(table), public)
+    assert site.rows().total() > CASES // 2, "a table with few rows proves nothing"
+
+
+def change(seq: int, name: str | None, number: int = 0) -> Change:
+    """A change of a key; without a name a delete."""
+    rest = {"pair": 1, "part": "x", "gone": name is None, "amount": None, "batch": 1}
+    return {"number": number, "seq": seq, "name": name} | rest
+
+
+Version = tuple[str | None, int, int | None]
+
+
+def shown(site: Site, number: int = 0) -> list[Version]:
+    """The versions of a key: the name, and from when to when it was valid."""
+    rows = site.table().toDF().where(f"number = {number}").select("name", *VERSIONS).collect()
+    assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
+    return sorted((row["name"], row["valid_from"], row["valid_to"]) for row in rows)
+
+
+EXAMPLES: Mapping[str, tuple[list[list[tuple[int, str | None]]], list[Version]]] = {
+    "a late change splits a version": (
+        [[(1, "a"), (9, "c")], [(5, "b")]],
+        [("a", 1, 5), ("b", 5, 9), ("c", 9, None)],
+    ),
+    "a late delete ends the version that it falls into": (
+        [[(1, "a"), (9, "c")], [(5, None)]],
+        [("a", 1, 5), ("c", 9, None)],
+    ),
+    "a delete counts that comes before its insert": (
+        [[(5, None)], [(1, "a")]],
+        [("a", 1, 5)],
+    ),
+    "a delete that an earlier one has hidden counts again when a change comes between": (
+        [[(1, "a"), (9, None)], [(5, None)], [(7, "b")]],
+        [("a", 1, 5), ("b", 7, 9)],
+    ),
+    "a change that comes again makes no new version": (
+        [[(1, "a"), (5, "b")], [(1, "a"), (5, "b")]],
+        [("a", 1, 5), ("b", 5, None)],
+    ),
+    "of two changes at one time the greater one counts, whichever came first": (
+        [[(1, "b"), (5, "a")], [(1, "a"), (5, "b")]],
+        [("b", 1, 5), ("b", 5, None)],
+    ),
+    "a delete counts more than a change at the same time": (
+        [[(1, "a"), (5, "b")], [(5, None)], [(5, "c")]],
+        [("a", 1, 5)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def examples(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """All examples in one table, each with a key of its own."""
+    site = Site(spark, tmp_path_factory.mktemp("examples"), SinkMode.HISTORY)
+    for publication in range(3):
+        changes = [
+            change(seq, name, number)
+            for number, (publications, _) in enumerate(EXAMPLES.values())
+            for seq, name in (publications[publication] if publication < len(publications) else [])
+        ]
+        site.publish(changes)
+    return site
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_history_is_what_its_changes_say(examples: Site, example: str) -> None:
+    assert shown(examples, list(EXAMPLES).index(example)) == EXAMPLES[example][1]
+
+
+def test_what_others_write_is_merged_with(spark: SparkSession, tmp_path: Path) -> None:
+    """Also between the look at the table and the MERGE."""
+    site = Site(spark, tmp_path, SinkMode.HISTORY)
+    site.publish([change(1, "a"), change(1, "a", number=1)])
+    spark.sql(f"UPDATE delta.`{tmp_path / 'table'}` SET valid_to = 4, is_current = false WHERE number = 0")
+    merge, seen = site.merge([change(9, "c"), change(9, "c", number=1)]), site.table()
+    spark.sql(f"INSERT INTO delta.`{tmp_path / 'table'}` VALUES (1, 1, 'x', 5, false, 'b', NULL, 5, NULL, true)")
+    merge.merge_into(seen, spark.read.format("delta").load(str(tmp_path / "graves")))
+    assert shown(site) == [("a", 1, 4), ("c", 9, None)], "what others have ended stays ended"
+    assert shown(site, 1) == [("a", 1, 5), ("b", 5, 9), ("c", 9, None)]
+
+
+def test_only_files_of_keys_that_change_are_written_anew(spark: SparkSession, tmp_path: Path) -> None:
+    site = Site(spark, tmp_path, SinkMode.HISTORY)
+    site.publish([change(1, "a")])
+    site.publish([change(1, "b", number=1)])
+    before = site.files()
+    site.publish([change(1, "b", number=1), change(5, "c", number=1)])
+    assert len(before) == 2
+    assert before & site.files() == site.files("number = 0")
+
+
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.INSERT, SinkMode.HISTORY])
+def test_a_publication_that_replaces_leaves_nothing_of_earlier_rows_and_deletes(
+    spark: SparkSession, tmp_path: Path, mode: SinkMode
+) -> None:
+    site = Site(spark, tmp_path, mode)
+    site.publish([change(1, "a"), change(3, "a", number=1), change(9, None, number=2)])
+    site.publish([change(2, "b"), change(4, "c", number=2)], replace=True)
+    rows = site.table().toDF().select("number", "seq", "name").collect()
+    assert sorted(map(tuple, rows)) == [(0, 2, "b"), (2, 4, "c")]
+    assert mode is SinkMode.INSERT or site.table("graves").toDF().count() == 0

@@ -1,0 +1,58 @@
+"""A pipeline that is begun anew in a table that others write into, too: what they have written stays, or nothing is done."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import UnsupportedTableError
+from tests.spark import inputs
+from tests.spark.conftest import Site
+
+pytestmark = pytest.mark.spark
+
+SINKS = {
+    "append": {},
+    "append by Spark": {"table_properties": {"delta.enableRowTracking": "true"}},
+    "upsert": {"mode": "upsert", "keys": ["n"]},
+}
+
+
+def _pipeline(site: Site, **sink: Any) -> Pipeline:
+    pipeline = Pipeline("mine", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(site.home.parent / "in"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "shared"), **sink))
+    def mine(rows: DataFrame) -> DataFrame:
+        return rows
+
+    return pipeline
+
+
+def _table(site: Site) -> list[int]:
+    return sorted(row["n"] for row in site.spark.read.format("delta").load(str(site.tables / "shared")).collect())
+
+
+@pytest.mark.parametrize("sink", SINKS.values(), ids=SINKS)
+def test_rows_of_others_are_not_replaced(site: Site, sink: dict[str, Any]) -> None:
+    table = f"delta.`{site.tables / 'shared'}`"
+    inputs.append(site.home.parent / "in", pd.DataFrame({"n": [10, 11]}))
+    pipeline = _pipeline(site, **sink)
+    site.run(pipeline)
+    site.run(pipeline, fresh=True, on_rewind="replace")
+    assert _table(site) == [10, 11], "all rows are the pipeline's own"
+    site.spark.sql(f"INSERT INTO {table} VALUES (1), (2), (3)")
+    before = sorted(site.home.glob("*/*"))
+    with pytest.raises(UnsupportedTableError, match="3 rows that this pipeline has not published"):
+        site.run(pipeline, fresh=True, on_rewind="replace")
+    assert _table(site) == [1, 2, 3, 10, 11]
+    new = {path.parent.name for path in set(site.home.glob("*/*")) - set(before)}
+    assert new <= {"requests", "responses", "runs"}, "nothing but the request, its entry and its answer was written"
+    site.spark.sql(f"DELETE FROM {table}")
+    site.run(pipeline, fresh=True, on_rewind="replace")
+    assert _table(site) == [10, 11]

@@ -1,0 +1,274 @@
+"""What was pinned was read: files that change while a round is interrupted fail the run by name, and it goes on when they are back."""
+
+import csv
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.steps import observed_by
+from spark_jobs.storage.open import open_files
+from tests.spark.conftest import Site
+from tests.spark.rows import public, public_count
+from tests.spark.test_sources_in_motion import Meanwhile
+from tests.support.kafka_broker import KafkaBroker, kafka_options
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "n long"
+
+
+def write_json(path: Path, numbers: Sequence[int]) -> None:
+    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in numbers))
+
+
+def write_csv(path: Path, numbers: Sequence[int]) -> None:
+    with path.open("w") as file:
+        csv.writer(file).writerows([n] for n in numbers)
+
+
+def write_parquet(path: Path, numbers: Sequence[int]) -> None:
+    pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), path)
+
+
+def write_orc(path: Path, numbers: Sequence[int]) -> None:
+    pyarrow.orc.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), str(path))
+
+
+FORMATS = {"json": write_json, "csv": write_csv, "parquet": write_parquet, "orc": write_orc}
+
+
+def vanish(path: Path) -> str:
+    path.unlink()
+    return "was not there"
+
+
+def move_away(path: Path) -> str:
+    path.rename(path.parent.parent / path.name)
+    return "was not there"
+
+
+def shrink(path: Path) -> str:
+    """Only what ends between two rows: whoever reads it meets no error."""
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    return "bytes, and had"
+
+
+def replace(path: Path) -> str:
+    write = FORMATS[path.suffix[1:]]
+    write(path, range(1_000, 1_200))
+    return "bytes, and had"
+
+
+CASES = [
+    ("json", vanish, 1),
+    ("csv", shrink, 1),
+    ("parquet", replace, 2),
+    pytest.param("parquet", vanish, None, marks=pytest.mark.nightly),
+    pytest.param("orc", move_away, 2, marks=pytest.mark.nightly),
+    pytest.param("json", shrink, None, marks=pytest.mark.nightly),
+    pytest.param("orc", replace, 1, marks=pytest.mark.nightly),
+]
+
+
+@pytest.mark.parametrize(("format_", "change", "files_per_batch"), CASES)
+def test_a_file_that_was_changed_after_its_pin_fails_the_run_by_name_until_it_is_back(
+    site: Site, format_: str, change: Callable[[Path], str], files_per_batch: int | None
+) -> None:
+    folder, flag, kept = site.home.parent / "in box", site.home.parent / "fail", site.home.parent / "kept"
+    folder.mkdir()
+    for number in range(6):
+        FORMATS[format_](folder / f"part {number}.{format_}", range(10 * number, 10 * number + 5))
+    pipeline = Pipeline("files", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(SCHEMA).format(format_)
+        return (reader.option("maxFilesPerTrigger", files_per_batch) if files_per_batch else reader).load(str(folder))
+
+    def fail(n: int) -> int:
+        if n >= 20 and flag.exists():
+            raise ValueError("failed as told")
+        return n
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+
+    flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="only")
+    flag.unlink()
+    changed = folder / f"part 4.{format_}"
+    shutil.copy2(changed, kept)
+    why = change(changed)
+    for _ in range(2):
+        with pytest.raises(InterruptedRunError, match=f"part%204.{format_}.* {why}"):
+            site.run(pipeline, run_id="only")
+        assert not public_count(site.tables / "copy")
+    shutil.copy2(kept, changed)
+    site.run(pipeline, run_id="only")
+    expected = Counter((10 * number + n,) for number in range(6) for n in range(5))
+    assert public(site.tables / "copy") == expected
+    assert site.manifest().stages[StageName("copy")].input_rows == {"rows": 30}
+
+
+def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(site: Site) -> None:
+    """As cleanSource, or a job of one's own, would: each stage reads the folder by itself."""
+    folder = site.home.parent / "in"
+    folder.mkdir()
+    for number in range(4):
+        write_json(folder / f"{number}.json", [number])
+    pipeline = Pipeline("tidied", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(SCHEMA).json(str(folder))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "first")))
+    def first(rows: DataFrame) -> DataFrame:
+        return rows
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "second")))
+    def second(rows: DataFrame, first: DataFrame) -> DataFrame:
+        return rows.union(first)
+
+    with observed_by(Meanwhile((folder / "2.json").unlink)), pytest.raises(InterruptedRunError, match=r"2\.json"):
+        site.run(pipeline, run_id="only")
+    assert not public_count(site.tables / "first")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("cleanSource", "archive", "sets cleanSource=archive"),
+        ("ignoreCorruptFiles", "true", "sets ignoreCorruptFiles"),
+        ("cleansource", "DELETE", "sets cleanSource=DELETE"),
+        ("ignoreMissingFiles", "true", "sets ignoreMissingFiles"),
+    ],
+)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_options_that_let_files_go_unread_are_refused_by_name(
+    site: Site, option: str, value: str, message: str, bounded: bool
+) -> None:
+    folder = site.home.parent / "in"
+    folder.mkdir()
+    write_json(folder / "0.json", [0])
+    pipeline = Pipeline("cleaned")
+
+    @pipeline.source(bounded=bounded)
+    def rows(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(SCHEMA).option(option, value).option("sourceArchiveDir", str(folder.parent / "done"))
+        return reader.json(str(folder))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    with pytest.raises(InvalidPipelineError, match=message):
+        site.run(pipeline)
+    assert (folder / "0.json").exists()
+    assert public_count(site.tables / "copy") is None
+
+
+def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:
+    write_deltalake(str(site.home.parent / "in"), pa.table({"n": [1]}))
+    pipeline = Pipeline("lossy")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("failOnDataLoss", "false").load(str(site.home.parent / "in"))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    with pytest.raises(InvalidPipelineError, match="failOnDataLoss=false"):
+        site.run(pipeline)
+
+
+def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) -> None:
+    """An older copy was put back, with the same id: what is written next has version numbers that were read already."""
+    path, copy_of_it = site.home.parent / "in", site.home.parent / "backup"
+    pipeline = Pipeline("back", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(path))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    for n in range(4):
+        write_deltalake(str(path), pa.table({"n": [n]}), mode="append")
+        if n == 1:
+            shutil.copytree(path, copy_of_it)
+    site.run(pipeline)
+    shutil.rmtree(path)
+    copy_of_it.rename(path)
+    with pytest.raises(RejectedError, match="gone back: .* is at version 1, and version 3 was there"):
+        site.run(pipeline)
+    for n in range(4, 8):
+        write_deltalake(str(path), pa.table({"n": [n]}), mode="append")
+    assert DeltaTable(str(path)).version() == 5
+
+
+@pytest.mark.parametrize("kind", ["delta", "files", "kafka"])
+def test_the_rows_that_were_read_of_each_source_stand_in_the_manifest(
+    site: Site, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Two sources of one stage, one of them twice, and a static table."""
+    root, pipeline = site.home.parent, Pipeline("counted", on_end="suspend")
+    kafka: KafkaBroker | None = request.getfixturevalue("kafka") if kind == "kafka" else None
+    if kafka is not None:
+        kafka.create_topic("counted", 2)
+    (root / "files").mkdir()
+
+    def add(numbers: Sequence[int]) -> None:
+        write_deltalake(str(root / "delta"), pa.table({"n": pa.array(numbers, pa.int64())}), mode="append")
+        write_json(root / f"files/{numbers[0]}.json", numbers)
+        if kafka is not None:
+            kafka.send("counted", [str(n).encode() for n in numbers], numbers[0] % 2)
+
+    @pipeline.source(bounded=True)
+    def left(spark: SparkSession) -> DataFrame:
+        if kafka is not None:
+            frame = spark.readStream.format("kafka").options(**kafka_options(kafka, "counted")).load()
+            return frame.select(F.col("value").cast("string").cast("long").alias("n"))
+        reader = spark.readStream.format("delta") if kind == "delta" else spark.readStream.schema(SCHEMA).format("json")
+        return reader.load(str(root / kind))
+
+    @pipeline.source(bounded=True)
+    def right(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(root / "delta"))
+
+    @pipeline.static
+    def names(spark: SparkSession) -> DataFrame:
+        return spark.read.format("delta").load(str(root / "names"))
+
+    write_deltalake(str(root / "names"), pa.table({"n": pa.array(range(100), pa.int64()), "name": ["x"] * 100}))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "both")))
+    def both(left: DataFrame, right: DataFrame, names: DataFrame) -> DataFrame:
+        return left.union(right).join(names, "n")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "alone")))
+    def alone(left: DataFrame) -> DataFrame:
+        return left
+
+    add(range(5))
+    add(range(10, 13))
+    site.run(pipeline)
+    stages: dict[str, Any] = {name: cut.input_rows for name, cut in site.manifest().stages.items()}
+    assert stages == {"both": {"left": 8, "right": 8}, "alone": {"left": 8}}
+    add(range(20, 24))
+    site.run(pipeline)
+    stages = {name: cut.input_rows for name, cut in site.manifest().stages.items()}
+    assert stages == {"both": {"left": 4, "right": 4}, "alone": {"left": 4}}
+    assert open_files(str(site.home)).names("manifests")

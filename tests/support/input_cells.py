@@ -1,0 +1,97 @@
+"""What may happen to a source while a round over it is interrupted, and what then becomes of the round: one test a cell."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """A kind of source."""
+
+    DELTA = "Delta"
+    PARQUET = "Parquet files"
+    CSV = "CSV files"
+    JSON = "JSON files"
+    KAFKA = "Kafka"
+
+
+class Event(StrEnum):
+    """What happens to it."""
+
+    MADE_ANEW = "made anew"
+    MOVED = "moved"
+    SHRUNK = "shrunk"
+    EXPIRED = "expired"
+    VACUUMED = "vacuumed"
+    RESTORED = "restored to an older version"
+    TRUNCATED = "truncated"
+    OVERWRITTEN = "overwritten"
+    SCHEMA_CHANGED = "schema changed"
+    PERMISSION_LOST = "permission lost"
+    EMPTY = "empty"
+    MISSING = "missing"
+
+
+class Outcome(StrEnum):
+    """What becomes of the round."""
+
+    RIGHT = "right rows"
+    """It ends with all rows that were pinned."""
+    REFUSED = "refused before"
+    """The next start is refused before anything is staged; it goes on as :attr:`Cell.remedy` says."""
+    FAILS = "fails and goes on"
+    """The next start fails before anything is public; it goes on as :attr:`Cell.remedy` says."""
+
+
+class Remedy(StrEnum):
+    """With what a round goes on."""
+
+    NONE = ""
+    BACK = "what was there is put back"
+    ACCEPT = "`--accept-data-loss`"
+    NEW = "`--new-source`"
+    SKIP = "`skipChangeCommits`"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A source, and what happens to it."""
+
+    source: Source
+    event: Event
+    outcome: Outcome
+    remedy: Remedy = Remedy.NONE
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.event}"
+
+
+_FILES = (Source.PARQUET, Source.CSV, Source.JSON)
+CELLS: tuple[Cell, ...] = (
+    Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.SHRUNK, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.VACUUMED, Outcome.FAILS, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.RESTORED, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.TRUNCATED, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.SCHEMA_CHANGED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.MISSING, Outcome.REFUSED, Remedy.BACK),
+    *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
+    *(Cell(source, Event.MOVED, Outcome.REFUSED, Remedy.NEW) for source in _FILES),
+    *(Cell(source, Event.SHRUNK, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
+    *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
+    *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in _FILES),
+    *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in _FILES),
+    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _FILES),
+    *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in _FILES),
+    *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in _FILES),
+    Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.KAFKA, Event.MOVED, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.KAFKA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.KAFKA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
+    Cell(Source.KAFKA, Event.MISSING, Outcome.REFUSED, Remedy.NEW),
+)
+"""Every cell that is tried. One that is not there cannot happen to the source, or is not tried: lost permissions."""

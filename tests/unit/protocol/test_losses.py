@@ -1,0 +1,49 @@
+"""What of a loss is recorded already, and how it is said."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, beyond, said
+
+WHOSE: dict[str, Any] = {"input": InputName("rows"), "stage": StageName("copy")}
+
+
+def files(*names: str, stage: str = "copy") -> LostFiles:
+    found = tuple(LostFile(path=name, size_bytes=10) for name in names)
+    return LostFiles(input=InputName("rows"), stage=StageName(stage), files=found)
+
+
+def offsets(first: int, end: int, number: int = 0) -> LostOffsets:
+    return LostOffsets(**WHOSE, topics={"clicks": {number: OffsetRange(first=first, end=end)}})
+
+
+def versions(first: int, last: int, *names: str) -> LostVersions:
+    found = tuple(LostFile(path=name) for name in names)
+    return LostVersions(**WHOSE, path="/in", first=first, last=last, files=found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "recorded", "left"),
+    [
+        (files("a", "b"), [], files("a", "b")),
+        (files("a", "b"), [files("a")], files("b")),
+        (files("a", "b"), [files("a"), files("b")], None),
+        (files("a"), [files("a", stage="other")], files("a")),
+        (offsets(5, 9), [offsets(4, 9)], None),
+        (offsets(5, 9), [offsets(5, 8)], offsets(5, 9)),
+        (offsets(5, 9), [offsets(5, 9, number=1)], offsets(5, 9)),
+        (versions(2, 4), [versions(2, 5)], None),
+        (versions(2, 4), [versions(3, 5)], versions(2, 4)),
+        (versions(2, 4, "a"), [versions(2, 4)], LostVersions(**WHOSE, path="/in", files=(LostFile(path="a"),))),
+    ],
+)
+def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], left: Loss | None) -> None:
+    assert beyond(loss, recorded) == left
+
+
+def test_a_loss_is_said_with_what_is_known_of_it() -> None:
+    assert said(files("a", "b")) == "2 files with 20 bytes, such as a"
+    assert said(offsets(5, 9)) == "4 offsets, such as 5 to 8 of partition 0 of topic clicks"
+    assert said(versions(2, 4, "a")) == "versions 2 to 4 of /in and 1 file, such as a"
