@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from spark_jobs.protocol.errors import StorageError
 from spark_jobs.storage.hdfs import HdfsFiles
 
 DEADLINE_S = 60.0
@@ -98,6 +99,10 @@ class HdfsCluster:
         process.kill()
         process.wait(DEADLINE_S)
 
+    def logs(self) -> str:
+        """What the processes have said, each log's end."""
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-4000:]}" for log in sorted(self.directory.glob("*.log")))
+
     def kill(self) -> None:
         for main in list(self.processes):
             self._kill(main)
@@ -111,7 +116,40 @@ class HdfsCluster:
 
 @contextmanager
 def hdfs_cluster(directory: Path) -> Iterator[HdfsCluster]:
-    """HDFS with its data in ``directory``, until the context closes; takes files on entry."""
+    """HDFS with its data in ``directory``, until the context closes; takes files on entry.
+
+    Raises:
+        AssertionError: Two clusters, one after the other, took no file in time.
+    """
+    cluster = _cluster_that_writes(directory)
+    try:
+        yield cluster
+    finally:
+        cluster.kill()  # what it has is thrown away
+
+
+def _cluster_that_writes(directory: Path) -> HdfsCluster:
+    """A cluster that takes files. One that takes none in time is told with its logs, and another is tried once.
+
+    A port may be taken between its choice and its use, and a data node may close each connection from its start on.
+    """
+    told = []
+    for attempt in ("first", "second"):
+        cluster = _started(directory / attempt)
+        try:
+            cluster.wait_until_it_writes()
+        except StorageError as error:
+            cluster.kill()
+            told.append(f"{error}\n{cluster.logs()}")
+        except BaseException:
+            cluster.kill()
+            raise
+        else:
+            return cluster
+    raise AssertionError("\n".join(told))
+
+
+def _started(directory: Path) -> HdfsCluster:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         authority = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -119,13 +157,9 @@ def hdfs_cluster(directory: Path) -> Iterator[HdfsCluster]:
     write_settings(directory / "conf", {"fs.defaultFS": f"hdfs://{authority}"}, _SETTINGS | own)
     cluster = HdfsCluster(directory, authority)
     cluster.format()
-    try:
-        cluster.start_name_node()
-        cluster.start_data_node()
-        cluster.wait_until_it_writes()
-        yield cluster
-    finally:
-        cluster.kill()  # what it has is thrown away
+    cluster.start_name_node()
+    cluster.start_data_node()
+    return cluster
 
 
 @contextmanager
