@@ -8,7 +8,7 @@ from rich.text import Text
 from spark_jobs.checkpoint.savepoint import dispose as dispose_of
 from spark_jobs.cli.answers import DisposeAnswer
 from spark_jobs.cli.homes import open_home
-from spark_jobs.cli.options import SavepointDirectory
+from spark_jobs.cli.options import Savepoint
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.storage.open import open_place
@@ -19,9 +19,7 @@ Homes = Annotated[
 ]
 
 
-def dispose(
-    savepoint: SavepointDirectory, home: Homes, output: Annotated[Output, output_option(DisposeAnswer)] = Output.TEXT
-) -> None:
+def dispose(savepoint: Savepoint, home: Homes, output: Annotated[Output, output_option(DisposeAnswer)] = Output.TEXT) -> None:
     """Delete a savepoint, unless a request or a start of one of the homes needs it. Can be repeated after an interruption."""
     with command(output) as terminal:
         files = open_place(savepoint)

@@ -17,7 +17,10 @@ Home = Annotated[
     typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3: or hdfs: URL.", show_default=False),
 ]
 MaybeSavepoint = Annotated[
-    str | None, typer.Argument(metavar="DIRECTORY", help="The directory of a savepoint, instead of --home.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="SAVEPOINT", help="A savepoint, instead of --home: a path, or a file:, s3: or hdfs: URL.", show_default=False
+    ),
 ]
 MaybeHome = Annotated[
     str | None,
@@ -49,7 +52,7 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where the savepoint is to be: a new directory, or an s3: or hdfs: URL; below the home unless given.",
+        help="Where the savepoint is to be: a new path, or a file:, s3: or hdfs: URL; below the home unless given.",
         show_default=False,
     ),
 ]
@@ -61,13 +64,13 @@ EndTimeout = Annotated[
 Restore = Annotated[
     str | None,
     typer.Option(
-        metavar="DIRECTORY",
-        help="Begin with the savepoint in this directory, or at this s3: or hdfs: URL, instead of going on.",
+        metavar="URL",
+        help="Begin with this savepoint instead of going on: a path, or a file:, s3: or hdfs: URL.",
         show_default=False,
     ),
 ]
-SavepointDirectory = Annotated[
-    str, typer.Argument(metavar="DIRECTORY", help="The directory of the savepoint, or its URL.", show_default=False)
+Savepoint = Annotated[
+    str, typer.Argument(metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3: or hdfs: URL.", show_default=False)
 ]
 AllowDrained = Annotated[
     bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")

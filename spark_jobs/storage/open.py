@@ -122,7 +122,7 @@ def check_create_if_absent(files: Files) -> None:
         raise MissingRequirementError(
             f"{files.url} does not keep the first of two files created under one name, or does not list it.",
             safe="Nothing was left there.",
-            remedy="Use a local disk, or a shared file system with hard links, as the home.",
+            remedy="Use another home: on a local disk, on a shared file system with hard links, or in a store with conditional creates.",
             url=files.url,
         )
 
