@@ -73,4 +73,6 @@ class StageCut(Part):
     """By producer the last batch before those that it reads, where it was not there from the beginning."""
     begins_now: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """By source where it begins, as long as it has read nothing of the source, where that is not where the source says."""
+    ended: tuple[InputName, ...] = ()
+    """Inputs that have ended and that the stage does not read any more, although it goes on; they may be gone."""
     channel: ChannelCut

@@ -79,6 +79,7 @@ from spark_jobs.runtime.start.source_identity import (
     SettledSources,
     Sources,
     check_names,
+    ended_sources,
     find_sources,
     refuse_drained,
     settle,
@@ -251,7 +252,11 @@ class Application:
         reached = start.check(places) if start else None
         planned = plan_stages(self.graph, session, self.parameters.values)
         self._tidying(session).check(session, self.parameters.values)
-        sources = find_sources(self.graph, session, self.parameters.values, adopted)
+        if isinstance(decision, Continue):
+            ended = ended_sources(self.graph, facts.head, decision.round.round)
+        else:
+            ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended)
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = begin_with_new_sources(decision, facts)

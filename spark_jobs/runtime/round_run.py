@@ -40,7 +40,7 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import NONE_ENDED
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.start.adoption import adopt_offsets, refuse_moved
-from spark_jobs.runtime.start.source_identity import find_sources, others_than, settle
+from spark_jobs.runtime.start.source_identity import ended_sources, find_sources, others_than, settle
 from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.files import Files
 
@@ -96,7 +96,8 @@ class RoundRun:
         """
         self.parent = newest
         plan_stages(self.graph, self.site.spark, self.site.params)
-        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted)
+        ended = ended_sources(self.graph, newest, self.round.round)
+        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted, ended)
         self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:

@@ -257,7 +257,10 @@ class CheckpointTry:
             drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
             begins = self.round.begins_now.get(name, {})
             left = stage.not_begun(cut.batches[name]) if begins else frozenset()
-            own = {"begins_now": {source: known for source, known in begins.items() if source in left}}
+            own = {
+                "begins_now": {source: known for source, known in begins.items() if source in left},
+                "ended": tuple(sorted(stage.left_behind(cut.batches[name]))),
+            }
             found[name] = _Logged(
                 stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],

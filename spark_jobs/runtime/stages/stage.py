@@ -16,6 +16,7 @@ from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.ended_source import is_ended
 from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
 from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
@@ -145,6 +146,13 @@ class StageRun:
         streams = zip(self.arguments, lines, strict=True)
         return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
 
+    def left_behind(self, last: BatchId) -> frozenset[InputName]:
+        """Returns the inputs that had ended before batch ``last``, which read something without rows in their place."""
+        if not self.ended or last == NO_BATCH:
+            return frozenset()
+        streams = zip(self.arguments, self.spark_log.offsets(last).sources, strict=True)
+        return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if is_ended(line))
+
     def _may_end(self, bound: Bound) -> bool:
         """Returns whether nothing can be added before this end: a channel ends with its producer."""
         return all(
@@ -198,8 +206,8 @@ class StageRun:
                 f"{rows} {'row' if rows == 1 else 'rows'} of a {operator}" for operator, rows in sorted(left.items())
             )
             raise RejectedError(
-                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush: it "
-                "flushes none without an event time, and none near the end of the year 9999."
+                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush. "
+                "It flushes none without an event time, and none near the end of the year 9999."
                 + (f" Their keys: {'; '.join(keys)}." if keys else ""),
                 exists="Everything else is staged.",
                 safe="Nothing of this round is public.",

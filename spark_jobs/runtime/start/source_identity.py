@@ -15,7 +15,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import suggestion
 from spark_jobs.protocol.documents import Manifest, RoundDocument
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.runtime.inputs.inputs import source_frame
 from spark_jobs.runtime.inputs.source_kind import another_source
@@ -68,16 +68,37 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
             )
 
 
+def ended_sources(graph: Graph, state: Manifest | None, round_number: RoundNumber | None) -> Sources:
+    """Returns the sources that no stage reads any more, as they were. They may be gone.
+
+    Args:
+        graph: The pipeline.
+        state: The checkpoint whose state a start goes on with.
+        round_number: The round that goes on; None if one begins.
+    """
+    if state is None:
+        return {}
+    goes_on = state.round == round_number
+
+    def is_left(source: InputName) -> bool:
+        readers = [stage.name for stage in graph.stages.values() if any(node.name == source for node in stage.inputs.values())]
+        cuts = [state.stages.get(name) for name in readers]
+        return all(cut is not None and (source in cut.ended or (cut.finished and goes_on)) for cut in cuts)
+
+    return {name: known for name, known in state.sources.items() if is_left(name)}
+
+
 def find_sources(
-    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName]
+    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources
 ) -> dict[InputName, FoundSource]:
-    """Looks at every source of a pipeline; writes nothing.
+    """Looks at every source of a pipeline that is still read; writes nothing.
 
     Args:
         graph: The pipeline.
         session: Of the driver.
         params: The pipeline's.
         adopted: Sources that begin where an old query stopped.
+        ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
 
     Raises:
         InvalidPipelineError: A source cannot be read as it is declared.
@@ -86,6 +107,9 @@ def find_sources(
     found = {}
     for name, source in graph.sources.items():
         frame = source_frame(source, session, params)
+        if name in ended:
+            found[name] = FoundSource(frame, (), ended[name], begins_by_itself=False)
+            continue
         leaves = tuple(streaming_leaves(frame))
         known = tuple(kind_of(leaf).identify(name, frame, leaf) for leaf in leaves)
         found[name] = FoundSource(frame, leaves, known, source.follows is None and name not in adopted)
