@@ -1,18 +1,21 @@
-"""Finds what a checkpoint carries of those before it: the files of a sink that only the end of its round makes public.
+"""Finds what a checkpoint names of those before it, so that their manifests can be discarded.
 
-The manifest of the newest checkpoint names all of them, so the manifests before it can be discarded. The files of actions stay where they
-were written; they go when no manifest names them any more.
+It *carries* the files of a sink that only the end of its round makes public. It also names the other files that earlier checkpoints have
+named of batches that a private log remembers: without them nobody could tell which staged files are public and which are left over.
+
+The files of actions stay where they were written; they go when no manifest names them any more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, SinkCut
-from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName
 from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
-"""A sink cut names at most so many files of actions of earlier checkpoints. The oldest are merged into one."""
+"""A sink cut carries at most so many files of actions of earlier checkpoints, and names as many others. The oldest are merged into one."""
 
 
 def carried(
@@ -41,10 +44,67 @@ def carried(
     else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
+    return _merged(store, number, sink, found)
+
+
+def named_before(
+    store: CheckpointStore,
+    number: CheckpointId,
+    parent: Manifest | None,
+    sink: SinkName,
+    oldest: BatchId,
+    before: Sequence[CarriedActions],
+    reached: CheckpointId | None = None,
+) -> Sequence[CarriedActions]:
+    """Returns what the checkpoints before one have named and it does not carry, of batches that a private log remembers; oldest first.
+
+    The parent tells it. Also where an attempt has gone back to an older checkpoint and its log begins earlier than the parent's channel:
+    no log forgets what the channel of a kept checkpoint begins with.
+
+    A file of actions that cannot be read is named like any other: it is read when something is deleted.
+
+    Args:
+        store: The home's checkpoints. A merged file is written there, durably.
+        number: The number that the checkpoint will have.
+        parent: The checkpoint that it continues.
+        sink: The sink.
+        oldest: The first batch that the private log of the sink's stage has not forgotten.
+        before: What the checkpoint carries.
+        reached: Where no checkpoint after this one becomes public any more, because its rows are replaced; else None.
+    """
+    named = (each for each in (names_of(parent, sink) if parent else ()) if each.batch >= oldest and not covers(before, each))
+    wanted = sorted((each for each in named if reached is None or each.last <= reached), key=lambda each: each.first)
+    found = [each.model_copy(update={"staged_for": ()}) for each in wanted]
+    try:
+        return _merged(store, number, sink, found, oldest)
+    except (CorruptDocumentError, NotFoundError):
+        return found
+
+
+def names_of(manifest: Manifest, sink: SinkName) -> list[CarriedActions]:
+    """Returns every file of actions that a checkpoint names for a sink, if files are in it: those before it, and its own."""
+    if sink not in manifest.sinks:
+        return []
+    cut = manifest.sinks[sink]
+    return [each for each in (*cut.named_before, *cut.carried, _as_carried(manifest, cut)) if each.actions.files]
+
+
+def covers(found: Iterable[CarriedActions], each: CarriedActions) -> bool:
+    """Returns whether one of the files of actions has what the checkpoints of another have added."""
+    return any(other.first <= each.first and each.last <= other.last for other in found)
+
+
+def _merged(
+    store: CheckpointStore, number: CheckpointId, sink: SinkName, found: Sequence[CarriedActions], oldest: BatchId | None = None
+) -> Sequence[CarriedActions]:
+    """Returns the same files of actions; where they are too many, the older ones as one.
+
+    That one is without staged files of batches before ``oldest``.
+    """
     if len(found) <= CARRIED_MAX:
         return found
     *older, newest = found
-    lines = [line for each in older for line in store.read_actions(each)]
+    lines = [line for each in older for line in store.read_actions(each) if oldest is None or line["batch"] >= oldest]
     merged = {
         "last": older[-1].last,
         "batch": older[-1].batch,

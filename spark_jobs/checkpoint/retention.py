@@ -14,6 +14,7 @@ Invariants:
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+from spark_jobs.checkpoint.carried import covers, names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
 from spark_jobs.protocol.documents import Manifest, Publish
@@ -70,8 +71,8 @@ def discardable(
 ) -> list[CheckpointId]:
     """Returns the checkpoints that nobody needs any more, ascending.
 
-    What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head carries those
-    files; what an earlier incarnation may still publish; and the checkpoints of an earlier incarnation until the head's has published,
+    What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head names these
+    files, too; what an earlier incarnation may still publish; and the checkpoints of an earlier incarnation until the head's has published,
     because they tell a fresh start which rows are public. What was taken for a savepoint or a stop goes like any other, because the
     savepoint is a copy. So does a final checkpoint: whoever discards it first keeps the answer of each run of its round.
 
@@ -91,7 +92,7 @@ def discardable(
             (manifest.incarnation in closed and _is_succeeded(manifest, manifests[-1], published))
             or (
                 manifest.incarnation == manifests[-1].incarnation
-                and (_is_carried(manifest, manifests[-1]) or not _tells(manifest, remembered))
+                and (_is_carried(manifest, manifests[-1]) or not _tells_alone(manifest, manifests[-1], remembered))
             )
         )
     ]
@@ -168,10 +169,13 @@ def _is_carried(manifest: Manifest, head: Manifest) -> bool:
     )
 
 
-def _tells(manifest: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
-    """Returns whether it names files that count as those of a batch which a private log has not forgotten."""
-    cuts = (cut for cut in manifest.sinks.values() if cut.actions.files or any(each.actions.files for each in cut.carried))
-    return any(manifest.stages[cut.stage].batch >= remembered.get(cut.stage, BatchId(0)) for cut in cuts)
+def _tells_alone(manifest: Manifest, head: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
+    """Returns whether it names files that count as those of a batch which a private log has not forgotten, and the head does not."""
+    return any(
+        each.batch >= remembered.get(cut.stage, BatchId(0)) and not covers(names_of(head, sink), each)
+        for sink, cut in manifest.sinks.items()
+        for each in names_of(manifest, sink)
+    )
 
 
 def _sweep(home: Files) -> list[str]:
@@ -201,7 +205,7 @@ def _named_files(manifest: Manifest) -> Iterator[str]:
     """Returns the files of a home that a manifest names."""
     for cut in manifest.sinks.values():
         yield cut.actions.path
-        yield from (each.actions.path for each in cut.carried)
+        yield from (each.actions.path for each in (*cut.carried, *cut.named_before))
     for brought in manifest.brought.values():
         yield from (each.actions.path for each in brought)
     for stage in manifest.stages.values():

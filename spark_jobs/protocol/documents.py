@@ -274,7 +274,7 @@ class ActionsFile(Part):
 
 
 class CarriedActions(Part):
-    """Files of actions of earlier checkpoints that are not public: their manifests may be discarded."""
+    """Files of actions of earlier checkpoints, whose manifests may be discarded."""
 
     first: CheckpointId
     last: CheckpointId
@@ -313,6 +313,9 @@ class SinkCut(Part):
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
     """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
+    named_before: tuple[CarriedActions, ...] = ()
+    """What the checkpoints before this one have added besides, oldest first, of batches that the stage's private log had not forgotten at
+    the cut. Whoever deletes staged files leaves these: they may be public."""
 
 
 class Origin(Part):

@@ -105,6 +105,8 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> I
         named: list[tuple[CheckpointId, CarriedActions | SinkCut]] = [(each.last, each) for each in sink_cut.carried]
         for last, each in [*named, (manifest.checkpoint, sink_cut)]:
             yield from _rows(home, each, staged_in(sink_cut) if last > reached else None)
+        for each in sink_cut.named_before:
+            yield from _rows(home, each, None)
     for sink, brought in manifest.brought.items():
         for carried in brought:  # the checkpoint that follows names their rows in its own cut
             yield from _rows(home, carried, _staged_in(manifest, sink) if manifest is head else None)

@@ -29,6 +29,7 @@ from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
 
 _RUNS_ON, _LONG, _LONG_ROUNDS = Plan(), Plan(rows=30), Plan(bounded=True, rows=30)
+_LONG_PUBLIC = Plan(bounded=True, rows=30, every_checkpoint=True)
 _NONE = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
 
 
@@ -95,6 +96,11 @@ def _carried_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
         return (path for path in real(manifest) if path not in carried)
 
     patch.setattr(retention, "_named_files", named)
+
+
+def _what_was_named_before_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_tells_alone", lambda *_: False)
+    patch.setattr(checkpoint_try, "named_before", lambda *_: ())
 
 
 def _skip_taken_numbers(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +229,7 @@ GUARDS = [
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=111),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=1078),
     Guard("in place only on the host that has not gone down", _any_host, hint=23),
     Guard(
         "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=12
@@ -248,5 +254,6 @@ GUARDS = [
     ),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=1),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=10),
     Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=22),
 ]

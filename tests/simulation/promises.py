@@ -202,6 +202,7 @@ class Promises(Watcher):
         named |= {cut["actions"]["path"] for cut in body["sinks"].values()}
         carries = {sink: [each["actions"]["path"] for each in cut["carried"]] for sink, cut in body["sinks"].items()}
         named |= {path for paths in carries.values() for path in paths}
+        named |= {each["actions"]["path"] for cut in body["sinks"].values() for each in cut["named_before"]}
         channels = [cut["channel"] for cut in cuts if cut["channel"]]
         in_flight = {path for channel in channels for path in self._channel(channel)}
         kept = Kept(

@@ -58,6 +58,7 @@ class Plan:
         bounded: Rounds that end, in place of a pipeline that runs on.
         unaligned: Checkpoints do not wait.
         external: Somebody else publishes.
+        every_checkpoint: Every checkpoint is published, also within a round that ends.
         between: Another stage, without a table, lies between the two that have one.
         rewinds: Now and then a start begins anew.
         published_late: Somebody else publishes once the rest is over.
@@ -74,6 +75,7 @@ class Plan:
     published_late: bool = False
     rows: int = 8
     windows: bool = False
+    every_checkpoint: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -205,7 +207,7 @@ class Schedule:
 
     def _drive(self) -> None:
         random, options = self.world.random, RunOptions(RunId(f"round-{self.site.input.rows}" if self.plan.bounded else "live"))
-        policy = Publish.EXTERNAL if self.plan.external else None
+        policy = Publish.EXTERNAL if self.plan.external else Publish.EVERY_CHECKPOINT if self.plan.every_checkpoint else None
         if self.plan.rewinds and random.random() < 0.3 and self._fresh < 2:
             self._fresh += 1
             rewind = random.choice((OnRewind.REFUSE, OnRewind.REPLACE))

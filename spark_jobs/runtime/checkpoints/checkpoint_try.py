@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from spark_jobs.checkpoint.carried import carried
+from spark_jobs.checkpoint.carried import carried, named_before
 from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import (
@@ -206,8 +206,12 @@ class CheckpointTry:
         replace = (whole and bool(counting)) or rewinds
         known = published.get(sink.name)
         before: Sequence[CarriedActions] = ()
-        if publish is Publish.FINAL and not replace:
+        reached = None
+        if publish is Publish.FINAL and replace:
+            reached = known or CheckpointId(0)
+        elif publish is Publish.FINAL:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
+        others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
         own: tuple[str, ...] = ()
         if rewinds and not whole:
             own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
@@ -228,6 +232,7 @@ class CheckpointTry:
             own_files=own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
+            named_before=tuple(others),
         )
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:

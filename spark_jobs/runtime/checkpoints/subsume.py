@@ -1,7 +1,7 @@
 """Deletes what is not needed after a completed checkpoint: orphans, versions of private logs, the rest of abandoned incarnations."""
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
@@ -112,7 +112,7 @@ class _Needless:
                 keep_answers(self._home, each, closed=each.incarnation in closed)
         discard(self._home, found)
 
-    def _sweep(self, named: Mapping[StageName, Set[str]], *, own: bool) -> int:
+    def _sweep(self, named: Mapping[StageName, Container[str]], *, own: bool) -> int:
         """Sweeps the directories that are the runtime's own, or the public tables; returns how many files went."""
         deleted = 0
         for stage in self._stages:

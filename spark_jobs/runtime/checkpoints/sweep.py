@@ -5,15 +5,17 @@ batches that it holds: later ones may be under way. What a failed batch has left
 there is left to ``VACUUM``, as what any failed write to Delta leaves.
 """
 
-from collections.abc import Container, Set
+from collections.abc import Container, Mapping
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.carried import names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
-from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest, SinkCut
+from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
@@ -22,29 +24,53 @@ from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
 
-def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> set[str]:
-    """Returns the stage's files that checkpoints name which were cut at batch ``since`` or later: ``manifest`` and its ancestors.
+class NamedByCheckpoints:
+    """The files of a stage that checkpoints name; a container of their paths. The files of actions are read when it is first asked.
 
     They may be public, also where no batch has staged them: packed ones.
 
-    Raises:
-        CorruptDocumentError: A manifest or a file of actions of these cannot be read: nobody knows what may be deleted.
-        NotFoundError: A file of actions is gone.
+    Args:
+        store: The home's checkpoints.
+        actions: What the checkpoints have added, by path of the file.
     """
-    named: set[str] = set()
-    read: set[str] = set()
+
+    def __init__(self, store: CheckpointStore, actions: Mapping[str, CarriedActions]) -> None:
+        self._store, self._actions = store, actions
+
+    def __contains__(self, path: object) -> bool:
+        """Returns whether a checkpoint names a file.
+
+        Raises:
+            CorruptDocumentError: A file of actions cannot be read: nobody knows what may be deleted.
+            NotFoundError: One is gone.
+        """
+        return path in self.paths
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths, relative to the directory that the stage's files are in; errors as those of a question."""
+        lines = (line for each in self._actions.values() for line in self._store.read_actions(each))
+        return frozenset(unquote(line["add"]["path"]) for line in lines)
+
+
+def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> NamedByCheckpoints:
+    """Finds the stage's files that checkpoints have named which were cut at batch ``since`` or later: ``manifest`` and its ancestors.
+
+    Those that are gone are told of by those that are left.
+
+    Raises:
+        CorruptDocumentError: A manifest of these cannot be read: nobody knows what may be deleted.
+    """
+    found: dict[str, CarriedActions] = {}
     for each in store.incarnation(manifest) if stage.sink else ():
         if stage.name not in each.stages or each.stages[stage.name].batch < since:
             break
-        for cut in (cut for cut in each.sinks.values() if cut.stage == stage.name):  # none in one that was a savepoint
-            adding: list[SinkCut | CarriedActions] = [cut, *(carried for carried in cut.carried if carried.batch >= since)]
-            for actions in (one for one in adding if one.actions.path not in read):
-                read.add(actions.actions.path)
-                named.update(unquote(line["add"]["path"]) for line in store.read_actions(actions))
-    return named
+        for sink in (sink for sink, cut in each.sinks.items() if cut.stage == stage.name):  # none in one that was a savepoint
+            found |= {one.actions.path: one for one in names_of(each, sink) if one.batch >= since}
+    return NamedByCheckpoints(store, found)
 
 
-def orphans(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_from: BatchId | None = None) -> list[Path]:
+def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:
     """Returns a stage's staged files that nothing names which may still be read, sorted.
 
     Of batches that the private log has not forgotten, those that neither it nor a checkpoint names. What a forgotten batch has left in a
@@ -58,14 +84,16 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_fr
     """
     oldest = stage.log.oldest()
     needed = oldest if needed_from is None else min(oldest, needed_from)
-    named = {
-        unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds
-    } | named_elsewhere
+    named = {unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds}
     found = []
     for path in (path for path in stage.table.path.rglob(f"{stage.file_prefix}*") if path.is_file()):
         batch = _batch(path.name.removeprefix(stage.file_prefix))
-        remembered = oldest <= batch <= last and str(path.relative_to(stage.table.path)) not in named
-        if remembered or (stage.outlet.is_own and NO_BATCH < batch < needed):
+        if oldest <= batch <= last:
+            name = str(path.relative_to(stage.table.path))
+            left = name not in named and name not in named_elsewhere
+        else:
+            left = False
+        if left or (stage.outlet.is_own and NO_BATCH < batch < needed):
             found.append(path)
     return sorted(found)
 
@@ -76,7 +104,7 @@ def _batch(name: str) -> BatchId:
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
-def sweep(stage: StageRun, last: BatchId, named_elsewhere: Set[str], needed_from: BatchId | None = None) -> list[Path]:
+def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:
     """Deletes the orphans of a stage and returns them; idempotent. The arguments are those of :func:`orphans`."""
     deleted = orphans(stage, last, named_elsewhere, needed_from)
     if deleted:

@@ -8,7 +8,7 @@ Two bounds keep every reader whole:
    out corrupt, the next one is cut from the parent again.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -87,7 +87,7 @@ def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: i
         log.fold(BatchId(last))
 
 
-def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, directory: Files, named: Set[str]) -> None:
+def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, directory: Files, named: Container[str]) -> None:
     """Bounds a log after a completed checkpoint; idempotent.
 
     Args:
@@ -100,9 +100,10 @@ def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, 
     """
 
     def discard(staged: StagedBatch) -> None:
-        for path in {unquote(add["path"]) for add in staged.adds} - named:
-            directory.delete(path)
-            forget_checksum(directory, path)
+        for path in (unquote(add["path"]) for add in staged.adds):
+            if path not in named:
+                directory.delete(path)
+                forget_checksum(directory, path)
 
     fold_consumed(log, consumers, batches_min=1)
     log.forget(parent_batch, discard)

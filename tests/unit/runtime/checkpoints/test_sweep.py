@@ -146,7 +146,7 @@ def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadabl
     hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
 
     def named(since: int) -> int:
-        return len(named_by_checkpoints(pipeline.store, manifests[-1], hourly, BatchId(since)))
+        return len(named_by_checkpoints(pipeline.store, manifests[-1], hourly, BatchId(since)).paths)
 
     assert [named(0), named(2), named(3), named(5), named(7)] == [3, 3, 2, 1, 0]
     pipeline.files.contents[manifests[0].sinks[HOURLY].actions.path] = b"{}"  # type: ignore[attr-defined]
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> Non
     pipeline.checkpoint({}, **cut_at(2))
     manifest = pipeline.checkpoint({HOURLY: [(1, "monday")]}, **cut_at(4))
     hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
-    assert len(named_by_checkpoints(pipeline.store, manifest, hourly, BatchId(0))) == 1
+    assert len(named_by_checkpoints(pipeline.store, manifest, hourly, BatchId(0)).paths) == 1
 
 
 def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues_it(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues
     with pytest.raises(CorruptDocumentError):
         named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
     passed_over = third.model_copy(update={"parent": first.checkpoint})
-    assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0))) == 2
+    assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0)).paths) == 2
 
 
 def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_with_nothing() -> None:
