@@ -345,7 +345,7 @@ def test_a_type_that_old_rows_do_not_have_is_refused_and_taken_as_a_new_source(s
 
 
 def test_a_table_that_changes_while_the_stages_are_built_is_looked_at_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    people, fix, seen = People(site), DeltaSource.fix_columns, count()
+    people, fix, seen = People(site), DeltaSource.prepare, count()
     people.add()
 
     def fixed(source: DeltaSource, *arguments: Any) -> Mapping[str, str]:
@@ -353,7 +353,7 @@ def test_a_table_that_changes_while_the_stages_are_built_is_looked_at_again(site
             people.change("ALTER TABLE {people} RENAME COLUMN junk TO gone")
         return fix(source, *arguments)
 
-    monkeypatch.setattr(DeltaSource, "fix_columns", fixed)
+    monkeypatch.setattr(DeltaSource, "prepare", fixed)
     site.run(copying(site, "id, nme"))
     assert next(seen) == 2
     assert copied(site) == expected(people, "id, nme")

@@ -1,6 +1,7 @@
 """Sources of every kind that have no end: a pipeline goes on in place, and from its checkpoint, and each row is public once."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -59,7 +60,11 @@ class Records:
 
 
 class JsonFiles:
-    """Four files at a time, one for each batch: Spark's list of those that it has read becomes a compact one in the second attempt."""
+    """Four files at a time, one for each batch: Spark's list of those that it has read becomes a compact one in the second attempt.
+
+    Each is a month older than those before it, as files are that were copied with their times, or waited for days somewhere else. Left
+    to itself Spark passes over files that are a week older than its newest one.
+    """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._directory: Path = request.getfixturevalue("tmp_path") / "files"
@@ -69,6 +74,7 @@ class JsonFiles:
         for part in range(4):
             unfinished = self._directory.parent / "unfinished"
             unfinished.write_text("".join(json.dumps({"id": number}) + "\n" for number in numbers[part::4]))
+            os.utime(unfinished, (1_700_000_000 - numbers[part] * 30 * 86_400,) * 2)
             unfinished.rename(self._directory / f"{numbers[part]}.json")
 
     def stream(self, spark: SparkSession) -> DataFrame:

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,8 @@ def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(s
         ("ignoreCorruptFiles", "true", "sets ignoreCorruptFiles"),
         ("cleansource", "DELETE", "sets cleanSource=DELETE"),
         ("ignoreMissingFiles", "true", "sets ignoreMissingFiles"),
+        ("maxFileAge", "30d", "sets maxFileAge=30d"),
+        ("fileNameOnly", "true", "sets fileNameOnly"),
     ],
 )
 @pytest.mark.parametrize("bounded", [True, False])
@@ -180,6 +184,41 @@ def test_options_that_let_files_go_unread_are_refused_by_name(
         site.run(pipeline)
     assert (folder / "0.json").exists()
     assert public_count(site.tables / "copy") is None
+
+
+@pytest.mark.parametrize(("limit", "value"), [("maxFilesPerTrigger", "1"), ("maxBytesPerTrigger", "1000")])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_newest_files_first_are_refused_where_rows_of_older_ones_would_be_late(
+    site: Site, limit: str, value: str, bounded: bool
+) -> None:
+    pipeline, folder = Pipeline("newest"), site.home.parent / "in"
+    folder.mkdir()
+
+    @pipeline.source(bounded=bounded, event_time="at", watermark_delay="1 hour")
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("at timestamp").options(latestFirst=True, **{limit: value}).json(str(folder))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    with pytest.raises(InvalidPipelineError, match=f"latestFirst and {limit}") as refused:
+        site.run(pipeline)
+    assert ("hold_watermark=True" in refused.value.remedy) is bounded
+
+
+def test_old_files_are_left_out_as_the_remedy_says(site: Site) -> None:
+    folder, pipeline = site.home.parent / "in", Pipeline("recent", on_end="suspend")
+    folder.mkdir()
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        frame = spark.readStream.schema(SCHEMA).json(str(folder))
+        return frame.where("_metadata.file_modification_time >= '2020-01-01'").select("n")
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    for n, year in enumerate((2019, 2024, 2021)):
+        write_json(folder / f"{n}.json", [n])
+        os.utime(folder / f"{n}.json", (datetime(year, 6, 1, tzinfo=UTC).timestamp(),) * 2)
+    site.run(pipeline)
+    assert public(site.tables / "copy") == Counter([(1,), (2,)])
 
 
 def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:

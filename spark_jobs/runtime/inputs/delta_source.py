@@ -83,7 +83,7 @@ class DeltaSource(SourceKind):
         pin = delta_pin(frame.sparkSession, path)
         return pin.model_copy(update={"rows": _rows(path, pin.version)})
 
-    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:
         options = {key.lower(): value for key, value in leaf.options.items()}
         if options.get("failondataloss", "true").lower() == "false":
             raise refused_input(
@@ -98,10 +98,10 @@ class DeltaSource(SourceKind):
                 "Remove the option. Columns may be renamed, dropped, added and widened without it.",
             )
 
-    def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
-        """Writes a schema log of Delta's with one entry, the table as it is now: all versions up to now are read with its columns.
+    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """See :meth:`SourceKind.prepare`. Writes a schema log of Delta's with one entry, the table as it is now.
 
-        See docs/adr/0022-rows-are-read-with-the-newest-columns.md.
+        All versions up to now are read with its columns: docs/adr/0022-rows-are-read-with-the-newest-columns.md.
         """
         version, metadata, protocol = DeltaJvm(session).snapshot(leaf.options["path"])
         columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields

@@ -29,6 +29,8 @@ _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
 _PASSED = 2**62
 """The batch of files that no batch reads: Spark, and we, take the files of an entry for read, and read those that have its number."""
+_FOR_EVER = f"{2**63 - 1}ms"
+"""The greatest age that Spark can be told. With it every file stays in Spark's list of those that it has read, as it does in its log."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
@@ -38,7 +40,7 @@ class FileSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() in FILE_FORMATS
 
-    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:
         options = {key.lower(): value for key, value in leaf.options.items()}
         if options.get("cleansource", "off").lower() != "off":
             tidying = 'declare after_publication="archive" or "delete" on the source'
@@ -53,6 +55,26 @@ class FileSource(SourceKind):
                 raise refused_input(
                     name, f"sets {option}: rows of files that {what} would be missing silently", "Remove the option."
                 )
+        if "maxfileage" in options:
+            raise refused_input(
+                name,
+                f"sets maxFileAge={options['maxfileage']}: files that are older than the newest one by more would be left out silently",
+                "Remove the option: every file is read once, however old it is. To leave old files out, compare "
+                "_metadata.file_modification_time in the function of the source.",
+            )
+        if options.get("filenameonly", "false").lower() == "true":
+            raise refused_input(
+                name, "sets fileNameOnly: of files with one name in several folders only one would be read", "Remove the option."
+            )
+        limits = {"maxfilespertrigger": "maxFilesPerTrigger", "maxbytespertrigger": "maxBytesPerTrigger"}
+        limit = next((spelled for option, spelled in limits.items() if option in options), None)
+        if moving and limit and options.get("latestfirst", "false").lower() == "true":
+            raise refused_input(
+                name,
+                f"sets latestFirst and {limit}, and its watermark moves between its batches: rows of older files would be late",
+                f"Remove latestFirst or {limit}, or give the source no event_time."
+                + (" Or declare hold_watermark=True." if bounded else ""),
+            )
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
         return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
@@ -69,6 +91,10 @@ class FileSource(SourceKind):
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:
         if isinstance(known, KnownFiles) and known.passed:
             FileSourceLog(log.files, log.directory).pass_over(known.passed)
+
+    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """See :meth:`SourceKind.prepare`. Spark forgets files that are a week older than its newest one, and takes no others that old."""
+        return {"maxFileAge": _FOR_EVER}
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
         """Returns the files that Spark's file source would find now: listed by Spark, with the source's own options."""
@@ -233,7 +259,7 @@ class FilesBound(Bound):
         return line
 
     def passed_over(self, line: str) -> str | None:
-        """See :meth:`Bound.passed_over`. Spark forgets files that are a week older than its newest one, and takes no others that old."""
+        """See :meth:`Bound.passed_over`. Spark passes over a file that has come under the name of one that it has read."""
         newest = max(self._log.latest(), _log_id(line))
         missing = self._left_after(newest)
         if not missing:

@@ -45,8 +45,9 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
             f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
             "Correct event_time=.",
         )
+    moving = source.event_time is not None and not source.held
     for leaf in streaming_leaves(frame):
-        kind_of(leaf).check(source.name, leaf, bounded=source.bounded)
+        kind_of(leaf).check(source.name, leaf, bounded=source.bounded, moving=moving)
     if source.event_time_zone is None:
         return frame
     return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)

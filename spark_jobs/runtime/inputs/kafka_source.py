@@ -47,7 +47,7 @@ class KafkaSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelationV2" and leaf.format.lower() == KAFKA
 
-    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:
         options = {key.lower(): value for key, value in leaf.options.items()}
         if options.get("failondataloss", "true").lower() == "false":
             raise refused_input(

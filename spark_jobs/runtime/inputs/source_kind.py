@@ -51,8 +51,14 @@ class SourceKind(ABC):
     def reads(self, leaf: Leaf) -> bool:
         """Returns whether a stream is of this kind."""
 
-    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:  # noqa: B027 - most kinds take every option
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:  # noqa: B027 - most kinds take every option
         """Refuses options with which a stream could not keep its promises.
+
+        Args:
+            name: The source.
+            leaf: The stream.
+            bounded: Whether it has an end.
+            moving: Whether its watermark moves between two batches.
 
         Raises:
             InvalidPipelineError: It has one.
@@ -85,8 +91,8 @@ class SourceKind(ABC):
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
         """Does what :meth:`begin_at` does, if Spark keeps the beginning in what it remembers of a stream. Idempotent."""
 
-    def fix_columns(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
-        """Lets every row of a stream be read with the columns that its frame has; returns the options that the stream needs for that.
+    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+        """Lets every row of a stream be read, with the columns that its frame has. Returns the options that the stream needs for that.
 
         Args:
             name: The source.

@@ -48,7 +48,7 @@ class OtherSource(SourceKind):
     def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
         raise NotImplementedError("no old query can have read it")
 
-    def check(self, name: InputName, leaf: Leaf, *, bounded: bool) -> None:
+    def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:
         if bounded:
             raise _endless(name, leaf)
 

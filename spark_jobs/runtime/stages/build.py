@@ -27,7 +27,7 @@ from spark_jobs.runtime.stages.stage_inputs import (
     NONE_ENDED,
     bound_of,
     check_positions,
-    fix_columns,
+    prepare_streams,
     read_input,
     replaced_inputs,
     source_stream,
@@ -95,7 +95,7 @@ def build_stage(
         place = replace(place, staged_prefix=prefix)
     tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
     outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
-    fix_columns(stage, streams, outlet.frame, spark_log)
+    prepare_streams(stage, streams, outlet.frame, spark_log)
     log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
     output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
     return StageRun(

@@ -247,8 +247,8 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
     return streams
 
 
-def fix_columns(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
-    """Lets every row of a stage's sources be read with the columns that the stage was built with.
+def prepare_streams(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
+    """Lets every row of a stage's sources be read, with the columns that the stage was built with.
 
     Raises:
         SourceChangedError: A source has other columns by now.
@@ -258,7 +258,7 @@ def fix_columns(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: Da
         if found.source is not None:
             kind, leaf = found.source
             own = OwnLog(spark_log.files, f"{spark_log.directory}/schemas/{number}")
-            options[number] = kind.fix_columns(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own)
+            options[number] = kind.prepare(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own)
     plan.add_options(frame, {number: added for number, added in options.items() if added})
 
 
