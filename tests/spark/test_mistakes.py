@@ -109,7 +109,7 @@ def test_a_source_that_cannot_be_read_is_refused_with_a_remedy_of_its_own(
         (lambda rows: rows.select(None.alias("x")), "AttributeError"),  # type: ignore[attr-defined]
         (lambda rows: {}["columns"], "KeyError"),  # type: ignore[index]
         (lambda rows: fail_as_nobody_knows(), "Unheard: of nobody"),
-        (lambda rows: rows.where(open("/no/such/file").read()), "FileNotFoundError"),
+        (lambda rows: rows.where(Path("/no/such/file").read_text()), "FileNotFoundError"),
     ],
 )
 def test_a_stage_that_cannot_run_is_refused_before_anything_is_written(
@@ -120,7 +120,7 @@ def test_a_stage_that_cannot_run_is_refused_before_anything_is_written(
     assert "'changed'" in error.failed
 
 
-class Unheard(Exception):  # noqa: N818 - as a library of somebody else may name it
+class Unheard(Exception):
     pass
 
 
