@@ -404,6 +404,8 @@ class ValidateAnswer(Answer):
     home: str | None
     outlook: Outlook | None
     """None without a home."""
+    planned: bool = False
+    """Whether Spark has checked the functions, the stages and the tables; not with ``--no-spark``."""
 
 
 class WarmUpAnswer(Answer):

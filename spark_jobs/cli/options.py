@@ -95,6 +95,17 @@ StatePartitions = Annotated[
         show_default=False,
     ),
 ]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")
+]
+Packages = Annotated[
+    list[str] | None, typer.Option("--packages", metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")
+]
+Jars = Annotated[list[str] | None, typer.Option("--jars", metavar="FILE", help="Jar files to add.")]
+PyFiles = Annotated[list[str] | None, typer.Option("--py-files", metavar="FILE", help="Python files for the executors.")]
+DriverMemory = Annotated[
+    str | None, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the driver, such as 4g.", show_default=False)
+]
 
 _Interval = str | None
 _PANEL = "Checkpoints while the stages run, instead of the pipeline's settings"

@@ -19,9 +19,7 @@ from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.refusals import Place
 from spark_jobs.api.restore import restore_from
-from spark_jobs.api.settings import check_settings
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, RunAnswer, TakenAnswer
@@ -35,11 +33,16 @@ from spark_jobs.cli.options import (
     CheckpointInterval,
     CheckpointMinPause,
     CheckpointTimeout,
+    Conf,
+    DriverMemory,
     Entry,
     Home,
+    Jars,
     MaxInFlightBytes,
+    Packages,
     Params,
     ParamsFile,
+    PyFiles,
     Restore,
     Retained,
     SecondCopy,
@@ -52,9 +55,8 @@ from spark_jobs.cli.options import (
     pairs,
     parameters,
 )
-from spark_jobs.cli.options import words as listed
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkOptions, SparkStart, quiet_logging, standing_stderr
+from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, spark_options, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -67,7 +69,6 @@ from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
     InvalidParameterError,
-    MissingRequirementError,
     NotFoundError,
     Retry,
     StreamPipelineError,
@@ -134,11 +135,11 @@ def run(
     aligned_timeout: AlignedTimeout = None,
     max_in_flight_bytes: MaxInFlightBytes = None,
     second_copy: SecondCopy = None,
-    conf: Annotated[Listed, typer.Option(metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")] = None,
-    packages: Annotated[Listed, typer.Option(metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")] = None,
-    jars: Annotated[Listed, typer.Option(metavar="FILE", help="Jar files to add.")] = None,
-    py_files: Annotated[Listed, typer.Option(metavar="FILE", help="Python files for the executors.")] = None,
-    driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the driver, such as 4g.")] = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
+    driver_memory: DriverMemory = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer | PlanAnswer)] = Output.TEXT,
 ) -> None:
     """Run a pipeline, with checkpoints at its interval. When all inputs have ended: one final checkpoint, then all tables are published.
@@ -157,7 +158,7 @@ def run(
             log = Path(stack.enter_context(TemporaryDirectory())) / "spark.log" if dry_run else local_path(files, SPARK_LOG)
             spark = SparkStart(
                 pipeline.name,
-                SparkOptions(_conf(pipeline, conf), listed(packages), listed(jars), listed(py_files), driver_memory),
+                spark_options(pipeline, context.params),
                 log,
                 submitted=context.obj == SUBMITTED,
                 neighbours=neighbours_of(locate_pipeline(entry)),
@@ -326,25 +327,13 @@ def _check_request(request: str, beside: list[str]) -> None:
         )
 
 
-def _conf(pipeline: Pipeline, texts: Listed) -> dict[str, str]:
-    """The application's Spark settings: those of the command line go before the pipeline's."""
-    return dict(pipeline.conf) | dict(check_settings(Place(pipeline.name, "option", "--conf"), pairs("--conf", texts)))
-
-
 _AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_partitions", "workspace")
 
 
 def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
     """What a run chooses for itself, from the command's parameters."""
-    try:
+    with needing_spark("Running a pipeline"):
         from spark_jobs.runtime.launch import RunOptions
-    except ModuleNotFoundError as error:
-        raise MissingRequirementError(
-            f"Running a pipeline needs the package {error.name}, which is not installed.",
-            safe="Nothing was started.",
-            remedy="Install it: pip install 'airflow-provider-spark-jobs[spark]'.",
-            package=error.name,
-        ) from error
     return RunOptions(
         run=run,
         checkpoint=checkpoint,

@@ -9,9 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from spark_jobs.api.neighbours import Neighbours
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.settings import check_settings
+from spark_jobs.cli.options import pairs, words
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from spark_jobs.cli.progress import Progress
 
 _TAIL_LINES = 15
+_LOGGED_AND_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _GATEWAY = ("java_gateway", "clientserver")
 
 
@@ -53,6 +58,50 @@ class SparkOptions:
                 remedy="Write it before the file's name, as an option of spark-submit.",
                 options=late,
             )
+
+
+def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
+    """Returns how a command starts Spark; settings of the command line go before the pipeline's.
+
+    Args:
+        pipeline: The pipeline.
+        given: The command's parameters.
+
+    Raises:
+        InvalidParameterError: An option has no value.
+        InvalidPipelineError: A setting is not a user's to choose.
+    """
+    place = Place(pipeline.name, "option", "--conf")
+    conf = dict(pipeline.conf) | dict(check_settings(place, pairs("--conf", given["conf"])))
+    packages, jars, py_files = (words(given[name]) for name in ("packages", "jars", "py_files"))
+    return SparkOptions(conf, packages, jars, py_files, given["driver_memory"])
+
+
+@contextmanager
+def needing_spark(what: str, instead: str = "") -> Iterator[None]:
+    """Names what is missing on this machine where a command needs Spark.
+
+    Args:
+        what: What needs it.
+        instead: What to do without it.
+
+    Raises:
+        MissingRequirementError: Java or a package is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingRequirementError(
+            f"{what} needs the package {error.name}, which is not installed.",
+            safe="Nothing was started.",
+            remedy=f"Install it: pip install 'airflow-provider-spark-jobs[spark]'. {instead}".strip(),
+            package=error.name,
+        ) from error
+    except MissingRequirementError as error:
+        remedy = f"{error.remedy} {instead}".strip()
+        raise MissingRequirementError(
+            error.failed, exists=error.exists, safe=error.safe, remedy=remedy, **error.evidence
+        ) from error
 
 
 @dataclass
@@ -138,9 +187,14 @@ def _own_interrupts() -> Iterator[None]:
 def quiet_logging() -> Iterator[None]:
     """Warnings of the user's code are shown.
 
-    Those of this package and of the gateway to the JVM are not: they are raised as errors too, or are in the home's log.
-    Does nothing where the user's module has set up logging itself.
+    Those of this package and of the gateway to the JVM are not: they are raised as errors too, or are in the home's log. Nor is what
+    PySpark logs of a query that cannot be analysed: the error says it, without the plan and the Java stack.
+    Where the user's module has set up logging itself, only the latter is left out.
     """
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGED_AND_RAISED:
+        PySparkLogger.getLogger(name).disabled = True
     root = logging.getLogger()
     if root.handlers:
         yield

@@ -125,10 +125,15 @@ class Terminal:
             self._write(Failure(error=report))
         for line in report.evidence.get("lines", []):
             self.aside.print(Text(f"  {line}", style="dim"))
-        self.aside.print(Text.assemble((f"{headline}: ", "bold red"), (report.failed, "red")))
+        mistakes = report.evidence.get("mistakes", [])
+        failed = f"{len(mistakes)} mistakes were found." if mistakes else report.failed
+        self.aside.print(Text.assemble((f"{headline}: ", "bold red"), (failed, "red")))
         parts = Table.grid(padding=(0, 2))
-        logs = ", ".join(report.evidence.get("logs", []))
-        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", report.remedy), ("logs", logs)):
+        for number, mistake in enumerate(mistakes, 1):
+            parts.add_row(Text(f"  {number}", style="bold"), Text(mistake["failed"], style="red"))
+            parts.add_row(Text("  to do", style="bold"), Text(mistake["remedy"]))
+        logs, remedy = ", ".join(report.evidence.get("logs", [])), "" if mistakes else report.remedy
+        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", remedy), ("logs", logs)):
             if text:
                 parts.add_row(Text(f"  {name}", style="bold"), Text(text))
         if parts.row_count:

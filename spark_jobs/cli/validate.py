@@ -1,7 +1,9 @@
-"""``spark-jobs validate``: everything that can be checked before Spark starts, and what a start would do."""
+"""``spark-jobs validate``: everything that can be checked before a row is read, and what a start would do."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,10 @@ from rich.tree import Tree
 from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.location import locate_pipeline
+from spark_jobs.api.neighbours import neighbours_of
+from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
@@ -23,16 +29,23 @@ from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
 from spark_jobs.cli.options import (
     AllowDrained,
     AllowDropped,
+    Conf,
+    DriverMemory,
     Entry,
+    Jars,
+    Packages,
     Params,
     ParamsFile,
+    PyFiles,
     Restore,
     StatePartitions,
     TakePending,
     parameters,
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
-from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.cli.progress import Progress
+from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, spark_options, standing_stderr
+from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
@@ -56,6 +69,7 @@ from spark_jobs.storage.open import open_files, open_place
 
 
 def validate(
+    context: typer.Context,
     entry: Entry,
     home: Annotated[str | None, typer.Option(metavar="URL", help="Also tell what a start in this home would do.")] = None,
     param: Params = None,
@@ -69,12 +83,21 @@ def validate(
     allow_dropped: AllowDropped = False,
     take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
+    driver_memory: DriverMemory = None,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Check what needs no Java: all but functions, columns and types.")
+    ] = False,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
 ) -> None:
-    """Check a pipeline and its parameters without starting Spark, and tell what a start would do. Writes nothing."""
+    """Check a pipeline and its parameters, let Spark check every stage, and tell what a start would do. Writes nothing."""
     with command(output) as terminal:
         pipeline = load_pipeline(entry)
         mistakes, graph, bound, tables, files, existing = Mistakes(), None, None, None, None, dict[SinkName, bool | None]()
+        outlook_found, run = None, RunId(run_id) if run_id else new_run_id()
         with mistakes.noted():
             graph = pipeline.graph(on_end=on_end)
         with mistakes.noted():
@@ -96,12 +119,17 @@ def validate(
                     safe="Nothing was changed.",
                     remedy="Add --home URL.",
                 )
+        if files and graph is not None and bound is not None and tables is not None:
+            request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, allow_dropped, state_partitions)
+            with mistakes.noted():
+                outlook_found = _outlook(files, graph, request, tables)
+        if graph is not None and bound is not None and tables is not None and not no_spark:
+            with mistakes.noted():
+                _check_with_spark(entry, pipeline, graph, bound, context.params)
         mistakes.check()
         assert graph is not None
         assert bound is not None
         assert tables is not None
-        run = RunId(run_id) if run_id else new_run_id()
-        request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, allow_dropped, state_partitions)
         answer = ValidateAnswer(
             pipeline=graph.pipeline,
             on_end=graph.on_end,
@@ -110,9 +138,34 @@ def validate(
             parameters=bound.public(),
             tables={sink: str(table) for sink, table in tables.items()},
             home=files.url if files else None,
-            outlook=_outlook(files, graph, request, tables) if files else None,
+            outlook=outlook_found,
+            planned=not no_spark,
         )
         terminal.answer(answer, *_text(answer, graph, existing))
+
+
+def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: BoundParameters, given: Mapping[str, Any]) -> None:
+    """Lets Spark check the pipeline; what Spark prints is nobody's.
+
+    Raises:
+        RejectedError: What is wrong, of all parts; or there is no Spark.
+        StreamPipelineError: An input cannot be looked at now.
+    """
+    with TemporaryDirectory() as directory, needing_spark("Checking functions, columns and types", _WITHOUT_SPARK):
+        from spark_jobs.runtime.launch import check
+
+        neighbours = neighbours_of(locate_pipeline(entry))
+        log = Path(directory) / "spark.log"
+        spark = SparkStart(pipeline.name, spark_options(pipeline, given), log, neighbours=neighbours)
+        progress = Progress(console(stderr=True, file=standing_stderr()), f"{pipeline.name}: looking at the pipeline")
+        try:
+            with progress.shown(), quiet_logging():
+                check(graph, bound, spark.showing(progress, f"{pipeline.name}: checking stages and tables"))
+        finally:
+            spark.stop()
+
+
+_WITHOUT_SPARK = "Or add --no-spark, which leaves these out."
 
 
 def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: Mistakes) -> dict[SinkName, bool | None]:
@@ -236,10 +289,11 @@ def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool
     if answer.outlook:
         shown.append(Text(answer.outlook.explanation, style="cyan"))
         shown += [fates_table(answer.outlook)] if answer.outlook.stages else []
-    return [
-        *shown,
-        Text(f"Pipeline {answer.pipeline} is valid as it is declared; a start checks columns and types.", style="bold green"),
-    ]
+    if answer.planned:
+        valid = f"Pipeline {answer.pipeline} is valid: Spark can run every stage, and its rows fit its table."
+    else:
+        valid = f"Pipeline {answer.pipeline} is valid as it is declared; functions, columns and types were not checked."
+    return [*shown, Text(valid, style="bold green")]
 
 
 def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:

@@ -198,6 +198,15 @@ def java_causes(error: Exception) -> list[Any]:
     return found
 
 
+def java_class_names(exception: Any) -> set[str]:
+    """Returns the names of the class of an exception of the JVM, and of the classes above it."""
+    found, kind = set(), exception.getClass()
+    while kind is not None:
+        found.add(str(kind.getName()))
+        kind = kind.getSuperclass()
+    return found
+
+
 def java_message(error: Exception) -> str:
     """What went wrong at the bottom of an error that may have come through the JVM, without the stack traces around it."""
     causes = java_causes(error)

@@ -8,12 +8,9 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.api.address import TableAddress
 from spark_jobs.api.continuation import Fate, with_fate
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
-from spark_jobs.api.refusals import Mistakes
-from spark_jobs.api.sink import check_distinct
 from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
@@ -49,11 +46,12 @@ from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, jvm_lo
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
+from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
+from spark_jobs.runtime.spark.spark_errors import without_stack
 from spark_jobs.runtime.stages.lost_input import is_half_done
-from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
@@ -86,9 +84,7 @@ from spark_jobs.runtime.start.source_identity import (
     sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
-from spark_jobs.runtime.tables.outlets import plan_outlet
-from spark_jobs.runtime.tables.table_places import TablePlace, locate
-from spark_jobs.runtime.tables.tables import PlannedTable
+from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -248,10 +244,9 @@ class Application:
         """Checks a start against its sources, tables and functions; writes nothing."""
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
-        places = self._places(spark)
+        places = find_places(self.graph, self.parameters, spark)
         reached = start.check(places) if start else None
-        planned = plan_stages(self.graph, session, self.parameters.values)
-        self._tidying(session).check(session, self.parameters.values)
+        planned = plan_pipeline(self.graph, self.parameters, session, places)
         if isinstance(decision, Continue):
             ended = ended_sources(self.graph, facts.head, decision.round.round)
         else:
@@ -262,14 +257,7 @@ class Application:
             decision = begin_with_new_sources(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
-        check_stages(self.graph, session, planned, adopted)
-        mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
-        for stage in self.graph.stages.values():
-            if stage.sink:
-                with mistakes.noted():
-                    frame = planned[stage.name].frame
-                    tables[stage.sink.name] = plan_outlet(stage.sink, frame.sparkSession, frame, places[stage.sink.name])
-        mistakes.check()
+        check_stages(self.graph, session, planned.stages, adopted)
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
             stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
             publishers = Publishers(lambda: spark, at_work=True)
@@ -281,7 +269,7 @@ class Application:
             check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
         before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
         begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
-        return StartPlan(decision, facts, fates, start, reached, places, tables, settled, before, begins_now, adopted)
+        return StartPlan(decision, facts, fates, start, reached, places, planned.tables, settled, before, begins_now, adopted)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -327,13 +315,6 @@ class Application:
         """What is complete becomes public before anything else runs: the attempt before may have died in between."""
         if attempt.restored_from is not None:
             publish(self.home, attempt.restored_from, by_policy=True, publishers=publishers)
-
-    def _places(self, spark: SparkSession) -> dict[SinkName, TablePlace]:
-        """Where the sinks' tables are; two names may be those of one table."""
-        places = {sink: locate(spark, address) for sink, address in self.graph.tables(self.parameters).items()}
-        found = {self.graph.sinks[sink]: TableAddress(str(place.path.resolve()), named=False) for sink, place in places.items()}
-        check_distinct(found)
-        return places
 
     def _settle(
         self,
@@ -460,7 +441,7 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
 
 
 def _unexpected(error: Exception, mask: Mask) -> InterruptedRunError:
-    failed = f"{type(error).__name__}: {mask(str(error).strip())[:2000]}"
+    failed = f"{type(error).__name__}: {mask(without_stack(str(error)))[:2000]}"
     remedy = "Mend the cause and run it again: it goes on where it was."
     if jvm_has_ended(error):
         failed = "Spark's Java process has ended, or does not answer any more."

@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RequestId, RunId, new_run_id, start_request_id
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.planned_pipeline import check_pipeline
 from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.start.adoption import old_offsets
 from spark_jobs.runtime.start.start_plan import StartPlan
@@ -155,6 +156,16 @@ def plan(
     document = channel.looked_at(graph.pipeline)
     request = given or options.request(channel.next_attempt(), bound.public())
     return request, Application(graph, bound, home, document, start_spark).plan(request)
+
+
+def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], SparkSession]) -> None:
+    """Lets Spark check a pipeline that nobody starts: its functions, its stages as streams, its tables. Writes nothing.
+
+    Raises:
+        RejectedError: What is wrong, of all parts.
+        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+    """
+    check_pipeline(graph, parameters, session_for_run(start_spark()))
 
 
 def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | BaseModel) -> BoundParameters:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import (
@@ -95,7 +96,9 @@ class RoundRun:
             RejectedError: Rows that were not read yet cannot be read any more, or a source is another one.
         """
         self.parent = newest
-        plan_stages(self.graph, self.site.spark, self.site.params)
+        mistakes = Mistakes()
+        plan_stages(self.graph, self.site.spark, self.site.params, mistakes)
+        mistakes.check()
         ended = ended_sources(self.graph, newest, self.round.round)
         found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted, ended)
         self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)

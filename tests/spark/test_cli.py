@@ -147,3 +147,51 @@ def test_an_interrupted_run_says_so_and_goes_on_also_with_spark_submit(tmp_path:
     assert {sink: cli.rows(sink) for sink in small_pipeline.SINKS} == {
         sink: len(rows) for sink, rows in small_pipeline.answer([0]).items()
     }
+
+
+MISTAKEN = """
+from pyspark.sql import functions as F
+
+from spark_jobs import DeltaSink, Pipeline
+
+pipeline = Pipeline("mistaken")
+
+
+@pipeline.source(bounded=True, event_time="at")
+def events(spark):
+    return spark.readStream.format("delta").load({events!r})
+
+
+@pipeline.stage(sink=DeltaSink({tables!r} + "/named"))
+def named(events):
+    return events.select("orign")
+
+
+@pipeline.stage(sink=DeltaSink({tables!r} + "/lost"))
+def lost(events):
+    return events.withColumn("at", F.col("at") + F.expr("INTERVAL 1 HOUR")).groupBy(F.window("at", "1 hour")).count()
+
+
+@pipeline.stage(sink=DeltaSink({tables!r} + "/known"))
+def known(events):
+    return events.where(F.lit(events.origin.unknown("EWR")))
+"""
+
+
+def test_validate_tells_every_mistake_of_every_stage_without_a_plan_and_a_stack(tmp_path: Path) -> None:
+    small_pipeline.deliver(tmp_path / "events", 0)
+    entry = tmp_path / "mistaken.py"
+    entry.write_text(MISTAKEN.format(events=str(tmp_path / "events"), tables=str(tmp_path / "tables")))
+    before = sorted(tmp_path.rglob("*"))
+    options = [option for setting in CONF for option in ("--conf", setting)]
+    command = [sys.executable, "-m", "spark_jobs", "validate", str(entry), "--home", str(tmp_path / "home"), *options]
+    done = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2, done.stderr
+    mistakes = json.loads(done.stdout)["error"]["evidence"]["mistakes"]
+    assert [mistake["stage"] for mistake in mistakes] == ["named", "lost", "known"]
+    assert ["UNRESOLVED_COLUMN" in mistakes[0]["failed"], "watermark" in mistakes[1]["failed"]] == [True, True]
+    assert [mistake["line"] for mistake in mistakes if "line" in mistake] == [16, 26]
+    assert all(mistake["remedy"] for mistake in mistakes)
+    told = done.stdout + done.stderr
+    assert not any(word in told for word in ("\tat ", "\\tat ", "+- ", "SQLSTATE", "Traceback")), told
+    assert [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts] == before

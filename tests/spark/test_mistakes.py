@@ -108,6 +108,8 @@ def test_a_source_that_cannot_be_read_is_refused_with_a_remedy_of_its_own(
         (lambda rows: rows.no_such_thing, "ATTRIBUTE_NOT_SUPPORTED"),
         (lambda rows: rows.select(None.alias("x")), "AttributeError"),  # type: ignore[attr-defined]
         (lambda rows: {}["columns"], "KeyError"),  # type: ignore[index]
+        (lambda rows: fail_as_nobody_knows(), "Unheard: of nobody"),
+        (lambda rows: rows.where(Path("/no/such/file").read_text()), "FileNotFoundError"),
     ],
 )
 def test_a_stage_that_cannot_run_is_refused_before_anything_is_written(
@@ -116,6 +118,69 @@ def test_a_stage_that_cannot_run_is_refused_before_anything_is_written(
     error = refusal(site, pipeline_of(site, events, {"changed": ("rows", change)}))
     assert says in error.failed
     assert "'changed'" in error.failed
+
+
+class Unheard(Exception):
+    pass
+
+
+def fail_as_nobody_knows() -> DataFrame:
+    raise Unheard("of nobody")
+
+
+def refuse_connection() -> DataFrame:
+    raise ConnectionRefusedError("no server")
+
+
+def hide_the_connection() -> DataFrame:
+    try:
+        return refuse_connection()
+    except ConnectionError as error:
+        raise Unheard("of a client") from error
+
+
+def test_a_mistake_in_a_function_is_told_with_its_file_and_its_line(site: Site, events: Path) -> None:
+    error = refusal(site, pipeline_of(site, events, {"changed": ("rows", lambda rows: fail_as_nobody_knows())}))
+    assert error.retry is Retry.NEVER
+    assert error.evidence["stage"] == "changed"
+    assert error.evidence["file"] == __file__
+    assert Path(__file__).read_text().splitlines()[error.evidence["line"] - 1].strip() == 'raise Unheard("of nobody")'
+    assert f"(line {error.evidence['line']} of {__file__})" in error.failed
+
+
+@pytest.mark.parametrize("function", [refuse_connection, hide_the_connection])
+def test_a_function_whose_server_is_away_is_called_again_by_a_retry(
+    site: Site, events: Path, function: Callable[[], DataFrame]
+) -> None:
+    pipeline = pipeline_of(site, events, {"changed": ("rows", lambda rows: function())})
+    with pytest.raises(InterruptedRunError, match=r"Stage 'changed' cannot be analysed: .*\(line") as caught:
+        site.run(pipeline)
+    assert caught.value.retry is Retry.WITH_BACKOFF
+    assert "Java process" not in str(caught.value)
+    assert not site.tables.exists()
+
+
+def test_every_input_of_a_stage_is_looked_at_also_behind_one_with_a_mistake(site: Site, events: Path) -> None:
+    pipeline = Pipeline("mistaken")
+
+    def read_nothing(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(f"{events}/nothing")
+
+    for name in ("one", "two", "three"):
+        pipeline.source(name=name, bounded=True)(read_nothing)
+    pipeline.stage(name="joined")(lambda one, two: one.join(two, "id"))
+    pipeline.stage(name="behind", sink=DeltaSink(str(site.tables / "behind")))(lambda joined, three: joined.union(three))
+    error = refusal(site, pipeline)
+    assert [mistake["input"] for mistake in error.evidence["mistakes"]] == ["one", "two", "three"]
+
+
+def test_a_table_that_does_not_fit_is_told_beside_the_mistake_of_another_stage(site: Site, events: Path) -> None:
+    write_deltalake(site.tables / "right", pa.table({"id": ["text"]}), mode="error")
+    stages = {"wrong": ("rows", lambda rows: rows.select("unknown")), "right": ("rows", lambda rows: rows.select("id", "word"))}
+    with pytest.raises(InvalidPipelineError, match="2 mistakes were found") as caught:
+        site.run(pipeline_of(site, events, stages))
+    assert "Stage 'wrong'" in caught.value.failed
+    assert "The stage of sink 'right'" in caught.value.failed
 
 
 def lose_the_event_time(rows: DataFrame) -> DataFrame:

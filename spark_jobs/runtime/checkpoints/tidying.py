@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import AfterPublication, Source
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.rounds import Rounds
@@ -35,6 +36,38 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 
 
+def check_tidied(graph: Graph, archives: Mapping[InputName, str], session: SparkSession, params: Any) -> None:
+    """Refuses sources that read something else than files, or their own archive. Writes nothing.
+
+    Args:
+        graph: The pipeline.
+        archives: By source the directory that its files go to.
+        session: Of the driver.
+        params: For the functions.
+
+    Raises:
+        InvalidPipelineError: They do.
+    """
+    mistakes = Mistakes()
+    for name, source in graph.sources.items():
+        if source.after_publication is not None:
+            with mistakes.noted():
+                _check_tidied(name, source_frame(source, session, params), session, archives.get(name))
+    mistakes.check()
+
+
+def _check_tidied(name: InputName, frame: DataFrame, session: SparkSession, archive: str | None) -> None:
+    for leaf in streaming_leaves(frame):
+        if not isinstance(kind_of(leaf), FileSource):
+            raise refused_input(name, f"has after_publication and reads {leaf.format}, not files", "Remove after_publication.")
+        root = files_root(session, leaf.options["path"])
+        place = qualified_path(session, archive) if archive else ""
+        if place == root or place.startswith(f"{root}/"):
+            raise refused_input(
+                name, f"reads {root} and has its archive in it: {place}", "Give it an archive outside of what it reads."
+            )
+
+
 @dataclass(frozen=True)
 class Tidying:
     """Archives or deletes the files of sources that ask for it.
@@ -50,27 +83,6 @@ class Tidying:
     graph: Graph
     archives: Mapping[InputName, str]
     spark: SparkSession
-
-    def check(self, session: SparkSession, params: Any) -> None:
-        """Refuses a source that reads something else than files, or its own archive. Writes nothing.
-
-        Raises:
-            InvalidPipelineError: It does.
-        """
-        for name, source in self.graph.sources.items():
-            if source.after_publication is None:
-                continue
-            for leaf in streaming_leaves(source_frame(source, session, params)):
-                if not isinstance(kind_of(leaf), FileSource):
-                    raise refused_input(
-                        name, f"has after_publication and reads {leaf.format}, not files", "Remove after_publication."
-                    )
-                root = files_root(session, leaf.options["path"])
-                archive = qualified_path(session, self.archives[name]) if name in self.archives else ""
-                if archive == root or archive.startswith(f"{root}/"):
-                    raise refused_input(
-                        name, f"reads {root} and has its archive in it: {archive}", "Give it an archive outside of what it reads."
-                    )
 
     def run(self) -> None:
         """Takes away the files of every round that is done with, as far as its final checkpoint is kept. Idempotent.

@@ -26,6 +26,7 @@ from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
+from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
 
 _STARTING = {"startingversion", "startingtimestamp"}
 _SCHEMA_LOG = "schemaTrackingLocation"
@@ -95,7 +96,7 @@ class DeltaSource(SourceKind):
             raise refused_input(
                 name,
                 f"sets {_SCHEMA_LOG}: the place must be below the checkpoint of a stage, and the runtime gives each stream its own",
-                "Remove the option. Columns may be renamed, dropped, added and widened without it.",
+                OWN_SCHEMA_LOG,
             )
 
     def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Lets a pipeline file make columns, windows, schemas and UDFs at module level, where no Spark session exists yet.
 
 PySpark makes a column by calling the JVM. While a pipeline file is imported there is none: settings of the session are in that file, and
-``spark-jobs validate`` needs no Java. So the calls are recorded, and made when a stage uses the column.
+``spark-jobs validate --no-spark`` needs no Java. So the calls are recorded, and made when a stage uses the column.
 """
 
 import inspect

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -291,10 +292,12 @@ def is_wrong_call(error: BaseException) -> bool:
 
 
 def jvm_has_ended(error: BaseException) -> bool:
-    """Whether a call failed because the JVM is not there any more."""
+    """Returns whether a call failed because the JVM is not there any more. A connection of the user's own is another matter."""
     from py4j.protocol import Py4JNetworkError
 
-    return isinstance(error, Py4JNetworkError | ConnectionError)
+    if isinstance(error, ConnectionError):
+        return any("py4j" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, Py4JNetworkError)
 
 
 def cancel_for_good(context: SparkContext, group: str) -> None:

@@ -1,8 +1,9 @@
 """The errors of Spark, of Delta and of users' code that have a remedy of their own, and whether another try may heal them."""
 
+import builtins
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,42 @@ from pyspark.errors.exceptions.base import PySparkAttributeError, PySparkTypeErr
 
 import spark_jobs
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StreamPipelineError
-from spark_jobs.publication.delta_jvm import java_causes
-from spark_jobs.runtime.spark.session import is_wrong_call
+from spark_jobs.publication.delta_jvm import java_causes, java_class_names
+from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w+)(?::|$)")
+_STACK_OR_PLAN = re.compile(
+    r"^\s+at [\w.$/<>]+\(|^\s*\.\.\. \d+ (?:more|elided)|^(?:== |JVM stacktrace|Driver stacktrace|Caused by: )"
+)
+"""A line of a Java stack, or one after which Spark prints a plan or a stack."""
 _MESSAGE_MAX = 2_000
 _PACKAGE = Path(spark_jobs.__file__).parent
 _REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
 """What Spark raises for a pipeline that cannot be, whatever its condition."""
+_HEALING = frozenset(
+    {
+        "java.io.IOException",
+        "java.util.concurrent.TimeoutException",
+        "java.lang.InterruptedException",
+        "java.sql.SQLTransientException",
+        "java.sql.SQLRecoverableException",
+        "org.apache.kafka.common.errors.RetriableException",
+    }
+)
+"""Classes of Java's whose errors another try may heal, with the classes below them,"""
+_LASTING = frozenset(
+    {
+        "java.io.FileNotFoundException",
+        "java.nio.file.NoSuchFileException",
+        "java.nio.file.AccessDeniedException",
+        "org.apache.hadoop.security.AccessControlException",
+    }
+)
+"""but for these."""
+_ABORTED = "Job aborted"
+"""With this begins what Spark says of a job that has lost its executors, or whose tasks have failed for a reason of their own."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +62,12 @@ class KnownError:
     heals: bool = False
     """Whether another try may succeed although nobody has changed the pipeline or its data."""
 
+
+OWN_SCHEMA_LOG = (
+    "Remove the option schemaTrackingLocation: the runtime gives each stream a schema log of its own. Columns may be renamed, dropped, "
+    "added and widened without the option."
+)
+"""The remedy for a source that names a place for Delta's schema log."""
 
 KNOWN: tuple[KnownError, ...] = (
     KnownError(
@@ -85,10 +118,7 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("DELTA_PATH_DOES_NOT_EXIST", "Correct the path, or write the Delta table first."),
     KnownError("DELTA_SCHEMA_NOT_SET", "Correct the path, or write the Delta table first."),
     KnownError("DELTA_INVALID_FORMAT", "Read the path in the format that it has."),
-    KnownError(
-        "DELTA_STREAMING_SCHEMA_LOCATION",
-        "Remove the option schemaTrackingLocation: the runtime gives each stream a place of its own.",
-    ),
+    KnownError("DELTA_STREAMING_SCHEMA_LOCATION", OWN_SCHEMA_LOG),
     KnownError("DELTA_INVALID_V1_TABLE_CALL", 'Read the table with spark.readStream.format("delta").load(path).'),
     KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL", "Remove the version from the stream; a static input may have one."),
     KnownError("DIVIDE_BY_ZERO", "Use F.try_divide, or leave out the rows with a zero."),
@@ -109,10 +139,20 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("UnboundLocalError", "Correct the name in the function."),
     KnownError("AttributeError", "Correct the function: the value has no such attribute. It may be None."),
     KnownError("TypeError", "Correct the function, or the types of its columns. A value may be None."),
+    KnownError("ValueError", "Correct the function, or the value that it is given."),
+    KnownError("AssertionError", "Correct what the assertion has found, or the assertion."),
     KnownError("ZeroDivisionError", "Let the function return None for a zero, or leave out those rows."),
     KnownError("KeyError", "Let the function handle a missing key, or add it."),
     KnownError("IndexError", "Let the function handle a value that is too short."),
     KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
+    KnownError("FileNotFoundError", "Correct the path, or bring the file to the host where the function runs."),
+    KnownError("IsADirectoryError", "Correct the path: it is a directory."),
+    KnownError("NotADirectoryError", "Correct the path: a part of it is a file."),
+    KnownError("PermissionError", "Let the user that Spark runs as read what the function reads."),
+    KnownError(
+        "OSError", "Bring back what the function reaches: a service, a network or a disk. The run goes on when it is.", heals=True
+    ),
+    KnownError("OperationalError", "Bring back the database that the function reaches. The run goes on when it is.", heals=True),
     KnownError(
         "FAILED_READ_FILE.FILE_NOT_EXIST",
         "Bring the file back. If it is a source's and gone for good, go on without it: --accept-data-loss SOURCE "
@@ -154,22 +194,66 @@ def summary(error: BaseException) -> str:
         lines = _lines(text) or [type(error).__name__]
         naming = [line for line in lines if _CONDITION.search(line)]
         return _SQLSTATE.sub("", lines[-1] if _python_error(text) else (naming or lines)[0]).strip()
+    text = without_stack(text)
     if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
         return f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
     return text
 
 
+def without_stack(text: str) -> str:
+    """Returns a message without Java's stacks and Spark's plans. A Python traceback stays: its last line says what happened."""
+    kept: list[str] = []
+    for line in text.strip().splitlines():
+        if _STACK_OR_PLAN.search(line) and kept:
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def may_heal(error: BaseException) -> bool:
+    """Returns whether another try may succeed although nobody has changed the pipeline: a service, a disk or Java itself was away.
+
+    An error of Python's own that nobody knows does not heal: the function is called with the same arguments again.
+    """
+    if jvm_has_ended(error):
+        return True
+    known = find(error)
+    if known is not None:
+        return known.heals
+    if _from_spark(error):
+        return any(_heals_in_java(cause) for cause in _causes(error))
+    behind = error.__cause__ or error.__context__
+    return behind is not None and find(behind) is not None and may_heal(behind)
+
+
+def _heals_in_java(cause: Any) -> bool:
+    names = java_class_names(cause)
+    return bool(names & _HEALING and not names & _LASTING) or str(cause.getMessage() or "").startswith(_ABORTED)
+
+
 def _find(error: BaseException) -> tuple[KnownError | None, str]:
     """Returns the entry, and the text that names it; without an entry the text at the bottom."""
     if not _from_spark(error):
-        return _BY_NAME.get(type(error).__name__), str(error).strip()
+        return _by_exception(each.__name__ for each in type(error).__mro__), str(error).strip()
     texts = [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
     for text in texts:
-        known = _BY_NAME.get(_python_error(text)) or next(filter(None, map(_by_condition, _CONDITION.findall(text))), None)
+        known = _by_exception(_names_of(_python_error(text)))
+        known = known or next(filter(None, map(_by_condition, _CONDITION.findall(text))), None)
         known = known or next((each for each in KNOWN if " " in each.name and each.name in text), None)
         if known is not None:
             return known, text.strip()
     return None, texts[0].strip()
+
+
+def _by_exception(names: Iterable[str]) -> KnownError | None:
+    """Returns the entry of an exception of Python's, by its names from its class up."""
+    return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+
+
+def _names_of(exception: str) -> list[str]:
+    """Returns the names of an exception from its class up, as far as Python itself has it."""
+    kind = getattr(builtins, exception, None)
+    return [each.__name__ for each in kind.__mro__] if isinstance(kind, type) else [exception]
 
 
 def _by_condition(condition: str) -> KnownError | None:
@@ -179,16 +263,16 @@ def _by_condition(condition: str) -> KnownError | None:
 
 
 @contextmanager
-def refusing(who: str, remedy: str, safe: str, also: str = "", **evidence: Any) -> Iterator[None]:
+def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = True, **evidence: Any) -> Iterator[None]:
     """Raises what a function of the pipeline, or its analysis, fails with as an error of the tree, before anything is staged.
-
-    An error that nobody knows, and that is none of Spark's refusals, goes through: another try may heal it.
 
     Args:
         who: The part that is called, with the verb that follows: ``Stage 'x' cannot be analysed``.
         remedy: For an error without a remedy of its own.
         safe: What is safe.
         also: Said after any remedy.
+        calls: Whether the user's code or its analysis alone is called. Otherwise an error that nobody knows, and that is none of
+            Spark's refusals, goes through: it may be of what is done beside that.
         evidence: Ids.
 
     Raises:
@@ -200,16 +284,19 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", **evidence: Any) 
     except StreamPipelineError:
         raise
     except Exception as error:
-        known = find(error)
-        if known is None and not isinstance(error, _REFUSING) and not is_wrong_call(error):
+        known, heals = find(error), may_heal(error)
+        refused = known is not None or isinstance(error, _REFUSING) or is_wrong_call(error)
+        if jvm_has_ended(error) or not (refused or calls):
             raise
-        line = _line_of(error)
-        kind = InterruptedRunError if known is not None and known.heals else InvalidPipelineError
-        raise kind(
-            f"{who}: {summary(error).rstrip('.')}{f' ({line})' if line else ''}.",
+        where = _place_of(error)
+        at = f" (line {where['line']} of {where['file']})" if where else ""
+        if known is None and heals:
+            remedy = "Bring back what could not be reached, then run it again."
+        raise (InterruptedRunError if heals else InvalidPipelineError)(
+            f"{who}: {summary(error).rstrip('.')}{at}.",
             safe=safe,
             remedy=f"{known.remedy if known else remedy} {also}".strip(),
-            **evidence,
+            **(evidence | where),
         ) from error
 
 
@@ -251,12 +338,10 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE:")]
 
 
-def _line_of(error: Exception) -> str:
-    """Returns where a user's function was when it raised an error of Python's own."""
-    if _from_spark(error):
-        return ""
+def _place_of(error: Exception) -> dict[str, Any]:
+    """Returns the file and the line where a user's function was; nothing where it was not called."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
-    return f"line {own[-1].lineno} of {own[-1].filename}" if own else ""
+    return {"file": own[-1].filename, "line": own[-1].lineno} if own else {}
 
 
 def _is_of_the_user(file: str) -> bool:

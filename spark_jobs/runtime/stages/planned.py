@@ -16,7 +16,8 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.runtime.inputs.ended_source import check_replaceable
 from spark_jobs.runtime.inputs.inputs import source_frame, static_frame
 from spark_jobs.runtime.spark import plan
@@ -36,29 +37,41 @@ class PlannedStage:
     event_time: EventTime
 
 
-def plan_stages(graph: Graph, spark: SparkSession, params: Any) -> dict[str, PlannedStage]:
+def plan_stages(graph: Graph, spark: SparkSession, params: Any, mistakes: Mistakes) -> dict[StageName, PlannedStage]:
     """Calls every function of a pipeline and lets Spark check each stage as a stream. Writes nothing.
 
+    Args:
+        graph: The pipeline.
+        spark: The session.
+        params: For the functions.
+        mistakes: Is given what is wrong, of all inputs and of all stages that can be planned.
+
+    Returns:
+        Every stage without a mistake. A stage behind one with a mistake is left out: its own mistakes could not be told from those of
+        what it reads.
+
     Raises:
-        RejectedError: What is wrong, with all stages that can be planned.
-        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+        StreamPipelineError: An input cannot be looked at now, and nothing is wrong; another try may succeed.
     """
-    planned: dict[str, PlannedStage] = {}
-    mistakes = Mistakes()
+    planned, away = dict[StageName, PlannedStage](), list[StreamPipelineError]()
     known: dict[str, DataFrame] = {}
     for stage in graph.stages.values():
-        if any(node.name in graph.stages and node.name not in planned for node in stage.inputs.values()):
-            continue  # its own mistakes cannot be told from those of what it reads
-        with mistakes.noted():
-            planned[stage.name] = _plan(stage, spark, params, planned, {} if stage.conf else known)
-    mistakes.check()
+        try:
+            with mistakes.noted():
+                frames = _inputs(stage, spark, params, planned, {} if stage.conf else known)
+                if frames is not None:
+                    planned[stage.name] = _plan(stage, params, planned, frames)
+        except StreamPipelineError as error:
+            away.append(error)
+    if away and not mistakes.found:
+        raise away[0]
     return planned
 
 
-def _plan(
-    stage: Stage, spark: SparkSession, params: Any, planned: Mapping[str, PlannedStage], known: dict[str, DataFrame]
-) -> PlannedStage:
-    """Plans one stage.
+def _inputs(
+    stage: Stage, spark: SparkSession, params: Any, planned: Mapping[StageName, PlannedStage], known: dict[str, DataFrame]
+) -> dict[str, DataFrame] | None:
+    """Returns by argument what a stage is given; None if a stage that it reads is not planned.
 
     Args:
         stage: The stage.
@@ -66,9 +79,21 @@ def _plan(
         params: For the functions.
         planned: The stages before it.
         known: The frames of sources and static inputs that were called for other stages; is added to.
+
+    Raises:
+        RejectedError: What is wrong, of all its sources and static inputs.
     """
     session = stage_session(stage, spark) if stage.conf else spark
-    inputs = {argument: _input(node, session, params, planned, known) for argument, node in stage.inputs.items()}
+    mistakes, found = Mistakes(), dict[str, DataFrame]()
+    for argument, node in stage.inputs.items():
+        if not isinstance(node, Stage) or node.name in planned:
+            with mistakes.noted():
+                found[argument] = _input(node, session, params, planned, known)
+    mistakes.check()
+    return found if len(found) == len(stage.inputs) else None
+
+
+def _plan(stage: Stage, params: Any, planned: Mapping[StageName, PlannedStage], inputs: Mapping[str, DataFrame]) -> PlannedStage:
     read = {
         argument: _with_watermark(node, inputs[argument], planned, position, stage)
         for position, (argument, node) in enumerate(stage.inputs.items())
@@ -90,7 +115,7 @@ def _input(
     node: Source | Static | Stage,
     session: SparkSession,
     params: Any,
-    planned: Mapping[str, PlannedStage],
+    planned: Mapping[StageName, PlannedStage],
     known: dict[str, DataFrame],
 ) -> DataFrame:
     if isinstance(node, Stage):
@@ -110,7 +135,7 @@ def _stream_like(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def _with_watermark(
-    node: Source | Static | Stage, frame: DataFrame, planned: Mapping[str, PlannedStage], position: int, stage: Stage
+    node: Source | Static | Stage, frame: DataFrame, planned: Mapping[StageName, PlannedStage], position: int, stage: Stage
 ) -> ReadInput:
     if isinstance(node, Static):
         return ReadInput(frame, {})

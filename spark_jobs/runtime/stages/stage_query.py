@@ -79,6 +79,7 @@ class StageQuery:
             f"Spark cannot run stage '{name}' as a stream",
             "Change the stage; windows and joins need an event time (event_time= on the source).",
             "No batch of the stage was begun.",
+            calls=False,
             stage=name,
         ):
             query = stream.foreachBatch(self._writer).outputMode(stage.stage.output_mode.value).trigger(**trigger).start()

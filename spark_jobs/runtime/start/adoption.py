@@ -16,7 +16,7 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import RoundDocument
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, InputName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.runtime.inputs.old_query import batches_since, kind_of, last_offsets, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog
 from spark_jobs.runtime.inputs.source_kinds import adopted_kind
@@ -61,7 +61,7 @@ def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[Inpu
 
 
 def check_stages(
-    graph: Graph, spark: SparkSession, planned: Mapping[str, PlannedStage], adopted: Mapping[InputName, AdoptedOffsets]
+    graph: Graph, spark: SparkSession, planned: Mapping[StageName, PlannedStage], adopted: Mapping[InputName, AdoptedOffsets]
 ) -> None:
     """Checks the plans of what reads ``adopted``, directly or through other stages. Writes nothing.
 

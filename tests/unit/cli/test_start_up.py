@@ -28,7 +28,7 @@ def test_commands_that_only_look_or_publish_load_no_spark(drained: UsedHome) -> 
         ["inspect", *home],
         ["publish", *home],
         ["schema", drained.entry],
-        ["validate", drained.entry, *drained.params, *home],
+        ["validate", drained.entry, *drained.params, *home, "--no-spark"],
         ["run", "--help"],
     ]
     command = [sys.executable, "-c", WITHOUT_SPARK, json.dumps(commands)]

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
+from typer.testing import Result
 
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Publish
@@ -16,8 +17,13 @@ from tests.support.savepoint_start import saved
 from tests.support.staged_pipeline import SCHEMA, Row, path_of
 
 
+def validate(*arguments: object) -> Result:
+    """What is checked without Spark; the functions of these pipelines do nothing."""
+    return spark_jobs("validate", *arguments, "--no-spark")
+
+
 def outlook(home: UsedHome, *options: str) -> dict[str, object]:
-    shown = spark_jobs("validate", home.entry, *home.params, "--home", home.url, "--output", "json", *options)
+    shown = validate(home.entry, *home.params, "--home", home.url, "--output", "json", *options)
     assert shown.exit_code == 0, shown.stderr
     found: dict[str, object] = document(shown)["outlook"]
     return found
@@ -36,7 +42,7 @@ def savepoint_of(home: UsedHome, stages: dict[str, Any], rows: Sequence[Row] = (
 
 
 def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
-    shown = spark_jobs("validate", unused.entry, *unused.params)
+    shown = validate(unused.entry, *unused.params)
     assert shown.exit_code == 0
     lines = [re.sub(r"[│├└─]", " ", line).rstrip() for line in shown.stdout.splitlines()]
     depth = {name: len(line) - len(line.lstrip()) for line in lines for name in [(line.split() or [""])[0]]}
@@ -56,7 +62,7 @@ def test_nothing_is_written(unused: UsedHome) -> None:
 
 
 def test_without_a_home_nothing_is_foretold(unused: UsedHome) -> None:
-    answer = document(spark_jobs("validate", unused.entry, *unused.params, "--output", "json"))
+    answer = document(validate(unused.entry, *unused.params, "--output", "json"))
     assert (answer["home"], answer["outlook"]) == (None, None)
     assert answer["tables"]["hourly"] == f"{unused.directory}/warehouse/hourly"
     assert answer["parameters"] == {"warehouse": f"{unused.directory}/warehouse", "days": 1}
@@ -102,7 +108,7 @@ def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoin
     assert (found["decision"], found["checkpoint"], found["in_place"], found["why_not_in_place"]) == (
         "continue", head, why is None, why,
     )  # fmt: skip
-    told = spark_jobs("validate", home.entry, *home.params, "--home", home.url, *options).stdout
+    told = validate(home.entry, *home.params, "--home", home.url, *options).stdout
     if why is None:
         assert "It would go on in place: nothing that is staged would be computed again." in told
     else:
@@ -150,7 +156,7 @@ def test_after_a_suspended_round_the_next_one_would_begin(interrupted: UsedHome)
 def test_a_fresh_start_would_begin_anew(drained: UsedHome) -> None:
     assert outlook(drained, "--fresh")["decision"] == "begin_incarnation"
     spark_jobs("publish", "--home", drained.url)
-    arguments = ["validate", drained.entry, *drained.params, "--home", drained.url, "--fresh"]
+    arguments = ["validate", "--no-spark", drained.entry, *drained.params, "--home", drained.url, "--fresh"]
     refused = spark_jobs(*arguments)
     assert refused.exit_code == 2
     assert "--on-rewind keep" in refused.stderr
@@ -158,12 +164,10 @@ def test_a_fresh_start_would_begin_anew(drained: UsedHome) -> None:
 
 
 def test_other_parameters_than_the_interrupted_rounds_are_refused_once_a_batch_was_planned(interrupted: UsedHome) -> None:
-    asked = ["validate", interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url]
+    asked = ["validate", "--no-spark", interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url]
     assert spark_jobs(*asked).exit_code == 0
     interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"v1")
-    refused = spark_jobs(
-        "validate", interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url, "--output", "json"
-    )
+    refused = validate(interrupted.entry, *interrupted.params, "--param", "days=2", "--home", interrupted.url, "--output", "json")
     assert refused.exit_code == 2
     assert "days" in document(refused)["error"]["failed"]
 
@@ -171,13 +175,13 @@ def test_other_parameters_than_the_interrupted_rounds_are_refused_once_a_batch_w
 def test_another_pipelines_home_is_refused(interrupted: UsedHome) -> None:
     other = Path(interrupted.entry).with_name("trains.py")
     other.write_text(FLIGHTS.replace('"flights"', '"trains"'))
-    refused = spark_jobs("validate", other, *interrupted.params, "--home", interrupted.url)
+    refused = validate(other, *interrupted.params, "--home", interrupted.url)
     assert refused.exit_code == 2
     assert "the home of pipeline 'flights'" in refused.stderr
 
 
 def test_missing_and_unknown_parameters_are_refused(unused: UsedHome) -> None:
-    refused = spark_jobs("validate", unused.entry, "--param", "dayz=1")
+    refused = validate(unused.entry, "--param", "dayz=1")
     assert refused.exit_code == 2
     assert "warehouse" in refused.stderr
     assert "dayz" in refused.stderr
@@ -189,7 +193,7 @@ def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> N
         SCHEMA,
         configuration={"delta.setTransactionRetentionDuration": "interval 1 days"},
     )
-    refused = spark_jobs("validate", unused.entry, *unused.params)
+    refused = validate(unused.entry, *unused.params)
     assert refused.exit_code == 2
     assert "daily" in refused.stderr
 
@@ -197,15 +201,13 @@ def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> N
 def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> None:
     stages = unused.graph["stages"]
     savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
-    refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
+    refused = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
     assert refused.exit_code == 2
     assert "the pipeline no longer has: weekly" in refused.stderr
     found = outlook(unused, "--restore", str(savepoint), "--allow-dropped")
     assert found["decision"] == "begin_incarnation"
     assert fates(found) == {"hourly": "continues", "daily": "starts empty", "weekly": "is dropped"}
-    shown = spark_jobs(
-        "validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint, "--allow-dropped"
-    ).stdout
+    shown = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint, "--allow-dropped").stdout
     assert "begin round 1 with the savepoint" in shown
     assert "starts empty" in shown
 
@@ -225,26 +227,26 @@ def test_a_savepoint_whose_table_has_rows_of_after_it_is_refused_as_by_a_start(u
     warehouse = ["--param", f"warehouse={path_of(site.table).parent}"]
     options = [unused.entry, *warehouse, "--home", unused.url, "--restore", savepoint]
     publish(site.home, by_policy=True)
-    assert spark_jobs("validate", *options).exit_code == 0
+    assert validate(*options).exit_code == 0
     site.complete([(2, "b")], graph=unused.graph)
     publish(site.home, by_policy=True)
-    refused = spark_jobs("validate", *options)
+    refused = validate(*options)
     assert refused.exit_code == 2
     assert "and they would be computed again" in " ".join(refused.stderr.split())
-    assert spark_jobs("validate", *options, "--on-rewind", "keep").exit_code == 0
+    assert validate(*options, "--on-rewind", "keep").exit_code == 0
     assert unused.files.names("") == []
 
 
 def test_what_cannot_go_on_is_refused_with_the_reason(unused: UsedHome) -> None:
     stages = unused.graph["stages"]
     savepoint = savepoint_of(unused, stages | {"daily": stages["daily"] | {"event_time": "then"}})
-    refused = spark_jobs("validate", unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
+    refused = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
     assert refused.exit_code == 2
     assert "daily cannot go on: event_time was 'then'" in " ".join(refused.stderr.split())
 
 
 def test_a_savepoint_is_for_a_home(unused: UsedHome) -> None:
-    refused = spark_jobs("validate", unused.entry, *unused.params, "--restore", unused.directory)
+    refused = validate(unused.entry, *unused.params, "--restore", unused.directory)
     assert refused.exit_code == 2
     assert "Add --home" in refused.stderr
 
@@ -254,13 +256,13 @@ def test_a_home_with_other_stages_says_what_a_savepoint_would_make_of_them(inter
     assert changed != FLIGHTS
     Path(interrupted.entry).write_text(changed)
     interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"")  # a batch was planned
-    refused = spark_jobs("validate", interrupted.entry, *interrupted.params, "--home", interrupted.url)
+    refused = validate(interrupted.entry, *interrupted.params, "--home", interrupted.url)
     assert refused.exit_code == 2
     assert "weekly starts empty; daily is dropped" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["in the table's place", "above it"])
-@pytest.mark.parametrize("command", [["validate"], ["run", "--home", "{home}"]], ids=["validate", "run"])
+@pytest.mark.parametrize("command", [["validate", "--no-spark"], ["run", "--home", "{home}"]], ids=["validate", "run"])
 def test_a_file_where_a_table_is_to_be_is_refused_before_anything_is_written(
     unused: UsedHome, command: list[str], file: str
 ) -> None:
@@ -279,7 +281,7 @@ def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> No
         '"{warehouse}/daily")', '"{warehouse}/daily"), output_mode="sometimes"'
     )
     entry.write_text(text)
-    shown = spark_jobs("validate", entry, "--param", "warehouse=w", "--output", "json")
+    shown = validate(entry, "--param", "warehouse=w", "--output", "json")
     assert shown.exit_code == 2
     mistakes = document(shown)["error"]["evidence"]["mistakes"]
     assert [mistake["part"] for mistake in mistakes] == ["source events", "stage daily"]
@@ -289,7 +291,7 @@ def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> No
 def test_mistakes_of_graph_parameters_and_home_are_told_at_once(tmp_path: Path) -> None:
     entry = tmp_path / "flights.py"
     entry.write_text(FLIGHTS.replace("def daily(hourly)", "def daily(hourli)").replace("def hourly(events,", "def hourly(event,"))
-    shown = spark_jobs("validate", entry, "--param", "days=many", "--restore", "x", "--output", "json")
+    shown = validate(entry, "--param", "days=many", "--restore", "x", "--output", "json")
     assert shown.exit_code == 2
     failed = [mistake["failed"] for mistake in document(shown)["error"]["evidence"]["mistakes"]]
     assert ["'event'" in failed[0], "'hourli'" in failed[1], "days" in failed[2], "--restore" in failed[3]] == [True] * 4
@@ -298,6 +300,6 @@ def test_mistakes_of_graph_parameters_and_home_are_told_at_once(tmp_path: Path) 
 def test_every_table_that_cannot_be_published_into_is_told(unused: UsedHome) -> None:
     for sink in ("hourly", "daily"):
         (unused.directory / "warehouse" / sink).write_text("a file")
-    shown = spark_jobs("validate", unused.entry, *unused.params, "--output", "json")
+    shown = validate(unused.entry, *unused.params, "--output", "json")
     assert shown.exit_code == 2
     assert len(document(shown)["error"]["evidence"]["mistakes"]) == 2

@@ -1,0 +1,90 @@
+"""Checks all of a pipeline that can be checked with Spark before a row is read: its functions, its stages as streams, its tables.
+
+A start does it before it writes anything, and so do ``spark-jobs run --dry-run`` and ``spark-jobs validate``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.api.address import TableAddress
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.refusals import Mistakes
+from spark_jobs.api.sink import check_distinct
+from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.runtime.checkpoints.tidying import check_tidied
+from spark_jobs.runtime.stages.planned import PlannedStage, plan_stages
+from spark_jobs.runtime.tables.outlets import plan_outlet
+from spark_jobs.runtime.tables.table_places import TablePlace, locate
+from spark_jobs.runtime.tables.tables import PlannedTable
+
+
+@dataclass(frozen=True)
+class PlannedPipeline:
+    """A pipeline as it would run."""
+
+    stages: Mapping[StageName, PlannedStage]
+    tables: Mapping[SinkName, PlannedTable]
+    """What becomes of each sink's table."""
+
+
+def find_places(graph: Graph, parameters: BoundParameters, spark: SparkSession) -> dict[SinkName, TablePlace]:
+    """Returns where the sinks' tables are; two names may be those of one table.
+
+    Raises:
+        RejectedError: What is wrong, of all sinks.
+    """
+    mistakes, places = Mistakes(), dict[SinkName, TablePlace]()
+    for sink, address in graph.tables(parameters).items():
+        with mistakes.noted():
+            places[sink] = locate(spark, address)
+    found = {graph.sinks[sink]: TableAddress(str(place.path.resolve()), named=False) for sink, place in places.items()}
+    with mistakes.noted():
+        check_distinct(found)
+    mistakes.check()
+    return places
+
+
+def plan_pipeline(
+    graph: Graph, parameters: BoundParameters, session: SparkSession, places: Mapping[SinkName, TablePlace]
+) -> PlannedPipeline:
+    """Calls every function, lets Spark check each stage as a stream, and compares the stages with their tables. Writes nothing.
+
+    Args:
+        graph: The pipeline.
+        parameters: Bound values.
+        session: Of the driver.
+        places: Where the sinks' tables are.
+
+    Raises:
+        RejectedError: What is wrong, of all parts that can be looked at.
+        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+    """
+    mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
+    stages = plan_stages(graph, session, parameters.values, mistakes)
+    with mistakes.noted():
+        check_tidied(graph, graph.archives(parameters), session, parameters.values)
+    for name, planned in stages.items():
+        sink = graph.stages[name].sink
+        if sink and sink.name in places:
+            with mistakes.noted():
+                tables[sink.name] = plan_outlet(sink, planned.frame.sparkSession, planned.frame, places[sink.name])
+    mistakes.check()
+    return PlannedPipeline(stages, tables)
+
+
+def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSession) -> None:
+    """Checks a pipeline that nobody starts.
+
+    Raises:
+        RejectedError: What is wrong, of all parts.
+        StreamPipelineError: As :func:`plan_pipeline`.
+    """
+    mistakes, places = Mistakes(), dict[SinkName, TablePlace]()
+    with mistakes.noted():
+        places = find_places(graph, parameters, session)
+    with mistakes.noted():
+        plan_pipeline(graph, parameters, session, places)
+    mistakes.check()
