@@ -167,6 +167,18 @@ class SourceKind(ABC):
             RejectedError: It has.
         """
 
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds
+        """Refuses a stream without an end in which something has changed that was read: a running query would never read it again.
+
+        Args:
+            read: How far the query has read the stream at least.
+            query: It is running.
+            number: That of the stream, in the order of Spark's offset log.
+
+        Raises:
+            RejectedError: Something has.
+        """
+
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         """Returns the bound of a stream without an end in one stage, which leaves out what is lost."""
         return Bound()
