@@ -114,3 +114,30 @@ def test_a_file_that_comes_under_the_name_of_one_that_was_accepted_as_lost_is_re
         (lost,) = running.head().losses
     assert isinstance(lost, LostFiles)
     assert [file.path.rpartition("/")[2] for file in lost.files] == ["4.json"]
+
+
+def test_a_csv_file_with_its_columns_at_other_places_ends_the_pipeline_by_name(site: Site, tmp_path: Path) -> None:
+    (path := tmp_path / "csv").mkdir()
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+
+    @pipeline.source(bounded=False)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long, m long").option("header", True).csv(str(path))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows.select("n"))
+
+    def add(name: str, text: str) -> None:
+        (tmp_path / "unfinished").write_text(text)
+        (tmp_path / "unfinished").rename(path / name)
+
+    add("0.csv", "n,m\n0,9\n")
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: copied(site) == [0])
+        add("1.csv", "m,n\n9,1\n")
+        error = running.ends()
+    assert isinstance(error, RejectedError)
+    assert "1.csv has 'm' as column 1, where the schema has 'n'" in error.failed
+    (path / "1.csv").unlink()
+    add("2.csv", "n,m\n1,9\n")
+    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+        running.until(lambda: copied(site) == [0, 1])

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -17,6 +17,7 @@ from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
+from spark_jobs.runtime.inputs.csv_headers import misplaced
 from spark_jobs.runtime.inputs.inferred_types import outgrows
 from spark_jobs.runtime.inputs.old_query import files_read, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
@@ -138,6 +139,24 @@ class FileSource(SourceKind):
         changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
         if changed:
             raise _changed_since_read(name, changed, "What the round before has read of them is public, or staged.")
+
+    def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:
+        if not isinstance(now, FilesPin):
+            return
+        known = set(earlier.files) if isinstance(earlier, FilesPin) else set[FilePin]()
+        if why := misplaced(session, leaf, (file.path for file in now.files if file not in known)):
+            raise _misplaced(
+                name, why, "Take it out of the folder, and write its columns in the order of the schema into another one."
+            )
+
+    def check_files(self, read: ReadSoFar, paths: Collection[str]) -> None:
+        if why := misplaced(read.session, read.leaf, paths):
+            raise _misplaced(
+                read.name,
+                why,
+                "Write its columns in the order of the schema into a file of another name, take this one out of the folder, and go on "
+                f"without it: --accept-data-loss {read.name} (accept_data_loss=['{read.name}']).",
+            )
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:
         """See :meth:`SourceKind.check_read`. Spark reads a file once, whatever is written under its name later."""
@@ -389,6 +408,16 @@ def _pinned_file(file: FilePin) -> ExpectedFile:
 
 def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
     return ExpectedFile(entry["path"], int(entry["timestamp"]))
+
+
+def _misplaced(name: InputName, why: str, rewrite: str) -> RejectedError:
+    return RejectedError(
+        f"Source '{name}' has a CSV file whose columns are at other places than those of its schema: {why}.",
+        exists="Spark takes the columns of CSV by their places. A file may lack columns at its end, or have more there.",
+        safe="No row of it was staged.",
+        remedy=f"{rewrite} Or correct the schema. If the header does not matter, set enforceSchema=true on the reader.",
+        source=name,
+    )
 
 
 def _changed_since_read(name: InputName, changed: Sequence[str], exists: str) -> RejectedError:

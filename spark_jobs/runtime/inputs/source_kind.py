@@ -1,7 +1,7 @@
 """The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +145,31 @@ class SourceKind(ABC):
 
         Raises:
             RejectedError: Something has.
+        """
+
+    def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:  # noqa: B027
+        """Refuses the end of a round before which something new would be read wrongly.
+
+        Args:
+            name: The source.
+            session: The session.
+            leaf: The stream.
+            earlier: Where it ended in the round before; None if there was none.
+            now: Where it ends.
+
+        Raises:
+            RejectedError: Something would.
+        """
+
+    def check_files(self, read: ReadSoFar, paths: Collection[str]) -> None:  # noqa: B027 - most kinds name no files
+        """Refuses a batch with files that would be read wrongly.
+
+        Args:
+            read: The stream.
+            paths: URLs of the batch's files.
+
+        Raises:
+            RejectedError: One would.
         """
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
