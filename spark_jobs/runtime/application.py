@@ -85,6 +85,8 @@ from spark_jobs.runtime.start.source_identity import (
     sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, waiting_in_checkpoint, waiting_in_work
+from spark_jobs.runtime.start.way_back import boot_id, why_not_in_place
 from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tables import PlannedTable
@@ -250,6 +252,7 @@ class Application:
         places = self._places(spark)
         reached = start.check(places) if start else None
         planned = plan_stages(self.graph, session, self.parameters.values)
+        check_waiting({stage.stage.name: stage.frame.schema for stage in planned.values()}, self._waiting(decision, facts))
         self._tidying(session).check(session, self.parameters.values)
         sources = find_sources(self.graph, session, self.parameters.values, adopted)
         settled = self._settle(request, decision, facts, sources)
@@ -355,6 +358,13 @@ class Application:
             return False
         work = self.home.below(facts.newest_attempt.work_directory.path)
         return any(is_half_done(work, name) for name in self.graph.stages)
+
+    def _waiting(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
+        """Returns the rows that earlier code has staged and that the stages would read."""
+        if isinstance(decision, Continue) and why_not_in_place(self.home, facts.newest, facts.head, boot_id()) is None:
+            return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
+        state = goes_on_from(decision, facts)
+        return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):
