@@ -17,6 +17,9 @@ class LostFile(Part):
     """Its URL."""
     size_bytes: int | None = None
     """None where nobody has pinned it."""
+    timestamp_ms: int | None = None
+    """The modification time that it had, in milliseconds since 1970; None of a table's data file. A file that comes later under its name is
+    another one."""
     rows: int | None = None
     """None where no log tells."""
 
@@ -91,13 +94,13 @@ def _said_files(files: Sequence[LostFile]) -> str:
 def beyond(loss: Loss, recorded: Sequence[Loss]) -> Loss | None:
     """Returns what of a loss is not recorded yet; None if all of it is."""
     own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
-    known = {file.path for each in own if not isinstance(each, LostOffsets) for file in each.files}
+    known = {(file.path, file.timestamp_ms) for each in own if not isinstance(each, LostOffsets) for file in each.files}
     if isinstance(loss, LostFiles):
-        files = tuple(file for file in loss.files if file.path not in known)
+        files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
         return loss.model_copy(update={"files": files}) if files else None
     if isinstance(loss, LostVersions):
         ranges = [(each.first, each.last) for each in own if isinstance(each, LostVersions)]
-        files = tuple(file for file in loss.files if file.path not in known)
+        files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
         has_versions = loss.first is None or any(_within(loss.first, loss.last, first, last) for first, last in ranges)
         if has_versions and not files:
             return None

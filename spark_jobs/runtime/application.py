@@ -84,6 +84,8 @@ from spark_jobs.runtime.start.source_identity import (
     sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, waiting_in_checkpoint, waiting_in_work
+from spark_jobs.runtime.start.way_back import boot_id, why_not_in_place
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -247,6 +249,7 @@ class Application:
         places = find_places(self.graph, self.parameters, spark)
         reached = start.check(places) if start else None
         planned = plan_pipeline(self.graph, self.parameters, session, places)
+        check_waiting({name: stage.frame.schema for name, stage in planned.stages.items()}, self._waiting(decision, facts))
         if isinstance(decision, Continue):
             ended = ended_sources(self.graph, facts.head, decision.round.round)
         else:
@@ -341,6 +344,13 @@ class Application:
             return False
         work = self.home.below(facts.newest_attempt.work_directory.path)
         return any(is_half_done(work, name) for name in self.graph.stages)
+
+    def _waiting(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
+        """Returns the rows that earlier code has staged and that the stages would read."""
+        if isinstance(decision, Continue) and why_not_in_place(self.home, facts.newest, facts.head, boot_id()) is None:
+            return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
+        state = goes_on_from(decision, facts)
+        return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
         if isinstance(decision, Continue):

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.cli.dry_run import plan_answer, plan_text
 from spark_jobs.control.liveness import holding
@@ -27,7 +27,7 @@ from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_changed_code import code
 from tests.spark.test_running_pipelines import closed_minutes, ids
-from tests.spark.test_savepoints import has_staged
+from tests.spark.test_savepoints import has_staged, stopped
 from tests.support.command_line import spark_jobs
 from tests.support.crashes import contents
 from tests.support.growing_table import BOUNDED, Events, events_of
@@ -385,6 +385,44 @@ def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, 
     assert ids(site, "copied") == ids(site, "everything") == list(range(events.rows))
     assert ids(site, "again") == list(range(151, events.rows))
     assert sum(count for _, count in public(site.tables / "minutes").elements()) == events.rows
+
+
+def in_two_steps(site: Site, events: Events, name: str) -> Pipeline:
+    """Copies the ids by way of a stage without a table, which gives them a name."""
+    pipeline = Pipeline("steps", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+
+    @pipeline.stage
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select(F.col("id").alias(name))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "numbers")))
+    def numbers(copied: DataFrame) -> DataFrame:
+        return copied.select(F.col(name).alias("id"))
+
+    return pipeline
+
+
+@pytest.mark.parametrize("events", [BOUNDED], indirect=True)
+def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(site: Site, events: Events, tmp_path: Path) -> None:
+    """In a round that was stopped, and from its savepoint. The earlier code finishes the round; then the name may change."""
+    events.later(100)
+    stopped(site, in_two_steps(site, events, "id"), events, tmp_path / "savepoint")
+    events.add(100)
+    events.end()
+    changed, before = in_two_steps(site, events, "number"), documents(site.home)
+    why = "Stage 'copied' returns number, which 151 rows lack that its earlier code has staged"
+    with pytest.raises(RejectedError, match=why):
+        site.run(changed)
+    assert documents(site.home) == before
+    other = Site(site.spark, tmp_path / "other")
+    with pytest.raises(RejectedError, match=why):
+        other.run(changed, restore=str(tmp_path / "savepoint"))
+    assert not documents(other.home)
+    site.run(in_two_steps(site, events, "id"))
+    assert ids(site, "numbers") == list(range(events.rows))
+    site.run(changed)
+    assert ids(site, "numbers") == list(range(events.rows))
 
 
 class TestThePlan:

@@ -1,12 +1,14 @@
 """Folders of files as sources: pinned as a list of files, of which Spark keeps a log of its own."""
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
@@ -15,14 +17,16 @@ from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
+from spark_jobs.runtime.inputs.csv_headers import misplaced
 from spark_jobs.runtime.inputs.inferred_types import outgrows
 from spark_jobs.runtime.inputs.old_query import files_read, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
-from spark_jobs.runtime.spark.plan import Leaf
-from spark_jobs.runtime.spark.session import file_statuses, qualified_path
+from spark_jobs.runtime.spark.plan import Leaf, files_found
+from spark_jobs.runtime.spark.session import file_statuses, qualified_path, spark_failures
 from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
+_LOG = logging.getLogger(__name__)
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _FIXED_COLUMNS = frozenset({"binaryfile", "text"})
 _COMPACT_INTERVAL = 10
@@ -122,7 +126,7 @@ class FileSource(SourceKind):
             left = {entry["path"]: _planned_file(entry) for entry in log.between(_log_id(read.line), log.latest())}
         statuses = file_statuses(read.session, left)
         gone = [
-            LostFile(path=path, size_bytes=left[path].size_bytes)
+            LostFile(path=path, size_bytes=left[path].size_bytes, timestamp_ms=left[path].timestamp_ms)
             for path, status in statuses.items()
             if left[path].difference(status)
         ]
@@ -134,20 +138,43 @@ class FileSource(SourceKind):
         lost, read = _lost_paths(losses), {file.path: file for file in earlier.files}
         changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
         if changed:
-            raise RejectedError(
-                f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
-                exists="What the round before has read of them is public, or staged.",
-                safe="Nothing was staged.",
-                remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
-                "Or begin anew with --fresh.",
-                source=name,
-                files=len(changed),
+            raise _changed_since_read(name, changed, "What the round before has read of them is public, or staged.")
+
+    def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:
+        if not isinstance(now, FilesPin):
+            return
+        known = set(earlier.files) if isinstance(earlier, FilesPin) else set[FilePin]()
+        if why := misplaced(session, leaf, (file.path for file in now.files if file not in known)):
+            raise _misplaced(
+                name, why, "Take it out of the folder, and write its columns in the order of the schema into another one."
             )
+
+    def check_files(self, read: ReadSoFar, paths: Collection[str]) -> None:
+        if why := misplaced(read.session, read.leaf, paths):
+            raise _misplaced(
+                read.name,
+                why,
+                "Write its columns in the order of the schema into a file of another name, take this one out of the folder, and go on "
+                f"without it: --accept-data-loss {read.name} (accept_data_loss=['{read.name}']).",
+            )
+
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:
+        """See :meth:`SourceKind.check_read`. Spark reads a file once, whatever is written under its name later."""
+        seen = FileSourceLog(read.log.files, read.log.directory).timestamps(_log_id(read.line))
+        try:
+            found = files_found(read.session, query, number)
+        except spark_failures() as error:  # the query, too, looks for files, and fails by what is wrong
+            _LOG.debug("the files of source %s cannot be listed: %s", read.name, error)
+            return
+        changed = sorted(path for path, timestamp_ms in found.items() if seen.get(path, timestamp_ms) != timestamp_ms)
+        if changed:
+            raise _changed_since_read(read.name, changed, "What was read of them before is public, or staged.")
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
         own = FileSourceLog(log.files, log.directory)
-        return EndlessFiles(own, _lost_paths(losses), (session, leaf) if inferred else None)
+        lost = {(file.path, file.timestamp_ms) for loss in losses if isinstance(loss, LostFiles) for file in loss.files}
+        return EndlessFiles(own, lost, (session, leaf) if inferred else None)
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
@@ -187,9 +214,10 @@ class EndlessFiles(Bound):
     names_files = True
 
     def __init__(
-        self, log: "FileSourceLog", lost: frozenset[str] = frozenset(), inferred: tuple[SparkSession, Leaf] | None = None
+        self, log: "FileSourceLog", lost: Set[tuple[str, int | None]], inferred: tuple[SparkSession, Leaf] | None = None
     ) -> None:
         self._log, self._lost = log, lost
+        """A file that comes under the name of a lost one is a file of its own."""
         self._inferred = inferred
         """How the schema of files is inferred; None where it is declared."""
 
@@ -209,17 +237,20 @@ class EndlessFiles(Bound):
         """Returns whether a batch reads files that are lost."""
         if not self._lost:
             return False
-        return any(entry["path"] in self._lost for entry in self._log.between(_log_id(previous), _log_id(line)))
+        return any(self._is_lost(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))
 
     def cut_back(self, previous: str | None, line: str) -> str:
         start, end = _log_id(previous), _log_id(line)
-        planned = [entry for entry in self._log.between(start, end) if entry["path"] not in self._lost]
+        planned = [entry for entry in self._log.between(start, end) if not self._is_lost(entry)]
         for log_id in range(start + 1, end + 1):
             self._log.rewrite(log_id, [entry for entry in planned if entry["batchId"] == log_id])
         return line
 
     def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
         return {entry["path"]: _planned_file(entry) for entry in self._log.between(_log_id(previous), _log_id(line))}
+
+    def _is_lost(self, entry: Mapping[str, Any]) -> bool:
+        return (entry["path"], int(entry["timestamp"])) in self._lost
 
 
 class FilesBound(Bound):
@@ -323,6 +354,11 @@ class FileSourceLog:
         """Returns the files that were passed over."""
         return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
 
+    def timestamps(self, end: int) -> dict[str, int]:
+        """Returns the modification times of the files that were passed over, or added by the entries up to ``end``."""
+        passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
+        return {entry["path"]: int(entry["timestamp"]) for entry in [*passed, *self.between(-1, end)]}
+
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
         repeated = []
@@ -372,6 +408,28 @@ def _pinned_file(file: FilePin) -> ExpectedFile:
 
 def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
     return ExpectedFile(entry["path"], int(entry["timestamp"]))
+
+
+def _misplaced(name: InputName, why: str, rewrite: str) -> RejectedError:
+    return RejectedError(
+        f"Source '{name}' has a CSV file whose columns are at other places than those of its schema: {why}.",
+        exists="Spark takes the columns of CSV by their places. A file may lack columns at its end, or have more there.",
+        safe="No row of it was staged.",
+        remedy=f"{rewrite} Or correct the schema. If the header does not matter, set enforceSchema=true on the reader.",
+        source=name,
+    )
+
+
+def _changed_since_read(name: InputName, changed: Sequence[str], exists: str) -> RejectedError:
+    return RejectedError(
+        f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
+        exists=exists,
+        safe="Nothing that was written into them since was read.",
+        remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
+        "Or begin anew with --fresh.",
+        source=name,
+        files=len(changed),
+    )
 
 
 def _lost_paths(losses: Sequence[Loss]) -> frozenset[str]:

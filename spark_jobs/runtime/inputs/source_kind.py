@@ -1,7 +1,7 @@
 """The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -147,6 +147,31 @@ class SourceKind(ABC):
             RejectedError: Something has.
         """
 
+    def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:  # noqa: B027
+        """Refuses the end of a round before which something new would be read wrongly.
+
+        Args:
+            name: The source.
+            session: The session.
+            leaf: The stream.
+            earlier: Where it ended in the round before; None if there was none.
+            now: Where it ends.
+
+        Raises:
+            RejectedError: Something would.
+        """
+
+    def check_files(self, read: ReadSoFar, paths: Collection[str]) -> None:  # noqa: B027 - most kinds name no files
+        """Refuses a batch with files that would be read wrongly.
+
+        Args:
+            read: The stream.
+            paths: URLs of the batch's files.
+
+        Raises:
+            RejectedError: One would.
+        """
+
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         """Returns a stream with the beginning at which it has to begin again to get past a loss; None if it just goes on."""
         return None
@@ -165,6 +190,18 @@ class SourceKind(ABC):
 
         Raises:
             RejectedError: It has.
+        """
+
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds
+        """Refuses a stream without an end in which something has changed that was read: a running query would never read it again.
+
+        Args:
+            read: How far the query has read the stream at least.
+            query: It is running.
+            number: That of the stream, in the order of Spark's offset log.
+
+        Raises:
+            RejectedError: Something has.
         """
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:

@@ -25,6 +25,9 @@ DEDUPLICATION = "deduplication"
 """The name of what ``dropDuplicatesWithinWatermark`` keeps."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
 """Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
+_LIST_FILES = "fetchAllFiles"
+"""How Spark's file source lists its files. It has no public way to be asked."""
+_FOUND_FILE = re.compile(r"^NewFileEntry\((.+),\d+,(-?\d+)\)$", re.MULTILINE)
 _CATALYST = "org.apache.spark.sql.catalyst"
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 
@@ -304,9 +307,35 @@ def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> N
 
 def _running_streams(query: StreamingQuery) -> list[Any]:
     """The streams of a query that have Spark's newer interface, in the order of the offset log; None for others."""
+    return [node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None for node in _streaming_sources(query)]
+
+
+def files_found(spark: SparkSession, query: StreamingQuery, number: int) -> dict[str, int]:
+    """The modification times of the files that a file stream of a running query finds now, by URL as in Spark's log.
+
+    Args:
+        spark: The session.
+        query: It has begun, see :func:`has_begun`.
+        number: That of the stream, in the order of Spark's offset log.
+    """
+    source = _streaming_sources(query)[number].source()
+    lists = next(method for method in source.getClass().getDeclaredMethods() if method.getName() == _LIST_FILES)
+    lists.setAccessible(True)
+    found = lists.invoke(source, java_class(spark, "java.util.ArrayList")().toArray())
+    # all in one call of the JVM: a folder may have a million
+    return {match[1]: int(match[2]) for match in _FOUND_FILE.finditer(str(found.mkString("\n")))}
+
+
+def has_begun(query: StreamingQuery) -> bool:
+    """Whether a running query has its sources."""
+    return not str(query.status["message"]).startswith("Initializing")
+
+
+def _streaming_sources(query: StreamingQuery) -> list[Any]:
+    plan = query._jsq.streamingQuery().logicalPlan()
     return [
-        node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None
-        for node in _walk(query._jsq.streamingQuery().logicalPlan())
+        node
+        for node in _walk(plan)
         if str(node.getClass().getSimpleName()).startswith("Streaming") and not int(node.children().size())
     ]
 

@@ -445,6 +445,39 @@ def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
     return int(status.getModificationTime()), int(status.getLen())
 
 
+class FileBeginnings:
+    """Reads the first bytes of files, decompressed as Spark does it by their names."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        java_context: Any = spark.sparkContext._jsc
+        configuration = java_context.hadoopConfiguration()
+        self._spark = spark
+        self._codecs = java_class(spark, "org.apache.hadoop.io.compress.CompressionCodecFactory")(configuration)
+        self._known: dict[str, Any] = {}
+        """By the ending of a name how the file is compressed; None where it is not."""
+
+    def read(self, url: str, size_bytes: int) -> bytes:
+        """Returns the first bytes of a file; fewer if it has no more.
+
+        Args:
+            url: The file, as Spark's file source writes it into its log.
+            size_bytes: How many.
+        """
+        ending = os.path.splitext(url)[1]
+        if ending not in self._known:
+            self._known[ending] = self._codecs.getCodec(java_class(self._spark, _PATH)(f"/name{ending}"))
+        codec = self._known[ending]
+        if codec is None and url.startswith("file:"):  # without the JVM, as in file_statuses
+            with open(unquote(urlsplit(url).path), "rb") as file:
+                return file.read(size_bytes)
+        location, files = _located(self._spark, java_class(self._spark, "java.net.URI")(url))
+        stream = files.open(location)
+        try:
+            return bytes((stream if codec is None else codec.createInputStream(stream)).readNBytes(size_bytes))
+        finally:
+            stream.close()
+
+
 def delete_file(spark: SparkSession, url: str) -> None:
     """Deletes a file, through Hadoop's file system; a missing one is a success."""
     location, files = _located(spark, java_class(spark, "java.net.URI")(url))

@@ -37,6 +37,7 @@ from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
 from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
+from spark_jobs.runtime.tables.schemas import returned_alone
 
 _MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _POLLING = "spark.sql.streaming.pollingDelay"
@@ -143,12 +144,13 @@ def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
 def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:
     """Begins the stage's private log, or goes on with it. If the table was changed, Delta reads the log again."""
     table, public = outlet.staged_in, outlet.public
+    metadata = returned_alone(table.metadata, outlet.frame.columns)
     if public is None:
-        replaced = log.begin(table.metadata, table.protocol, None)
+        replaced = log.begin(metadata, table.protocol, None)
     else:
         needed = outlet.merge.compared if outlet.merge else None
         replaced = log.begin(
-            table.metadata,
+            metadata,
             table.protocol,
             public.staged_for,
             recorded=recorded,

@@ -14,6 +14,7 @@ from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_hea
 from spark_jobs.runtime.spark.session import application_has_ended
 from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
+from spark_jobs.runtime.stages.source_watch import SourceWatch
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery
 
@@ -169,6 +170,7 @@ class RunningStage(StageAtWork):
 
     rebuild: Callable[[StageRun, Set[str]], StageRun]
     """Makes it anew, with these of its inputs ended."""
+    _watch: SourceWatch = field(default_factory=SourceWatch, init=False)
 
     def _go_on(self) -> None:
         self.run.heartbeat.stage(self.name, StageState.RUNNING)
@@ -182,6 +184,7 @@ class RunningStage(StageAtWork):
     def _look(self, query: StageQuery) -> bool:
         """Looks at the running query; returns whether it was stopped, because no stage is to go on or an input has ended."""
         self._tell_lag()
+        query.watch(self._watch)
         is_to_stop = self.stopping.is_set() or self.run.ended_inputs() > self.run.ended
         if is_to_stop:
             self._stop_at_boundary(query)

@@ -154,6 +154,10 @@ def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: Round
         return pinned
     now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
     earlier = site.rounds.pinned(before, node.name)
+    if node.name not in site.round.adopted:  # else what the old query has read is not known here, and each batch is checked
+        read = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
+        for leaf, old, new in zip(leaves, read, now, strict=True):
+            kind_of(leaf).check_new(node.name, frame.sparkSession, leaf, old, new)
     if earlier is not None and node.after_publication is None:  # else what was read is taken away
         losses = [loss for loss in site.rounds.losses(before) if loss.input == node.name]
         for leaf, old, new in zip(leaves, earlier.pins, now, strict=False):

@@ -14,6 +14,7 @@ from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
 
 if TYPE_CHECKING:
+    from spark_jobs.runtime.stages.source_watch import SourceWatch
     from spark_jobs.runtime.stages.stage import StageRun
 
 _OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
@@ -59,6 +60,14 @@ class StageQuery:
             raise self._interrupted(failure or error) from error
         self._stage.heartbeat.observe(self._stage.stage.name, self._query, self._stage.arguments)
         return bool(ended)
+
+    def watch(self, watch: "SourceWatch") -> None:
+        """Looks at what the query has read, if it is time for that.
+
+        Raises:
+            RejectedError: Something has changed that was read.
+        """
+        watch.look(self._stage, self._query)
 
     def is_active(self) -> bool:
         """Returns whether the query has not ended, for whatever reason."""

@@ -235,7 +235,10 @@ class StageWriter:
         return found
 
     def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
-        """Refuses a batch whose files have more columns than the stage was built with: Spark would leave them out."""
+        """Refuses a batch whose files have more columns than the stage was built with, or have them elsewhere: Spark would not notice."""
+        for stream, (bound, previous, line) in zip(self.run.sources, ends, strict=False):
+            if stream is not None and bound.names_files:
+                stream.kind.check_files(stream.read, bound.files_between(previous, line))
         for number, (bound, previous, line) in enumerate(ends):
             if bound.has_outgrown(previous, line):
                 raise SourceChangedError(

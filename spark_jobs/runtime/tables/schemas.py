@@ -1,10 +1,11 @@
 """Columns of stages beside columns of tables. As in Spark and Delta, two names that differ only in case are one column."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -31,6 +32,8 @@ from spark_jobs.publication.sql_names import quoted
 COLUMN_MAPPING = "delta.columnMapping.mode"
 """The table property without which a column's name is its name in the files."""
 _NAME_IN_FILES = "delta.columnMapping.physicalName"
+_FILLED = {"delta.generationExpression", "delta.identity.start"}
+"""What marks a column whose values Delta makes."""
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
 _PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
@@ -110,6 +113,17 @@ class TextLimit(NamedTuple):
 
     length: int
     padded: bool
+
+
+def returned_alone(metadata: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    """Returns the metadata of a table with only the columns that a stage returns, or that Delta fills.
+
+    A column that the stage returned once, and no longer does, has no value in its rows.
+    """
+    returned = {name.casefold() for name in [*columns, *metadata["partitionColumns"]]}
+    schema = json.loads(metadata["schemaString"])
+    fields = [field for field in schema["fields"] if field["name"].casefold() in returned or _FILLED & field["metadata"].keys()]
+    return {**metadata, "schemaString": json.dumps(schema | {"fields": fields})}
 
 
 def text_limit(field: StructField) -> TextLimit | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
-from spark_jobs.runtime.inputs.file_source import FilesBound, FileSourceLog
+from spark_jobs.runtime.inputs.file_source import EndlessFiles, FilesBound, FileSourceLog
 from spark_jobs.storage.local import LocalFiles
 
 BOUND = DeltaBound(DeltaPin(path="/t", table="id", version=5))
@@ -155,6 +155,25 @@ def test_a_batch_of_passed_over_files_can_be_a_compact_one(tmp_path: Path) -> No
     assert source.paths(-1, 9) == [*(f"f{n}" for n in range(9)), "old"]
 
 
+def test_a_lost_file_is_left_out_and_one_that_came_under_its_name_is_not(tmp_path: Path) -> None:
+    source = Source(tmp_path, [["a"], ["b", "c"], ["b"]], ["a", "b", "c"])
+    again = [json.loads(entry("b", 2, 7))]
+    source.log.rewrite(2, again)
+    endless = EndlessFiles(source.log, {("b", 1)})
+    assert not endless.exceeded(None, log_line(0))
+    assert endless.exceeded(log_line(0), log_line(1))
+    assert not endless.exceeded(log_line(1), log_line(2))
+    endless.cut_back(log_line(0), log_line(1))
+    assert source.paths(-1, 1) == ["a", "c"]
+    assert source.paths(1, 2) == ["b"]
+
+
+def test_files_that_are_planned_and_not_read_are_not_compared_with_what_was_read(tmp_path: Path) -> None:
+    log = Source(tmp_path, [["a"], ["b"]], ["a", "b"]).log
+    assert log.timestamps(0) == {"a": 0}
+    assert log.timestamps(1) == {"a": 0, "b": 1}
+
+
 @pytest.mark.parametrize("line", [NO_OFFSET, offset(3)])
 def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
     assert BOUND.passed_over(line) is None
@@ -169,6 +188,7 @@ class TestFilesThatArePassedOver:
         for _ in range(2):
             log.pass_over(pins)
         assert log.passed() == {"a", "b"}
+        assert log.timestamps(0) == {"a": 0, "b": 0}
         assert log.between(-1, 0) == []
         assert log.latest() == 0
 

@@ -1,0 +1,44 @@
+"""What counts as another order of columns in the header of a CSV file."""
+
+import pytest
+
+from spark_jobs.runtime.inputs.csv_headers import difference
+
+COLUMNS = ["id", "amount", "Note"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("id", "amount", "Note"),
+        ("ID", "Amount", "note"),
+        (" id", "amount ", "Note"),
+        ("id", "amount"),
+        ("id", "amount", "Note", "more"),
+        ("id",),
+    ],
+    ids=["the same", "in another case", "with spaces", "one less at the end", "one more at the end", "only the first"],
+)
+def test_a_header_has_the_columns_of_the_schema_at_their_places(header: tuple[str, ...]) -> None:
+    assert difference(COLUMNS, header) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (("amount", "id", "Note"), "has 'amount' as column 1, where the schema has 'id'"),
+        (("id", "more", "amount", "Note"), "has 'more' as column 2, where the schema has 'amount'"),
+        (("id", "Note"), "has 'Note' as column 2, where the schema has 'amount'"),
+        (("id", "amount", "remark"), "has 'remark' as column 3, where the schema has 'Note'"),
+        (("id", None, "Note"), "has '' as column 2, where the schema has 'amount'"),
+    ],
+    ids=["swapped", "one more in between", "one less in between", "renamed", "without a name"],
+)
+def test_a_header_with_another_column_at_a_place_is_told_by_name(header: tuple[str | None, ...], why: str) -> None:
+    assert difference(COLUMNS, header) == why
+
+
+def test_names_that_spark_has_completed_are_those_of_the_header() -> None:
+    """An inferred schema gives each column a name of its own."""
+    assert difference(["a0", "a1", "_c2"], ("a", "a", None)) is None
+    assert difference(["a0", "a1", "_c2"], ("a", None, "a")) is not None

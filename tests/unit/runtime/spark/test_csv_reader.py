@@ -1,0 +1,31 @@
+"""Which line of a CSV file is its header."""
+
+import pytest
+
+from spark_jobs.runtime.spark.csv_reader import first_line
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_header_is_the_first_line_that_is_not_blank(end: str) -> None:
+    assert first_line(f" {end}{end}a,b{end}1,2{end}", None, None, is_whole=True) == "a,b"
+
+
+def test_comments_come_before_it() -> None:
+    assert first_line("#one\n #two\na,b\n", "#", None, is_whole=True) == "a,b"
+
+
+def test_a_line_ends_where_the_reader_was_told() -> None:
+    assert first_line("a,\nb;1,2;", None, ";", is_whole=True) == "a,\nb"
+
+
+def test_the_last_line_of_a_whole_file_needs_no_end() -> None:
+    assert first_line("a,b", None, None, is_whole=True) == "a,b"
+
+
+def test_a_line_that_goes_on_after_what_was_read_is_not_whole() -> None:
+    assert first_line("\na,b", None, None, is_whole=False) is None
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "#only\n"])
+def test_a_file_without_a_line_has_no_header(text: str) -> None:
+    assert first_line(text, "#", None, is_whole=True) is None
