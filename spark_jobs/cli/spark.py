@@ -99,7 +99,9 @@ def needing_spark(what: str, instead: str = "") -> Iterator[None]:
         ) from error
     except MissingRequirementError as error:
         remedy = f"{error.remedy} {instead}".strip()
-        raise MissingRequirementError(error.failed, exists=error.exists, safe=error.safe, remedy=remedy, **error.evidence) from error
+        raise MissingRequirementError(
+            error.failed, exists=error.exists, safe=error.safe, remedy=remedy, **error.evidence
+        ) from error
 
 
 @dataclass

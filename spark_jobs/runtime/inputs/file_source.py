@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
@@ -113,7 +113,7 @@ class FileSource(SourceKind):
                 exists="What the round before has read of them is public, or staged.",
                 safe="Nothing was staged.",
                 remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
-                "Or begin anew with --fresh.",
+                f"Or {BEGIN_ANEW}.",
                 source=name,
                 files=len(changed),
             )
