@@ -1,27 +1,45 @@
 """What a task hands on as XCom: facts of the manifest, in JSON values."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider.waits.pipeline_states import newest_checkpoint
 from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
-from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
+from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status, TidiedInput
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, RunId, SinkName
+from spark_jobs.protocol.losses import said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
 
 
-def run_facts(home: str, answer: StartResponse, manifest: Manifest | None) -> dict[str, Any]:
-    """What a finished run has left. ``manifest`` is None where its checkpoint was discarded since.
+def run_facts(
+    home: str, answer: StartResponse, manifest: Manifest | None, tidied: Mapping[InputName, TidiedInput] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Returns what a finished run has left.
+
+    Args:
+        home: URL of the home.
+        answer: The run's.
+        manifest: Its checkpoint; None where that was discarded since.
+        tidied: By source the record that the files which the round has read were archived or deleted.
 
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
-        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Without a manifest ``round``, ``drained`` and
-        ``completed_at`` are None.
+        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Under ``losses`` what the round has left out:
+        ``source``, ``stage`` and, in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and
+        ``left``. Without a manifest ``round``, ``drained`` and ``completed_at`` are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
-    return known | {"run": answer.run, "attempt": answer.attempt, "sinks": _results(answer.sinks)}
+    losses = manifest.losses if manifest is not None else ()
+    return known | {
+        "run": answer.run,
+        "attempt": answer.attempt,
+        "sinks": _results(answer.sinks),
+        "losses": [{"source": loss.input, "stage": loss.stage, "lost": said(loss)} for loss in losses],
+        "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
+    }
 
 
 def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | None) -> dict[str, Any]:
@@ -41,6 +59,14 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+    for loss in facts["losses"]:
+        log.warning("Stage %s went on without what is gone of source %s: %s", loss["stage"], loss["source"], loss["lost"])
+    for name, found in facts["tidied"].items():
+        log.info("Source %s: the files that were read were taken away at %s", name, found["tidied_at"])
+        if found["left"]:
+            log.warning(
+                "Source %s: %d files have changed since they were read, and stay: %s", name, len(found["left"]), found["left"][0]
+            )
 
 
 def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:

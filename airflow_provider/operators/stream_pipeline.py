@@ -32,6 +32,7 @@ from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import start_limit
 from airflow_provider.waits.patient_look import answered
 from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, not_ending
+from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
@@ -278,7 +279,8 @@ class StreamPipelineOperator(BaseOperator):
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
         self._in_charge.let_end(_EXIT_WAIT_S)
         manifest = self.hook.kept(self.home, answer)
-        facts = run_facts(self.hook.files(self.home).url, answer, manifest)
+        files = self.hook.files(self.home)
+        facts = run_facts(files.url, answer, manifest, Rounds(files).tidied(manifest.round) if manifest else {})
         done_by = answer.run if manifest is None else manifest.run
         log_result(self.log, facts, done_by)
         if done_by == answer.run:

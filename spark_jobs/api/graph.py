@@ -47,10 +47,6 @@ class Graph:
         """Whether an input has no end: then the pipeline runs until it is stopped."""
         return any(not source.bounded for source in self.sources.values())
 
-    def is_unbounded(self, stage: StageName) -> bool:
-        """Whether an input upstream of ``stage`` has no end: then the stage is *running*, and never ends by itself."""
-        return self.stages[stage].unbounded
-
     @property
     def sinks(self) -> Mapping[SinkName, Sink]:
         """The sinks, in the order of their stages."""
@@ -99,19 +95,19 @@ class Graph:
             "stages": {name: _describe_stage(stage) for name, stage in self.stages.items()},
         }
 
+    def reads(self) -> dict[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]:
+        """Returns by stage the stages and the sources that it reads."""
+        return {
+            name: (
+                tuple(StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)),
+                tuple(InputName(node.name) for node in stage.inputs.values() if isinstance(node, Source)),
+            )
+            for name, stage in self.stages.items()
+        }
+
     def fingerprint(self) -> str:
         """SHA-256 of :meth:`describe`, in hexadecimal."""
         return sha256(canonical(self.describe()))
-
-    def changes_since(self, earlier: Mapping[str, Any]) -> tuple[str, ...]:
-        """What differs from an ``earlier`` :meth:`describe`, one sentence each; empty if and only if the fingerprints agree."""
-        before, after = _leaves(earlier), _leaves(self.describe())
-        return tuple(
-            f"{path} was {canonical(before[path]).decode() if path in before else 'not there'}"
-            f" and is {canonical(after[path]).decode() if path in after else 'gone'}."
-            for path in sorted(before.keys() | after.keys())
-            if path not in before or path not in after or canonical(before[path]) != canonical(after[path])
-        )
 
 
 def build_graph(
@@ -377,12 +373,3 @@ def _describe_stage(stage: Stage) -> dict[str, Any]:
         "delay_ms": stage.delay_ms,
         "sink": None if sink is None else sink.describe(),
     } | ({} if stage.output_mode is OutputMode.APPEND else {"output_mode": stage.output_mode.value})
-
-
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Every leaf of a JSON object under its dotted path."""
-    if not isinstance(value, Mapping) or not value:
-        return {path: value}
-    return {
-        inner: leaf for key, part in value.items() for inner, leaf in _leaves(part, f"{path}.{key}" if path else str(key)).items()
-    }

@@ -236,6 +236,15 @@ class SinkFacts(Answer):
     """A fresh start has closed the incarnation in the table: the rows, where they are not public, never will be."""
 
 
+class TidiedFacts(Answer):
+    """What became of the files of a source that a round has read."""
+
+    tidied_at: datetime
+    """When they were archived, or deleted."""
+    left: tuple[str, ...] = ()
+    """Files that have changed since they were read, and stay."""
+
+
 class InspectAnswer(Answer):
     """``spark-jobs inspect``."""
 
@@ -257,6 +266,10 @@ class InspectAnswer(Answer):
     inputs: dict[InputName, tuple[Pin, ...]]
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
+    losses: tuple[Loss, ...] = ()
+    """What the round has left out, because it was gone for good, and accepted as lost."""
+    tidied: dict[InputName, TidiedFacts] = {}
+    """By source whose files the round has archived or deleted."""
 
 
 class SavepointStage(Answer):
@@ -337,6 +350,10 @@ class StageOutlook(Answer):
     """With its state; without any; or the pipeline no longer has it, and its state is left behind."""
     begin: Literal["earliest", "now"] | None = None
     """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
+    sources: tuple[InputName, ...] = ()
+    """The sources that such a one reads,"""
+    stages: tuple[StageName, ...] = ()
+    """and the stages, of which it reads what they stage from then on."""
     state_bytes: int | None = None
     """The size of the state that it continues with; None of others, and from ``validate``."""
 

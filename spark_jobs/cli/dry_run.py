@@ -65,13 +65,19 @@ def _stage(found: StageFate, plan: "StartPlan") -> StageOutlook:
         begin = "now" if name in plan.begins_now else "earliest"
     if before is not None and found.fate is Fate.CONTINUES and name in before.stages:
         state_bytes = sum(file.size_bytes for file in before.stages[name].files)
-    return StageOutlook.model_validate({"stage": name, "fate": found.fate.value, "begin": begin, "state_bytes": state_bytes})
+    before_it, sources = plan.reads.get(name, ((), ())) if begin is not None else ((), ())
+    fields = {"begin": begin, "stages": before_it, "sources": sources, "state_bytes": state_bytes}
+    return StageOutlook.model_validate({"stage": name, "fate": found.fate.value} | fields)
 
 
 def _how(stage: StageOutlook) -> str:
     if stage.state_bytes is not None:
         return f" with {words.size(stage.state_bytes)} of state"
-    return {"now": ", and begins now", "earliest": ", at the beginning of its sources", None: ""}[stage.begin]
+    if stage.begin is None:
+        return ""
+    begins = [f"at the beginning of {', '.join(stage.sources)}"] if stage.sources else []
+    begins += [f"with what {', '.join(stage.stages)} will stage"] if stage.stages else []
+    return ", and begins now" if stage.begin == "now" else f", {' and '.join(begins)}"
 
 
 def _source(name: InputName, plan: "StartPlan") -> SourcePlan:

@@ -8,14 +8,15 @@ from rich.text import Text
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
-from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SinkFacts, StageFacts
+from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SinkFacts, StageFacts, TidiedFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
 from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
 from spark_jobs.cli.savepoints import inspected, shown
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.protocol.documents import Manifest, Publisher, SinkCut
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publisher, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.ids import CheckpointId, InputName
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
@@ -72,6 +73,12 @@ def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
         inputs=manifest.inputs,
         stages={name: _stage(manifest.stages[name]) for name in order if name in manifest.stages},
         sinks={sink: _sink(manifest.sinks[sink], manifest.checkpoint, public) for sink in ordered_sinks(manifest)},
+        losses=manifest.losses,
+        tidied={
+            name: TidiedFacts(tidied_at=each.tidied_at, left=each.left)
+            for name, each in Rounds(files).tidied(manifest.round).items()
+            if manifest.checkpoint_kind is CheckpointKind.FINAL
+        },
     )
 
 
@@ -140,4 +147,14 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
     inputs = words.table("Inputs", "input", "ends at")
     for input_name, pins in answer.inputs.items():
         inputs.add_row(Text(input_name), Text("\n".join(words.pin(pinned) for pinned in pins) or "not pinned"))
-    return [heads, stages, sinks, *([inputs] if answer.inputs else [])]
+    lost = [Text(each, style="yellow") for each in words.losses(answer.losses)]
+    tidied = [_tidied(name, each) for name, each in answer.tidied.items()]
+    return [heads, stages, sinks, *([inputs] if answer.inputs else []), *lost, *tidied]
+
+
+def _tidied(source: InputName, found: TidiedFacts) -> Text:
+    taken = f"The files of source {source} were taken away at {words.moment(found.tidied_at)}"
+    if not found.left:
+        return Text(f"{taken}.")
+    left = f"{words.count(len(found.left))} that have changed since they were read stay, such as {found.left[0]}"
+    return Text(f"{taken}; {left}.", style="yellow")

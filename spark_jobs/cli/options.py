@@ -95,6 +95,14 @@ StatePartitions = Annotated[
         show_default=False,
     ),
 ]
+NewSource = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
+]
+AcceptDataLoss = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SOURCE", help="Go on without what is gone of this source for good, and record it; may be repeated."),
+]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")
 ]

@@ -7,6 +7,7 @@ from spark_jobs.api.continuation import Fate
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook
 from spark_jobs.protocol.documents import OnRewind, StartRequest
+from spark_jobs.protocol.ids import RoundNumber
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
@@ -34,9 +35,10 @@ def outlook(decision: Decision) -> Outlook:
             begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
             what = f"A start would go on with round {round.round}, {begun}."
             return Outlook(decision="continue", explanation=what, round=round.round, checkpoint=parent)
-        case Begin(number, parent):
+        case Begin(number, parent, _, interrupted):
             after = f"after checkpoint {parent}, with its state" if parent else "from the beginning"
-            what = f"A start would begin round {number} {after}, and read what has arrived until then."
+            reads = _instead_of(interrupted.round) if interrupted else "read what has arrived until then"
+            what = f"A start would begin round {number} {after}, and {reads}."
             return Outlook(decision="begin", explanation=what, round=number, checkpoint=parent)
         case BeginIncarnation(number, follows, on_rewind):
             public = {OnRewind.KEEP: ", and keep the rows that are public", OnRewind.REPLACE: ", and replace them"}.get(
@@ -49,10 +51,15 @@ def outlook(decision: Decision) -> Outlook:
                 anew = f"begin round {number} with the savepoint{public}"
             else:
                 anew = f"begin anew with round {number}{public}" if follows else "begin here for the first time"
+                anew += f", and {_instead_of(decision.interrupted.round)}" if decision.interrupted else ""
             checkpoint = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else None
             return Outlook(
                 decision="begin_incarnation", explanation=f"A start would {anew}.", round=number, checkpoint=checkpoint
             )
+
+
+def _instead_of(interrupted: RoundNumber) -> str:
+    return f"read to the ends of round {interrupted} instead of it"
 
 
 def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:

@@ -27,6 +27,7 @@ from spark_jobs.cli.dry_run import plan_answer, plan_text
 from spark_jobs.cli.homes import manifest_url
 from spark_jobs.cli.options import (
     CHECKPOINT_OPTIONS,
+    AcceptDataLoss,
     AlignedTimeout,
     AllowDrained,
     AllowDropped,
@@ -39,6 +40,7 @@ from spark_jobs.cli.options import (
     Home,
     Jars,
     MaxInFlightBytes,
+    NewSource,
     Packages,
     Params,
     ParamsFile,
@@ -90,15 +92,6 @@ Rewind = Annotated[OnRewind, typer.Option(help="What becomes of public rows: wit
 AdoptOffsets = Annotated[
     Listed,
     typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
-]
-NewSource = Annotated[
-    Listed,
-    typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
-]
-
-AcceptDataLoss = Annotated[
-    Listed,
-    typer.Option(metavar="SOURCE", help="Go on without what is gone of this source for good, and record it; may be repeated."),
 ]
 
 

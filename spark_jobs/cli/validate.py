@@ -27,12 +27,14 @@ from spark_jobs.checkpoint.savepoint_files import pending_rows
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
 from spark_jobs.cli.options import (
+    AcceptDataLoss,
     AllowDrained,
     AllowDropped,
     Conf,
     DriverMemory,
     Entry,
     Jars,
+    NewSource,
     Packages,
     Params,
     ParamsFile,
@@ -50,7 +52,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
-from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, InputName, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.pending import is_unfinished
 from spark_jobs.publication.staged_files import check_no_file, table_directory
@@ -83,6 +85,8 @@ def validate(
     allow_dropped: AllowDropped = False,
     take_pending: TakePending = False,
     state_partitions: StatePartitions = None,
+    new_source: NewSource = None,
+    accept_data_loss: AcceptDataLoss = None,
     conf: Conf = None,
     packages: Packages = None,
     jars: Jars = None,
@@ -120,7 +124,7 @@ def validate(
                     remedy="Add --home URL.",
                 )
         if files and graph is not None and bound is not None and tables is not None:
-            request = _request(run, bound.public(), on_end, fresh, on_rewind, savepoint, allow_dropped, state_partitions)
+            request = _request(run, bound.public(), savepoint, context.params)
             with mistakes.noted():
                 outlook_found = _outlook(files, graph, request, tables)
         if graph is not None and bound is not None and tables is not None and not no_spark:
@@ -193,17 +197,8 @@ def _exists(uri: str, mode: SinkMode) -> bool:
     return True
 
 
-def _request(
-    run: RunId,
-    public: dict[str, Any],
-    on_end: OnEnd | None,
-    fresh: bool,
-    on_rewind: OnRewind,
-    restore: RestoreFrom | None,
-    allow_dropped: bool,
-    state_partitions: int | None,
-) -> StartRequest:
-    """The request that a start would write."""
+def _request(run: RunId, public: dict[str, Any], restore: RestoreFrom | None, given: Mapping[str, Any]) -> StartRequest:
+    """Returns the request that a start with the command's parameters would write."""
     attempt = AttemptNumber(1)
     return StartRequest(
         request=start_request_id(attempt),
@@ -211,12 +206,10 @@ def _request(
         run=run,
         requested_at=datetime.now(UTC),
         parameters=public,
-        on_end=on_end,
-        fresh=fresh,
-        on_rewind=on_rewind,
         restore=restore,
-        allow_dropped=allow_dropped,
-        state_partitions=state_partitions,
+        new_sources=tuple(InputName(name) for name in given["new_source"] or ()),
+        accept_data_loss=tuple(InputName(name) for name in given["accept_data_loss"] or ()),
+        **{name: given[name] for name in ("on_end", "fresh", "on_rewind", "allow_dropped", "state_partitions")},
     )
 
 

@@ -15,13 +15,14 @@ from spark_jobs.cli.homes import open_home
 from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.home.layout import STATE
-from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, InvalidParameterError
 from spark_jobs.publication.verification import named_by_home, still_damaged
 from spark_jobs.storage.open import open_place
 
 _OF_STATE = "Start the pipeline: it takes a file of state from another copy, or computes the state again."
 _WITHOUT_A_COPY = (
-    "Restore {what} from a backup: the pipeline has no other copy. Or begin anew: run --restore with a savepoint, or --fresh. "
+    "Restore {what} from a backup: the pipeline has no other copy. Or begin with a savepoint (--restore), or "
+    f"{BEGIN_ANEW}. "
     "See 'a damaged file' in docs/troubleshooting.md."
 )
 _OF_A_SAVEPOINT = "Restore the files from another copy of the savepoint, or use another savepoint."

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from spark_jobs.control.pins import pins_of_round
-from spark_jobs.home.layout import ROUNDS, loss_numbers, round_loss_path, round_numbers, round_path, round_tidied_path
+from spark_jobs.home.layout import (
+    ROUNDS,
+    loss_numbers,
+    round_loss_path,
+    round_numbers,
+    round_path,
+    round_tidied_path,
+    tidied_inputs,
+)
 from spark_jobs.protocol.documents import AcceptedLoss, PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
@@ -74,12 +82,10 @@ class Rounds:
         with suppress(AlreadyExistsError), step(Step.TIDY_END):
             create_document(self.files, round_tidied_path(tidied.round, tidied.input), tidied)
 
-    def tidied(self, number: RoundNumber, name: InputName) -> TidiedInput | None:
-        """The record that they are; None where they are not."""
-        try:
-            return read_document(self.files, round_tidied_path(number, name), TidiedInput)
-        except NotFoundError:
-            return None
+    def tidied(self, number: RoundNumber) -> dict[InputName, TidiedInput]:
+        """Returns by input the record that the files which a round has read are archived or deleted."""
+        names = tidied_inputs(self.files.names(ROUNDS), number)
+        return {name: read_document(self.files, round_tidied_path(number, name), TidiedInput) for name in names}
 
     def _loss_numbers(self, number: RoundNumber) -> list[int]:
         return loss_numbers(self.files.names(ROUNDS), number)

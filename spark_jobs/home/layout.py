@@ -66,6 +66,7 @@ _OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
 _MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
 _ROUND = re.compile(r"(\d+)\.json")
 _LOSS = re.compile(r"(\d+)\.loss-(\d+)\.json")
+_TIDIED = re.compile(r"(\d+)\.tidied-(\w+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
 _START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
 _ANSWERED = re.compile(r"(\d+)\.(.+)\.json")
@@ -243,6 +244,12 @@ def loss_numbers(names: Iterable[str], number: RoundNumber) -> list[int]:
     """The losses of a round, by the names in :data:`ROUNDS`; ascending."""
     found = filter(None, map(_LOSS.fullmatch, names))
     return sorted(int(each[2]) for each in found if int(each[1]) == number)
+
+
+def tidied_inputs(names: Iterable[str], number: RoundNumber) -> list[InputName]:
+    """Returns the inputs whose files a round has archived or deleted, by the names in :data:`ROUNDS`; sorted."""
+    found = filter(None, map(_TIDIED.fullmatch, names))
+    return sorted(InputName(each[2]) for each in found if int(each[1]) == number)
 
 
 def manifest_numbers(names: Iterable[str]) -> list[CheckpointId]:

@@ -21,6 +21,8 @@ import re
 from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
+BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace"
+"""The remedy where nothing else goes on. Without ``--on-rewind`` a fresh start is refused if rows are public."""
 _ENDED_TWICE = re.compile(r"""(?<=[\w)\]}'"`])\.\.(?!\S)|(?<=[?!])\.(?!\S)""")
 """A sentence that ends with what somebody else has said, which has had its own end; no ellipsis, and no directory ``..``."""
 

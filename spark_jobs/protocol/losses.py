@@ -73,17 +73,18 @@ Loss = LostFiles | LostVersions | LostOffsets
 def said(loss: Loss) -> str:
     """Returns in words what is lost."""
     if isinstance(loss, LostFiles):
-        return _said_files(loss.files)
+        return said_files(loss.files)
     if isinstance(loss, LostOffsets):
         ranges = [(topic, number, gone) for topic, found in sorted(loss.topics.items()) for number, gone in sorted(found.items())]
         topic, number, gone = ranges[0]
         count = sum(each.end - each.first for _, _, each in ranges)
         return f"{count} offsets, such as {gone.first} to {gone.end - 1} of partition {number} of topic {topic}"
     versions = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
-    return " and ".join(versions + ([_said_files(loss.files)] if loss.files else []))
+    return " and ".join(versions + ([said_files(loss.files)] if loss.files else []))
 
 
-def _said_files(files: Sequence[LostFile]) -> str:
+def said_files(files: Sequence[LostFile]) -> str:
+    """Returns in words how many files there are, and how much is in them."""
     sizes, rows = [file.size_bytes for file in files], [file.rows for file in files]
     amounts = [f"{sum(each for each in sizes if each is not None)} bytes"] if None not in sizes else []
     amounts += [f"{sum(each for each in rows if each is not None)} rows"] if None not in rows else []

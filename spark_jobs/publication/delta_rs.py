@@ -73,17 +73,6 @@ class TableFacts:
     partition_by: tuple[str, ...]
 
 
-def table_facts(uri: str) -> TableFacts:
-    """What the table at ``uri`` is now. Whoever records facts and whoever compares them takes them from here.
-
-    Raises:
-        NotFoundError: There is no table.
-        UnsupportedTableError: delta-rs cannot read it.
-        StorageError: The storage fails.
-    """
-    return open_table(uri).facts
-
-
 def data_files(uri: str) -> list[tuple[str, int]]:
     """Returns the data files of the table at ``uri``: the path of each below the table, and its size in bytes.
 

@@ -9,7 +9,14 @@ from typing import Any
 from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
-from spark_jobs.protocol.errors import ConflictError, InvalidParameterError, NotFoundError, RejectedError, UnsupportedTableError
+from spark_jobs.protocol.errors import (
+    BEGIN_ANEW,
+    ConflictError,
+    InvalidParameterError,
+    NotFoundError,
+    RejectedError,
+    UnsupportedTableError,
+)
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.publication.delta_rs import OpenTable, open_table, publisher_now, refuse_lossy
@@ -154,7 +161,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
         raise RejectedError(
             f"Sink {sink}: the table has reached checkpoint {reached}, but had {known} when {manifest.checkpoint} was made.",
             safe="Nothing was written: publishing again would double rows.",
-            remedy="Somebody has replaced the table's log. Restore it, or start with --fresh.",
+            remedy=f"Somebody has replaced the table's log. Restore it, or {BEGIN_ANEW}.",
             sink=sink,
             expected=known,
             found=reached,
@@ -308,7 +315,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
                 f"Sink {sink}: checkpoint {manifest.checkpoint} names another app id than that of its own incarnation.",
                 exists="The rows stay staged.",
                 safe="Nothing was written to any table.",
-                remedy="Restore the manifest from a copy, or begin anew with --fresh.",
+                remedy=f"Restore the manifest from a copy, or {BEGIN_ANEW}.",
                 sink=sink,
                 checkpoint=manifest.checkpoint,
                 expected=app_id(manifest.pipeline, manifest.incarnation, sink),
@@ -324,7 +331,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
                 f"it {'; it '.join(problems)}.",
                 exists="The rows stay staged.",
                 safe="Nothing was written to any table.",
-                remedy="Change the table back and publish again; or begin anew with --fresh.",
+                remedy=f"Change the table back and publish again; or {BEGIN_ANEW}.",
                 sink=sink,
                 table=facts.uri,
                 checkpoint=manifest.checkpoint,
@@ -373,7 +380,7 @@ def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, a
     raise NotFoundError(
         f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",
         safe="None of their rows was published.",
-        remedy="A VACUUM has probably deleted them; their rows must be computed again: start with --fresh.",
+        remedy=f"A VACUUM has probably deleted them; their rows must be computed again: {BEGIN_ANEW}.",
         sink=sink,
         table=cut.table,
         missing=missing[:10],

@@ -23,6 +23,7 @@ from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkMode, SinkResult
 from spark_jobs.protocol.errors import (
+    BEGIN_ANEW,
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
@@ -385,7 +386,7 @@ def _refuse_unkept(
             f"more: {counts}.",
             exists="The rows stay staged.",
             safe="Nothing was written to any table.",
-            remedy="Drop the constraint (ALTER TABLE … DROP CONSTRAINT) and publish again; or begin anew with --fresh.",
+            remedy=f"Drop the constraint (ALTER TABLE … DROP CONSTRAINT) and publish again; or {BEGIN_ANEW}.",
             sink=sink,
             table=table,
             checkpoint=pending.manifest.checkpoint,

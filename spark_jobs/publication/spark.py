@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import SinkCut
-from spark_jobs.protocol.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
+from spark_jobs.protocol.errors import BEGIN_ANEW, ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
@@ -229,7 +229,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
                 f"Table {uri} does not take the staged rows: {reason}",
                 exists="The rows stay staged.",
                 safe="Nothing was committed.",
-                remedy="Undo what has changed in the table and publish again, or start with --fresh.",
+                remedy=f"Undo what has changed in the table and publish again, or {BEGIN_ANEW}.",
                 table=uri,
             ) from error
         raise OutcomeUnknownError(

@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.protocol.documents import (
+    AcceptedLoss,
     AttemptDocument,
     CheckpointKind,
     Manifest,
@@ -34,6 +35,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import never_public, publish, published
@@ -63,10 +65,10 @@ from spark_jobs.runtime.start.decision import (
     BeginIncarnation,
     Continue,
     HomeFacts,
-    begin_with_new_sources,
     check_parameters,
     decide,
     goes_on_from,
+    replace_round,
     stage_fates,
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
@@ -79,7 +81,6 @@ from spark_jobs.runtime.start.source_identity import (
     check_names,
     ended_sources,
     find_sources,
-    refuse_drained,
     settle,
     sources_before,
 )
@@ -187,10 +188,10 @@ class Application:
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
                 return standing
-            in_place = not settled.renewed and not (request.accept_data_loss and self._is_half_done(facts))
+            anew = settled.renewed or _replaced(decision) or (request.accept_data_loss and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             attempt = begin_attempt(
-                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=in_place
+                self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
             )
             mask = masking(self.parameters.secrets)
             afterwards.enter_context(shown(self.home, log_path(attempt.attempt), output_path(attempt.attempt), mask=mask))
@@ -257,14 +258,16 @@ class Application:
         sources = find_sources(self.graph, session, self.parameters.values, adopted, ended)
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
-            decision = begin_with_new_sources(decision, facts)
+            decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
         check_stages(self.graph, session, planned.stages, adopted)
+        losses: Sequence[Loss] = ()
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
             stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
             publishers = Publishers(lambda: spark, at_work=True)
             check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+            losses = self._tidying(session).taken_away(request.accept_data_loss)
         fates = stage_fates(decision, facts, self.graph.describe())
         if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
             empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
@@ -272,7 +275,21 @@ class Application:
             check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
         before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
         begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
-        return StartPlan(decision, facts, fates, start, reached, places, planned.tables, settled, before, begins_now, adopted)
+        return StartPlan(
+            decision,
+            facts,
+            fates,
+            self.graph.reads(),
+            start,
+            reached,
+            places,
+            planned.tables,
+            settled,
+            before,
+            begins_now,
+            adopted,
+            losses,
+        )
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
@@ -328,9 +345,11 @@ class Application:
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
         before = self._sources_before(decision, facts)
-        settled = settle(found, before, request.new_sources)
-        if newest := goes_on_from(decision, facts) or facts.head:
-            refuse_drained(newest, settled.renewed)
+        newest = goes_on_from(decision, facts) or facts.head
+        if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
+            newest = None  # such a start takes every watermark back to where it was before the drain
+        is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
+        settled = settle(found, before, request.new_sources, newest if is_drained else None)
         if isinstance(decision, Continue) and not settled.renewed:
             check_parameters(decision.round, self.parameters.public())
         return settled
@@ -353,8 +372,9 @@ class Application:
         return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
-        if isinstance(decision, Continue):
-            return sources_before(decision.round, facts.head)
+        interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
+        if interrupted is not None:
+            return sources_before(interrupted, facts.head)
         return sources_before(None, goes_on_from(decision, facts))
 
     def _round(
@@ -366,15 +386,20 @@ class Application:
         rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
-        if isinstance(decision, Begin) and decision.interrupted is not None:
-            changed = {"round": attempt.round, "run": request.run, "begun_at": datetime.now(UTC)}
-            changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": {}}
-            changed |= {"begins_now": without(settled.renewed, decision.interrupted.begins_now)}
-            following = rounds.begin(decision.interrupted.model_copy(update=changed))
-            for source in self.graph.sources.keys() - settled.renewed:
-                if pinned := rounds.pinned(decision.interrupted.round, source):
-                    rounds.pin(following.round, pinned)
-            return following
+        interrupted = _replaced(decision)
+        if interrupted is not None:
+            changed = {
+                "round": attempt.round,
+                "run": request.run,
+                "incarnation": attempt.incarnation,
+                "begun_at": datetime.now(UTC),
+            }
+            changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
+            changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
+            following = interrupted.model_copy(update=changed)
+            self._take_over(interrupted, following, attempt, plan)
+            return rounds.begin(following)
+        self._record(plan.losses, attempt)
         return rounds.begin(
             RoundDocument(
                 round=attempt.round,
@@ -391,6 +416,26 @@ class Application:
                 begun_at=datetime.now(UTC),
             )
         )
+
+    def _take_over(self, interrupted: RoundDocument, following: RoundDocument, attempt: AttemptDocument, plan: StartPlan) -> None:
+        """Gives a round the ends of the one that it replaces, and the losses that are behind the checkpoint which it goes on from.
+
+        It begins after that: whatever this process comes to, no round has begun without them.
+        """
+        rounds, before = Rounds(self.home), plan.goes_on_from
+        for source in self.graph.sources.keys() - plan.settled.renewed:
+            if pinned := rounds.pinned(interrupted.round, source):
+                rounds.pin(following.round, pinned)
+        carried = before.losses if before is not None and before.round == interrupted.round else ()
+        self._record([loss for loss in carried if loss.input not in plan.settled.renewed], attempt)
+
+    def _record(self, losses: Sequence[Loss], attempt: AttemptDocument) -> None:
+        """Records what the round of an attempt leaves out from its beginning."""
+        if losses:
+            accepted = AcceptedLoss(
+                round=attempt.round, attempt=attempt.attempt, run=attempt.run, accepted_at=datetime.now(UTC), losses=tuple(losses)
+            )
+            Rounds(self.home).accept_loss(accepted)
 
     def _site(
         self,
@@ -423,6 +468,11 @@ class Application:
             sources=settled.sources,
             losses=list(Rounds(self.home).losses(round_document.round)),
         )
+
+
+def _replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+    """Returns the interrupted round that a start replaces."""
+    return None if isinstance(decision, Continue) else decision.interrupted
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

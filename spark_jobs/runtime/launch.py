@@ -81,6 +81,7 @@ class RunOptions:
             allow_dropped=self.allow_dropped,
             state_partitions=self.state_partitions,
             new_sources=tuple(sorted(InputName(name) for name in self.new_sources)),
+            accept_data_loss=tuple(sorted(InputName(name) for name in self.accept_data_loss)),
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.facts import log_result
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
@@ -145,7 +146,25 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
         "drained": False,
         "completed_at": "2026-01-01T00:00:00+00:00",
         "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},
+        "losses": [],
+        "tidied": {},
     }
+
+
+def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_away() -> None:
+    facts = {
+        "run": RUN,
+        "sinks": {},
+        "losses": [{"source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
+        "tidied": {"rows": {"tidied_at": "2026-01-01T00:00:00+00:00", "left": ["file:/in/5.json"]}},
+    }
+    log = TaskLog()
+    log_result(log, facts, RUN)
+    assert log.text.splitlines() == [
+        "Stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
+        "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",
+        "Source rows: 1 files have changed since they were read, and stay: file:/in/5.json",
+    ]
 
 
 def test_a_run_that_was_answered_is_not_run_again(homes: Homes) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.losses import LostFiles
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.spark.conftest import Site
 from tests.spark.rows import public
@@ -90,6 +91,30 @@ def test_files_are_archived_once_every_table_has_their_rows(site: Site, folder: 
     assert copied(site) == copied(site, "other") == [0, 1, 2, 3, 9, 11], "a file under the name of an archived one is another one"
     assert left(folder) == []
     assert len(archived(folder)) == 6, "the archive has both"
+
+
+def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, folder: Path) -> None:
+    """Each way that the refusal names is gone: the files are accepted as lost, the rows are kept, the files are brought back."""
+    for n in range(3):
+        write(folder / f"day=1/{n}.json", [n])
+    pipeline = archiving(site, folder)
+    site.run(pipeline, run_id="day 1")
+    with pytest.raises(RejectedError, match="Source 'rows' would be read without 3 files") as refused:
+        site.run(pipeline, run_id="anew", fresh=True, on_rewind="replace")
+    assert copied(site) == [0, 1, 2]
+    assert f"Bring them back from {folder.parent / 'read'}" in refused.value.remedy
+    write(folder / "day=1/3.json", [3])
+    site.run(pipeline, run_id="kept", fresh=True, on_rewind="keep")
+    assert copied(site) == [0, 1, 2, 3]
+    for path in (folder.parent / "read").rglob("*.json"):
+        path.rename(folder / "day=1" / path.name)
+    site.run(pipeline, run_id="replaced", fresh=True, on_rewind="replace")
+    assert copied(site) == [0, 1, 2, 3]
+    assert not site.manifest().losses
+    site.run(pipeline, run_id="accepted", fresh=True, on_rewind="replace", accept_data_loss=["rows"])
+    assert copied(site) == []
+    lost = site.manifest().losses
+    assert {(loss.stage, len(loss.files)) for loss in lost if isinstance(loss, LostFiles)} == {("copy", 4), ("other", 4)}
 
 
 def test_a_file_that_came_later_under_the_same_name_stays(site: Site, folder: Path) -> None:

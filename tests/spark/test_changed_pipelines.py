@@ -453,6 +453,7 @@ class TestThePlan:
         ]  # fmt: skip
         shown = plan_answer(PipelineName("shop"), open_files(str(shop.site.home)), asked("b"), found)
         assert [each.begin for each in shown.outlook.stages] == [None, "now", "earliest", None]
+        assert [each.sources for each in shown.outlook.stages] == [(), ("events",), ("payments",), ()]
         assert [each.state_bytes is not None for each in shown.outlook.stages] == [True, False, False, False]
         assert [(each.source, each.fate) for each in shown.sources] == [("events", "is the same"), ("payments", "is new")]
         assert [(each.sink, each.fate) for each in shown.tables] == [

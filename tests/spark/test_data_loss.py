@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -256,6 +257,61 @@ def test_an_attempt_that_dies_on_the_way_past_a_loss_is_made_good(
     assert times >= 2
     everything = {10 * number + n for number in range(7) for n in range(2)}
     assert copied(site) == sorted(everything - source.lost)
+
+
+def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
+    """The same copy, whose rows have the day that a parameter names."""
+
+    class Params(BaseModel):
+        day: int
+
+    pipeline = Pipeline("copy", on_end="suspend", params=Params, checkpoint=CheckpointSettings(interval="1 hour"))
+    pipeline.source(name="rows", bounded=True)(lambda spark: source.stream(spark))
+
+    def fail(n: int) -> int:
+        if n >= 20 and flag.exists():
+            raise RuntimeError("failed as told")
+        return n
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(rows: DataFrame, params: Params) -> DataFrame:
+        return rows.select((F.udf(fail, "long", useArrow=False)("n") + 1000 * params.day).alias("n"))
+
+    return pipeline
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
+    site: Site, request: pytest.FixtureRequest, has_checkpoint: bool
+) -> None:
+    """What the interrupted attempt had staged after the checkpoint is computed again, with the other parameters."""
+    source, flag, earlier = Folder(request), site.home.parent / "fail", []
+    pipeline = of_day(site, source, flag)
+    if has_checkpoint:
+        source.add(0)
+        site.run(pipeline, run_id="day 0", params={"day": 0})
+        earlier = [0, 1]
+    for number in range(len(earlier) // 2, 7):
+        source.add(number)
+    flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="day 1", params={"day": 1})
+    flag.unlink()
+    source.lose()
+    source.add(8)
+    with pytest.raises(RejectedError, match=r"with other parameters \(day\)") as refused:
+        site.run(pipeline, run_id="day 2", params={"day": 2})
+    assert "--accept-data-loss SOURCE" in refused.value.remedy
+    site.run(pipeline, run_id="day 2", params={"day": 2}, **ACCEPTED)
+    everything = {10 * number + n for number in range(len(earlier) // 2, 7) for n in range(2)}
+    ended = [*earlier, *sorted(2000 + n for n in everything - Folder.lost)]
+    assert copied(site) == ended, "it ends where the interrupted round was to end"
+    assert site.manifest().parameters == {"day": 2}
+    (lost,) = site.manifest().losses
+    source.check(lost)
+    assert Rounds(open_files(str(site.home))).losses(site.manifest().round) == (lost,)
+    site.run(pipeline, run_id="day 3", params={"day": 3})
+    assert copied(site) == sorted([*ended, 3080, 3081, *(3000 + n for n in Folder.later)])
 
 
 def test_a_round_of_which_everything_is_gone_comes_to_its_end(site: Site, request: pytest.FixtureRequest) -> None:

@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
 from tests.support.command_line import spark_jobs
@@ -280,6 +282,41 @@ def test_an_interrupted_round_goes_on_from_its_checkpoint_with_a_new_source(site
     assert copied(site) == [0, 1, 11, 100], "10 has gone with its table; 12 came after the round had begun"
     site.run(pipeline, run_id="day 3")
     assert copied(site) == [0, 1, 11, 12, 100]
+
+
+def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request: pytest.FixtureRequest) -> None:
+    """The remedy of a drained pipeline and that of another source are followed together."""
+    source, savepoint = Table(request), site.home.parent / "savepoint"
+    pipeline = Pipeline("windows", checkpoint=CheckpointSettings(interval="1 second"))
+
+    @pipeline.source(bounded=False, event_time="at", watermark_delay="1 second")
+    def rows(spark: SparkSession) -> DataFrame:
+        return source.stream(spark).withColumn("at", F.timestamp_seconds("n"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "windows")))
+    def windows(rows: DataFrame) -> DataFrame:
+        counts = rows.groupBy(F.window("at", "10 seconds").alias("window")).count()
+        return counts.select(F.col("window.start").cast("long").alias("begin"), "count")
+
+    def drained(options: RunOptions | None = None, *target: object) -> None:
+        with Running(site.spark, pipeline, site.home, options=options) as running:
+            running.until(lambda: running.status and running.status.stages[StageName("windows")].rows_in >= len(numbers))
+            assert spark_jobs("stop", "--home", site.home, "--drain", *target).exit_code == 0
+            running.stopped()
+
+    numbers = [0, 1, 12]
+    source.add(*numbers)
+    drained(None, "--target", savepoint)
+    source.make_anew()
+    numbers = [13, 25]
+    source.add(*numbers)
+    restore = RestoreFrom(savepoint=open_files(str(savepoint)).url, allow_drained=True)
+    with Running(site.spark, pipeline, site.home, options=RunOptions(restore=restore)) as running:
+        error = running.ends()
+    assert isinstance(error, RejectedError)
+    assert "--new-source rows" in error.remedy
+    drained(RunOptions(restore=restore, new_sources=("rows",)))
+    assert sorted(public(site.tables / "windows").elements()) == [(0, 2), (10, 1), (10, 1), (20, 1)], "13 makes a row of its own"
 
 
 def test_a_moved_table_goes_on(site: Site, request: pytest.FixtureRequest) -> None:

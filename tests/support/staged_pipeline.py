@@ -35,7 +35,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.steps import Step
-from spark_jobs.publication.delta_rs import table_facts
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import WITHOUT_SPARK, SinkLine, close_incarnation
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -154,7 +154,7 @@ class StagedPipeline:
         """Writes rows into a table's directory, beside its own files: by default the sink's. One file per partition value."""
         uri = uri or self.tables[sink]
         directory = path_of(uri)
-        partitioned = table_facts(uri).partition_by == ("day",)
+        partitioned = open_table(uri).facts.partition_by == ("day",)
         lines = []
         for day in sorted({day for _, day in rows}, key=str):
             some = [(number, name) for number, name in rows if name == day]
@@ -197,7 +197,7 @@ class StagedPipeline:
         number = self.store.first_id(incarnation) if parent is None else self.store.next_id(parent)
         cuts = {}
         for sink, added in rows.items():
-            facts = table_facts(self.tables[sink])
+            facts = open_table(self.tables[sink]).facts
             staged_in = cut["merge"].staged_in if cut.get("merge") else None
             recorded = {
                 "stage": StageName(sink),

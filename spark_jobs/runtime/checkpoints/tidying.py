@@ -6,7 +6,7 @@ one that was pinned, by size and time. The end of that is recorded for each roun
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,8 +20,9 @@ from spark_jobs.api.source import AfterPublication, Source
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, TidiedInput
+from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.losses import LostFiles
+from spark_jobs.protocol.losses import LostFile, LostFiles, said_files
 from spark_jobs.protocol.pins import FilePin, FilesPin
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.publisher import published
@@ -97,10 +98,52 @@ class Tidying:
         for manifest in manifests:
             if manifest.checkpoint_kind is not CheckpointKind.FINAL or _is_needed(manifest, manifests):
                 continue
-            left = {name: source for name, source in sources.items() if rounds.tidied(manifest.round, name) is None}
+            tidied = rounds.tidied(manifest.round)
+            left = {name: source for name, source in sources.items() if name not in tidied}
             if left and all(result.version is not None for result in published(self.home, manifest.checkpoint).values()):
                 for name, source in left.items():
                     rounds.tidy(self._tidy(manifest, name, source))
+
+    def taken_away(self, accepted: Collection[InputName]) -> list[LostFiles]:
+        """Returns what a start leaves out that replaces everything which is public: files that were read, and archived or deleted then.
+
+        Only the rounds that are kept are looked at.
+
+        Args:
+            accepted: Sources that are read without what is gone of them.
+
+        Raises:
+            RejectedError: Files of another source are gone.
+        """
+        found = {
+            name: files for name, source in self.graph.sources.items() if source.after_publication if (files := self._gone(name))
+        }
+        if refused := sorted(found.keys() - set(accepted)):
+            name, where = refused[0], self.archives.get(refused[0], "where they came from")
+            raise RejectedError(
+                "; ".join(f"Source '{each}' would be read without {said_files(found[each])}" for each in refused) + ".",
+                exists="They were taken away once their rows were public, and --on-rewind replace would remove those rows.",
+                safe="Nothing was changed.",
+                remedy=f"Bring them back from {where}. Or keep the rows: --on-rewind keep. Or go on without them: "
+                f"{' '.join(f'--accept-data-loss {each}' for each in refused)} (accept_data_loss={refused}).",
+                sources=refused,
+                source=name,
+            )
+        return [
+            LostFiles(input=name, stage=stage.name, files=tuple(files))
+            for name, files in found.items()
+            for stage in self.graph.stages.values()
+            if any(node.name == name for node in stage.inputs.values())
+        ]
+
+    def _gone(self, name: InputName) -> list[LostFile]:
+        """Returns the files of a source that rounds have read and taken away, and that were not brought back."""
+        rounds = Rounds(self.home)
+        tidied = [each.round for each in rounds.all() if name in rounds.tidied(each.round)]
+        pins = [pin for number in tidied if (pinned := rounds.pinned(number, name)) for pin in pinned.pins]
+        files = {file.path: file for pin in pins if isinstance(pin, FilesPin) for file in pin.files}
+        statuses = file_statuses(self.spark, files)
+        return [LostFile(path=path, size_bytes=files[path].size_bytes) for path in files if statuses[path] is None]
 
     def _tidy(self, manifest: Manifest, name: InputName, source: Source) -> TidiedInput:
         lost = {

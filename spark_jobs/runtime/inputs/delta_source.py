@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import RejectedError, SourceChangedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
@@ -246,7 +246,7 @@ def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError
         "was there before.",
         exists="What was read of the later versions stays.",
         safe="Nothing was staged.",
-        remedy=f"Restore the table's log up to version {version}, or begin anew with --fresh.",
+        remedy=f"Restore the table's log up to version {version}, or {BEGIN_ANEW}.",
         source=name,
         expected=version,
         found=newest.version,

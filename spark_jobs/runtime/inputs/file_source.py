@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import NotFoundError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
@@ -426,7 +426,7 @@ def _changed_since_read(name: InputName, changed: Sequence[str], exists: str) ->
         exists=exists,
         safe="Nothing that was written into them since was read.",
         remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
-        "Or begin anew with --fresh.",
+        f"Or {BEGIN_ANEW}.",
         source=name,
         files=len(changed),
     )

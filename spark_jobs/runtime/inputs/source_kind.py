@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
@@ -250,22 +250,26 @@ def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
 def without_it(names: Sequence[str]) -> str:
     """Returns the remedy for something of sources that is gone."""
     options = " ".join(f"--accept-data-loss {name}" for name in names)
-    return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or begin anew with --fresh."
+    return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or {BEGIN_ANEW}."
 
 
-def another_source(others: Mapping[InputName, str]) -> RejectedError:
+def another_source(others: Mapping[InputName, str], *, may_be_new: bool = True) -> RejectedError:
     """Returns the error to raise if sources are others than those that were read before.
 
     Args:
         others: By source in words how it is another one.
+        may_be_new: Whether the stages could read them from their beginning.
     """
     names = sorted(others)
+    as_new = (
+        "Or take it as a new source, which is read from its beginning while the state of the stages stays: "
+        f"{' '.join(f'--new-source {name}' for name in names)} (new_sources={names}). "
+    )
     return RejectedError(
         "; ".join(f"Source '{name}' {others[name]}" for name in names) + ".",
         exists="The newest checkpoint has the rows that were read before, and the state of the stages.",
         safe="Nothing was staged.",
-        remedy="Go back to what was read before. Or take it as a new source, which is read from its beginning while the state of the "
-        f"stages stays: {' '.join(f'--new-source {name}' for name in names)} (new_sources={names}). Or begin anew with --fresh.",
+        remedy=f"Go back to what was read before. {as_new if may_be_new else ''}Or {BEGIN_ANEW}.",
         sources=dict(others),
     )
 

@@ -47,7 +47,9 @@ _LASTING = frozenset(
         "org.apache.hadoop.security.AccessControlException",
     }
 )
-"""but for these."""
+"""but for these,"""
+_LASTING_IN_PYTHON = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""and these of Python's, where the driver calls a function: in a batch another host may have the file."""
 _ABORTED = "Job aborted"
 """With this begins what Spark says of a job that has lost its executors, or whose tasks have failed for a reason of their own."""
 
@@ -139,18 +141,14 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("UnboundLocalError", "Correct the name in the function."),
     KnownError("AttributeError", "Correct the function: the value has no such attribute. It may be None."),
     KnownError("TypeError", "Correct the function, or the types of its columns. A value may be None."),
-    KnownError("ValueError", "Correct the function, or the value that it is given."),
-    KnownError("AssertionError", "Correct what the assertion has found, or the assertion."),
     KnownError("ZeroDivisionError", "Let the function return None for a zero, or leave out those rows."),
     KnownError("KeyError", "Let the function handle a missing key, or add it."),
     KnownError("IndexError", "Let the function handle a value that is too short."),
     KnownError("UnicodeDecodeError", "Decode the value as what it is, or leave out those rows."),
-    KnownError("FileNotFoundError", "Correct the path, or bring the file to the host where the function runs."),
-    KnownError("IsADirectoryError", "Correct the path: it is a directory."),
-    KnownError("NotADirectoryError", "Correct the path: a part of it is a file."),
-    KnownError("PermissionError", "Let the user that Spark runs as read what the function reads."),
     KnownError(
-        "OSError", "Bring back what the function reaches: a service, a network or a disk. The run goes on when it is.", heals=True
+        "OSError",
+        "Bring back what the function reaches, or correct its path: a file, a disk, a service or a network. Then the run goes on.",
+        heals=True,
     ),
     KnownError("OperationalError", "Bring back the database that the function reaches. The run goes on when it is.", heals=True),
     KnownError(
@@ -217,13 +215,15 @@ def may_heal(error: BaseException) -> bool:
     """
     if jvm_has_ended(error):
         return True
+    if isinstance(error, _LASTING_IN_PYTHON):
+        return False
     known = find(error)
     if known is not None:
         return known.heals
     if _from_spark(error):
         return any(_heals_in_java(cause) for cause in _causes(error))
     behind = error.__cause__ or error.__context__
-    return behind is not None and find(behind) is not None and may_heal(behind)
+    return behind is not None and may_heal(behind)
 
 
 def _heals_in_java(cause: Any) -> bool:

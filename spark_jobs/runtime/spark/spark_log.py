@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage import checksums
@@ -110,7 +110,7 @@ class SparkLog:
             raise CorruptDocumentError(
                 f"{path} is not a whole entry of Spark's offset log: {error}.",
                 safe="It was not used.",
-                remedy="Start fresh (--fresh), or restore the work directory from a copy.",
+                remedy=f"Restore the work directory from a copy, or {BEGIN_ANEW}.",
                 path=path,
             ) from error
 
@@ -232,6 +232,6 @@ class SparkLog:
         return CorruptDocumentError(
             f"{what}: planned up to {self.last_offsets()}, committed up to {self.last_commit()}.",
             safe="Nothing was written; a batch would have been skipped.",
-            remedy="Report this; a fresh start (--fresh) goes around it.",
+            remedy=f"Report this, and {BEGIN_ANEW}.",
             path=self.directory,
         )

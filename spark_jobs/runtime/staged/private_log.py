@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedTableError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
@@ -178,7 +178,7 @@ class PrivateLog:
                 f"Table {self.table_url} was changed, and staged rows do not fit it any more: {'; '.join(problems)}.",
                 exists=f"Batches {recorded + 1} to {last} are staged and belong to no checkpoint.",
                 safe="Nothing was written.",
-                remedy="Change the table back and start again; or begin anew with --fresh.",
+                remedy=f"Change the table back and start again; or {BEGIN_ANEW}.",
                 table=self.table_url,
                 problems=problems,
             )
@@ -247,7 +247,7 @@ class PrivateLog:
                 f"{self.url} has forgotten the batches before {self.oldest()}, and batch {after + 1} is asked for.",
                 exists="They are in checkpoints that were complete; their manifests cannot be read any more.",
                 safe="Nothing was changed.",
-                remedy="Restore the manifests from a copy, or begin anew with --fresh.",
+                remedy=f"Restore the manifests from a copy, or {BEGIN_ANEW}.",
                 path=self.url,
                 expected=after + 1,
                 found=self.oldest(),

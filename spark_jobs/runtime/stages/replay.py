@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from uuid import uuid4
 
-from spark_jobs.protocol.errors import CorruptDocumentError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
@@ -68,7 +68,7 @@ def _offsets(stage: StageRun, batch: BatchId) -> str:
             f"{stage.log.url} does not say how batch {batch} of stage '{stage.stage.name}' was planned.",
             exists="What is staged and what is public stays.",
             safe="Nothing was staged.",
-            remedy="Restore the damaged files from a copy of the home, or begin anew: with a savepoint, or with --fresh.",
+            remedy=f"Restore the damaged files from a copy of the home, or begin with a savepoint (--restore), or {BEGIN_ANEW}.",
             path=stage.log.url,
             batch=batch,
         )

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InterruptedRunError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -211,7 +211,7 @@ class StageRun:
                 + (f" Their keys: {'; '.join(keys)}." if keys else ""),
                 exists="Everything else is staged.",
                 safe="Nothing of this round is public.",
-                remedy="Leave such rows out in the function of the source, and begin anew with --fresh.",
+                remedy=f"Leave such rows out in the function of the source, and {BEGIN_ANEW}.",
                 stage=self.stage.name,
                 rows=left,
             )
@@ -372,7 +372,7 @@ class StageRun:
                 f"Stage '{self.stage.name}' has rows before 1970 and stateful operators one after the other: Spark would drop rows.",
                 exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
                 safe="Nothing of this round is public.",
-                remedy="Put each window, join or timer into a stage of its own, or leave those rows out; then start with --fresh.",
+                remedy=f"Put each window, join or timer into a stage of its own, or leave those rows out; then {BEGIN_ANEW}.",
                 stage=self.stage.name,
             )
         self.spark_log.replan(batch, self.spark_log.offsets(batch).with_watermark(BEGINNING_OF_TIME_MS))

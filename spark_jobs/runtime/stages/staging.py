@@ -14,7 +14,7 @@ from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import SinkMode
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
@@ -134,7 +134,7 @@ class StageWriter:
                 f"Batch {batch} of stage '{self._name}' has {repeated} keys ({', '.join(rule.keys)}) more than once.",
                 exists="The batches before it are staged.",
                 safe="Nothing of this round is public.",
-                remedy="Give the sink sequence_by=, which says which row wins, or return one row per key; then start with --fresh.",
+                remedy=f"Give the sink sequence_by=, which says which row wins, or return one row per key; then {BEGIN_ANEW}.",
                 stage=self._name,
                 batch=batch,
                 keys=list(rule.keys),
@@ -291,7 +291,7 @@ class StageWriter:
             exists="The first result is staged and not public.",
             safe="No table was changed.",
             remedy="Remove what differs between two runs of the same rows (random values, the clock, an unpinned static input), "
-            "then start fresh (--fresh).",
+            f"then {BEGIN_ANEW}.",
             stage=self._name,
             batch=earlier.batch,
             expected=earlier.rows,

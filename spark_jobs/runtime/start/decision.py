@@ -17,7 +17,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     StartRequest,
 )
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName
 
 
@@ -46,7 +46,7 @@ class Begin:
     """The checkpoint that it continues; None at the beginning of an incarnation."""
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
     interrupted: RoundDocument | None = None
-    """The round that it replaces, with the same ends, because a source is another one now."""
+    """The round that it replaces, with the same ends; see :func:`replace_round`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class BeginIncarnation:
     on_rewind: OnRewind
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
     """By source the checkpoint directory of the Spark query that it goes on after."""
+    interrupted: RoundDocument | None = None
+    """The round that it replaces, with the same ends, where that has no checkpoint yet."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,10 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     gives_way = not facts.staging and not restoring
     if latest.graph != dict(graph):
         return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
+    found = Continue(latest, facts.head.checkpoint if facts.head else None)
+    changed = latest.parameters != dict(parameters)
     try:
-        if not request.new_sources:  # else a new round may follow that has other ones
+        if not _replaces(request):
             check_parameters(latest, parameters)
         _check_ending(latest, request)
         _check_adoption(latest, request, {source: adopted.checkpoint for source, adopted in latest.adopted.items()})
@@ -174,14 +178,19 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
         if not gives_way:
             raise
         return _begin_again(facts, request, graph)
-    return Continue(latest, facts.head.checkpoint if facts.head else None)
+    return replace_round(found, facts) if changed and request.accept_data_loss else found
 
 
-def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
-    """Returns the decision for a start that reads a source from its beginning: it goes on from the newest checkpoint.
+def _replaces(request: StartRequest) -> bool:
+    """Returns whether an interrupted round may be replaced by one with other parameters: it cannot end as it was begun."""
+    return bool(request.new_sources or request.accept_data_loss)
 
-    What came after that checkpoint has read the old source. An interrupted round is left where the checkpoint has it, and a round with the
-    same ends replaces it.
+
+def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
+    """Returns the decision for a start whose interrupted round cannot go on: it begins a round with the same ends.
+
+    A source of the interrupted round is another one now; or something of it is gone for good, and the parameters are others. The round
+    is left where the newest checkpoint has it: what came after that has read the old source, or has been computed with the old parameters.
     """
     if isinstance(decision, BeginIncarnation):
         return decision
@@ -194,7 +203,8 @@ def begin_with_new_sources(decision: Decision, facts: HomeFacts) -> Begin | Begi
         offsets = dict(decision.adopt_offsets) if isinstance(decision, Begin) else {}
         if isinstance(decision, Continue):
             offsets = {source: adopted.checkpoint for source, adopted in decision.round.adopted.items()}
-        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets)
+        interrupted = decision.round if isinstance(decision, Continue) else None
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets, interrupted)
     return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
@@ -203,7 +213,7 @@ def _drained(stop: Manifest) -> RejectedError:
         f"The pipeline was drained by {stop.request}: what its windows, joins and timers held is flushed, for ever.",
         exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
         safe="Nothing was changed.",
-        remedy="To go on after it, name its savepoint with --restore and add --allow-drained. Or begin anew with --fresh.",
+        remedy=f"To go on after it, name its savepoint with --restore and add --allow-drained. Or {BEGIN_ANEW}.",
         checkpoint=stop.checkpoint,
         request=stop.request,
     )
@@ -252,7 +262,7 @@ def _change(
     if stop is None:
         raise _changed_midway(latest, facts, graph)
     changed = _changed_parameters(latest, parameters)
-    if changed:
+    if changed and not _replaces(request):
         raise _other_parameters(latest, parameters, changed)
     _check_ending(latest, request)
     _check_adoption(latest, request, {})
@@ -325,13 +335,13 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
     """
     found = fates(before.graph, graph)
     impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
+    rename = "Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). Or run"
     if impossible or not with_fate(found, Fate.CONTINUES):
         raise RejectedError(
             f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
             exists="Functions may change, and stages may be added or left out.",
             safe="Nothing was changed.",
-            remedy="Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). "
-            "Or run the earlier code. Or begin anew with --fresh.",
+            remedy=f"{rename if _leaves_some(found, graph) else 'Run'} the earlier code. Or {BEGIN_ANEW}.",
             stages=[each.stage for each in impossible],
         )
     if dropped and not request.allow_dropped:
@@ -342,6 +352,15 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
             remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
             stages=[each.stage for each in dropped],
         )
+
+
+def _leaves_some(found: Sequence[StageFate], graph: Mapping[str, Any]) -> bool:
+    """Returns whether a stage continues that reads none of those whose state does not fit: a renamed stage is another input."""
+    others = {each.stage for each in with_fate(found, Fate.IMPOSSIBLE)}
+    for name, stage in graph["stages"].items():  # in topological order
+        if others & set(stage.get("inputs", {}).values()):
+            others.add(name)
+    return any(each.stage not in others for each in with_fate(found, Fate.CONTINUES))
 
 
 def _next_round(facts: HomeFacts) -> RoundNumber:
@@ -374,7 +393,7 @@ def _changed_midway(latest: RoundDocument, facts: HomeFacts, graph: Mapping[str,
         f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
         exists=f"The round was interrupted, and its rows so far are staged. After it, {'; '.join(map(str, fates(latest.graph, graph)))}.",
         safe="Nothing was changed.",
-        remedy=f"{finish}{back} Or begin anew with --fresh.",
+        remedy=f"{finish}{back} Or {BEGIN_ANEW}.",
         round=latest.round,
     )
 
@@ -411,7 +430,7 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
             f"begun by run {latest.run}.",
             exists="The home has offsets of its own.",
             safe="Nothing was changed.",
-            remedy="Leave --adopt-offsets out: the home goes on where it is. Or begin anew: an empty home, or --fresh.",
+            remedy=f"Leave --adopt-offsets out: the home goes on where it is. Or give the pipeline an empty home, or {BEGIN_ANEW}.",
             round=latest.round,
             expected=dict(allowed),
             found=request.adopt_offsets,
@@ -426,7 +445,7 @@ def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[
             f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
             exists=f"Checkpoint {final.checkpoint} has what that run computed.",
             safe="Nothing was changed.",
-            remedy="Give it a home of its own, or begin anew with --fresh (fresh=True). A pipeline that is to go on suspends at the end of "
+            remedy=f"Give it a home of its own, or {BEGIN_ANEW}. A pipeline that is to go on suspends at the end of "
             "its inputs instead (on_end).",
             round=latest.round,
             expected={name: before[name] for name in changed},
@@ -457,8 +476,9 @@ def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], chan
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
-        remedy=f"Finish it first: start again with run id {latest.run} or with its parameters {latest.parameters}. If what it reads is "
-        "gone for good, read something else as a new source (--new-source SOURCE), or begin anew with --fresh.",
+        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If what it reads is "
+        "gone for good, these parameters may replace it: with --accept-data-loss SOURCE, which reads what is left, or with --new-source "
+        f"SOURCE, which reads another one. Or {BEGIN_ANEW}.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

@@ -27,7 +27,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
@@ -230,7 +230,7 @@ class _Line:
             why[0].failed,
             exists=f"{exists} What is public stays.",
             safe="Nothing in the home was changed. The work directory that was being built is not used.",
-            remedy="Restore the file from a backup of the home. Or begin with a savepoint (--restore), or anew (--fresh).",
+            remedy=f"Restore the file from a backup of the home. Or begin with a savepoint (--restore), or {BEGIN_ANEW}.",
             stage=name,
             kept=kept,
             **why[0].evidence,

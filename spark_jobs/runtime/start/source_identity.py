@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import suggestion
 from spark_jobs.protocol.documents import Manifest, RoundDocument
-from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.runtime.inputs.inputs import source_frame
@@ -116,20 +116,26 @@ def find_sources(
     return found
 
 
-def settle(found: Mapping[InputName, FoundSource], before: Sources, new_sources: Collection[InputName]) -> SettledSources:
+def settle(
+    found: Mapping[InputName, FoundSource], before: Sources, new_sources: Collection[InputName], drained: Manifest | None = None
+) -> SettledSources:
     """Compares the sources of a start with those that were read before.
 
     Args:
         found: The sources as they are now.
         before: As they were.
         new_sources: Those that may be others.
+        drained: The checkpoint that the start goes on from, if that has drained stages: they would drop the rows of a source as late that
+            is read from its beginning.
 
     Raises:
-        RejectedError: Another one is. Nothing was changed.
+        RejectedError: Another one is, or stages are drained. Nothing was changed.
     """
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:
-        raise another_source(refused)
+        raise another_source(refused, may_be_new=drained is None)
+    if drained is not None:
+        refuse_drained(drained, others)
     return SettledSources({name: _settled(name, now, before.get(name)) for name, now in found.items()}, frozenset(others))
 
 
@@ -169,7 +175,7 @@ def refuse_drained(newest: Manifest, renewed: Collection[InputName]) -> None:
             f"Source '{min(renewed)}' cannot be taken as a new one: stage '{drained[0]}' is drained and would drop its rows.",
             exists=f"Checkpoint {newest.checkpoint}.",
             safe="Nothing was staged.",
-            remedy="Go back to what was read before, or begin anew with --fresh.",
+            remedy=f"Go back to what was read before, or {BEGIN_ANEW}.",
             stages=drained,
         )
 

@@ -1,6 +1,6 @@
 """The plan of a start, made before anything is written: ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_jobs.api.continuation import StageFate
@@ -8,6 +8,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import AppId, CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.start.source_identity import SettledSources, Sources
@@ -24,6 +25,8 @@ class StartPlan:
     """What the home says about its past."""
     stages: tuple[StageFate, ...]
     """What becomes of each stage."""
+    reads: Mapping[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]
+    """By stage the stages and the sources that it reads."""
     savepoint: SavepointStart | None
     """The savepoint that it begins with."""
     reached: Mapping[AppId, CheckpointId | None] | None
@@ -40,6 +43,8 @@ class StartPlan:
     """By stage that begins now, by source: where it begins."""
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
     """Where old queries stopped."""
+    losses: Sequence[Loss] = ()
+    """What the start leaves out of sources that are read again from their beginning."""
 
     @property
     def goes_on_from(self) -> Manifest | None:

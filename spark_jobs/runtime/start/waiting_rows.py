@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
@@ -85,7 +85,7 @@ def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting) ->
                 exists=f"The rows have {', '.join(sorted(before))}.",
                 safe="Nothing was changed.",
                 remedy="Run the earlier code until they are consumed: it finishes the round, or is stopped with aligned checkpoints. "
-                "Then run the changed code. Or let the stage return the columns that it returned before. Or begin anew with --fresh.",
+                f"Then run the changed code. Or let the stage return the columns that it returned before. Or {BEGIN_ANEW}.",
                 stage=name,
                 rows=rows.rows,
                 columns=lacking,

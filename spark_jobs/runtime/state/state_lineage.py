@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedFormatError
 
 VERSION_FILE = re.compile(r"\d+_[0-9a-f-]{36}\.(zip|changelog)")
 """The name of a snapshot or a changelog."""
@@ -103,7 +103,7 @@ def _decompressed(changelog: Path, data: bytes) -> bytes:
     raise UnsupportedFormatError(
         f"{changelog} is compressed neither with LZ4 nor with Zstandard, and its lineage cannot be read.",
         safe="Nothing was changed.",
-        remedy="Leave spark.sql.streaming.stateStore.compression.codec at lz4, and begin anew with --fresh.",
+        remedy=f"Leave spark.sql.streaming.stateStore.compression.codec at lz4, and {BEGIN_ANEW}.",
         path=str(changelog),
     )
 

@@ -223,7 +223,7 @@ def test_a_stage_never_ends_where_an_input_upstream_has_no_end() -> None:
     pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history")
     graph = add(pipeline, "archived", "history").graph()
     assert graph.unbounded
-    assert {name: graph.is_unbounded(name) for name in graph.stages} == {"seen": True, "joined": True, "archived": False}
+    assert {name: stage.unbounded for name, stage in graph.stages.items()} == {"seen": True, "joined": True, "archived": False}
     assert not whole().graph().unbounded
 
 
@@ -324,8 +324,7 @@ def test_the_description_holds_what_a_restart_depends_on() -> None:
 
 def test_the_description_survives_json_and_a_different_order() -> None:
     graph = whole().graph()
-    stored = json.loads(json.dumps(graph.describe(), sort_keys=True))
-    assert graph.changes_since(stored) == ()
+    assert json.loads(json.dumps(graph.describe(), sort_keys=True)) == graph.describe()
     assert graph.fingerprint() == whole().graph().fingerprint()
 
 
@@ -349,25 +348,22 @@ def changed(**options: Any) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("options", "change"),
+    "options",
     [
-        ({"event_time": "t"}, 'stages.hourly.event_time was null and is "t".'),
-        ({"event_time": "t", "watermark_delay": "1 second"}, "stages.hourly.delay_ms was null and is 1000."),
-        ({"sink": DeltaSink("/x", name="hourly")}, 'stages.hourly.sink.path was "/hourly" and is "/x".'),
-        ({"sink": DeltaSink("/hourly", name="hours")}, 'stages.hourly.sink.name was "hourly" and is "hours".'),
-        ({"sink": DeltaSink("/hourly", partition_by=["o"])}, 'stages.hourly.sink.partition_by was [] and is ["o"].'),
+        {"event_time": "t"},
+        {"event_time": "t", "watermark_delay": "1 second"},
+        {"sink": DeltaSink("/x", name="hourly")},
+        {"sink": DeltaSink("/hourly", name="hours")},
+        {"sink": DeltaSink("/hourly", partition_by=["o"])},
     ],
 )
-def test_what_state_depends_on_is_in_the_fingerprint_and_named_when_it_changes(options: Any, change: str) -> None:
-    before, after = changed(), changed(**options)
-    assert after.fingerprint() != before.fingerprint()
-    assert change in after.changes_since(before.describe())
+def test_what_state_depends_on_is_in_the_fingerprint(options: Any) -> None:
+    assert changed(**options).fingerprint() != changed().fingerprint()
 
 
-def test_a_part_that_came_or_went_is_named() -> None:
-    one, two = changed(), add(add(flights(), "hourly", "departures", "airlines"), "daily", "hourly").graph()
-    assert 'stages.daily.inputs.hourly was not there and is "hourly".' in two.changes_since(one.describe())
-    assert 'stages.daily.inputs.hourly was "hourly" and is gone.' in one.changes_since(two.describe())
+def test_a_stage_that_came_is_in_the_fingerprint() -> None:
+    two = add(add(flights(), "hourly", "departures", "airlines"), "daily", "hourly").graph()
+    assert two.fingerprint() != changed().fingerprint()
 
 
 def test_two_sinks_with_one_table_are_refused_when_the_parameters_are_known() -> None:

@@ -1,10 +1,13 @@
 import shutil
 
-from spark_jobs.protocol.ids import InputName
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import TidiedInput
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.publisher import publish
 from tests.support.command_line import UsedHome, document, spark_jobs
-from tests.support.staged_pipeline import HOURLY, path_of
+from tests.support.staged_pipeline import HOURLY, NOW, path_of
 
 
 def test_a_checkpoint_is_shown_with_its_stages_sinks_and_inputs(interrupted: UsedHome) -> None:
@@ -66,3 +69,18 @@ def test_a_corrupt_checkpoint_is_never_half_shown(drained: UsedHome) -> None:
 def test_a_table_that_is_gone_is_named(drained: UsedHome) -> None:
     shutil.rmtree(path_of(drained.staged.tables[HOURLY]))
     assert "the table is gone" in spark_jobs("inspect", "--home", drained.url).stdout
+
+
+def test_what_was_lost_and_what_was_taken_away_is_shown(interrupted: UsedHome) -> None:
+    gone = LostFile(path="file:/in/4.json", size_bytes=20)
+    lost = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(gone,))
+    manifest = interrupted.complete(losses=(lost,))
+    tidied = TidiedInput(round=manifest.round, input=InputName("events"), tidied_at=NOW, left=("file:/in/5.json",))
+    Rounds(interrupted.files).tidy(tidied)
+    shown = " ".join(spark_jobs("inspect", "--home", interrupted.url).stdout.split())
+    assert "Stage hourly goes on without what is gone of source events: 1 file with 20 bytes, such as file:/in/4.json." in shown
+    assert "The files of source events were taken away at" in shown
+    assert "1 that have changed since they were read stay, such as file:/in/5.json." in shown
+    answer = document(spark_jobs("inspect", "--home", interrupted.url, "--output", "json"))
+    assert [loss["stage"] for loss in answer["losses"]] == ["hourly"]
+    assert answer["tidied"]["events"]["left"] == ["file:/in/5.json"]

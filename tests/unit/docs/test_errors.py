@@ -9,7 +9,9 @@ import pytest
 from spark_jobs.protocol import errors
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.runtime.spark.spark_errors import KNOWN
+from tests.support.known_errors import PROGRAMS, WITHOUT_PROGRAM
 from tests.support.pages import ROOT, anchors, table_rows
+from tests.unit.docs.test_commands import COMMANDS, options
 
 REFERENCE = ROOT / "docs/reference/errors.md"
 TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"
@@ -80,3 +82,41 @@ def test_the_reference_has_the_whole_tree() -> None:
         f"`{each.__name__}`": (f"`{each.__bases__[0].__name__}`", each.retry.value.replace("_", " "), str(int(each.exit_code)))
         for each in tree
     }
+
+
+def test_each_known_error_has_a_program_that_follows_its_remedy_or_a_reason_why_none_can() -> None:
+    names = [known.name for known in KNOWN]
+    assert sorted([*PROGRAMS, *WITHOUT_PROGRAM]) == sorted(names)
+    named = re.findall(r"tests/\w+/\w+\.py", " ".join(WITHOUT_PROGRAM.values()))
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def remedies() -> Iterator[tuple[str, str]]:
+    """Every remedy of the product that is written where its error is made, with an ellipsis for what differs."""
+    for where, call in constructions():
+        for keyword in call.keywords:
+            if keyword.arg == "remedy" and isinstance(keyword.value, ast.JoinedStr):
+                parts = (
+                    part.value if isinstance(part, ast.Constant) else f" {ast.unparse(part)} " for part in keyword.value.values
+                )
+                yield where, "".join(str(part) for part in parts)
+            elif keyword.arg == "remedy" and isinstance(keyword.value, ast.Constant):
+                yield where, str(keyword.value.value)
+
+
+def test_every_option_that_a_remedy_names_exists() -> None:
+    known = {option for command in COMMANDS.values() for option in options(command)} | {"--master", "--deploy-mode"}
+    unknown = {
+        (where, option)
+        for where, remedy in remedies()
+        if "airflow connections" not in remedy and "spark-submit" not in remedy
+        for option in re.findall(r"--[a-z][a-z-]+", remedy)
+        if option not in known
+    }
+    assert unknown == set()
+
+
+def test_no_remedy_offers_a_fresh_start_that_is_refused_where_rows_are_public() -> None:
+    bare = [where for where, remedy in remedies() if "--fresh" in remedy and "--on-rewind" not in remedy]
+    allowed = "Stop the old query"  # nothing was read, so nothing is public
+    assert [where for where, remedy in remedies() if where in bare and allowed not in remedy] == []

@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy, table_facts
+from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy
 from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from spark_jobs.publication.publisher import WITHOUT_SPARK
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
@@ -206,7 +206,7 @@ def test_what_is_no_local_uri_is_refused(uri: str) -> None:
 
 def test_hadoops_spelling_of_a_local_uri_is_the_same_table(pipeline: StagedPipeline) -> None:
     uri = pipeline.tables[HOURLY]
-    assert table_facts(uri.replace("file:///", "file:/")).table_id == table_facts(uri).table_id
+    assert open_table(uri.replace("file:///", "file:/")).facts.table_id == open_table(uri).facts.table_id
 
 
 def test_a_missing_table_is_not_found(tmp_path: Path) -> None:
@@ -302,16 +302,16 @@ def test_a_table_that_was_made_anew_after_it_was_opened_gets_nothing(
 
 def test_facts_are_the_same_whoever_asks_and_change_with_the_table(pipeline: StagedPipeline) -> None:
     uri = pipeline.tables[HOURLY]
-    before = table_facts(uri)
+    before = open_table(uri).facts
     write_deltalake(uri, pa.table({"id": [9], "day": ["x"]}), mode="append")
-    after = table_facts(uri)
+    after = open_table(uri).facts
     assert after.shape == before.shape
     assert (before.partition_by, before.version, after.version) == (("day",), 0, 1)
     DeltaTable(uri).alter.add_constraint({"positive": "id > 0"})
-    constrained = table_facts(uri)
+    constrained = open_table(uri).facts
     assert constrained.shape.configuration == {"delta.constraints.positive": "id > 0"}
     DeltaTable(uri).alter.add_constraint({"small": "id < 10"})  # the protocol knows constraints already
-    again = table_facts(uri)
+    again = open_table(uri).facts
     assert again.shape.configuration.keys() == {"delta.constraints.positive", "delta.constraints.small"}
 
 

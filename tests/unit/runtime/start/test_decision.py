@@ -43,9 +43,9 @@ from spark_jobs.runtime.start.decision import (
     BeginIncarnation,
     Continue,
     HomeFacts,
-    begin_with_new_sources,
     decide,
     goes_on_from,
+    replace_round,
     stage_fates,
 )
 from tests.support.staged_pipeline import CHECKPOINTING
@@ -202,7 +202,39 @@ def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_anot
     home = facts([attempt(1, "a", 1)], latest)
     found = decide(request("a", new_sources=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
     assert found == Continue(latest)
-    assert begin_with_new_sources(found, home) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE)
+    assert replace_round(found, home) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, {}, latest)
+
+
+@pytest.mark.parametrize("staging", [True, False])
+def test_a_round_that_has_lost_some_input_is_replaced_by_one_with_other_parameters_and_the_same_ends(staging: bool) -> None:
+    latest = round_document(1, "a")
+    asked = request("b", accept_data_loss=(InputName("departures"),))
+    home = facts([attempt(1, "a", 1)], latest, staging=staging)
+    found = decide(asked, home, {"flights": "/other"}, GRAPH)
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, {}, latest)
+    assert decide(asked, home, PARAMETERS, GRAPH) == Continue(latest), "with its own parameters it goes on where it is"
+
+
+def test_a_round_that_is_replaced_goes_on_from_its_newest_checkpoint() -> None:
+    latest = round_document(2, "a")
+    home = facts([attempt(1, "a", 2)], latest, manifest(3, 1))
+    found = decide(request("b", accept_data_loss=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
+    assert found == Begin(RoundNumber(3), CheckpointId(3), interrupted=latest)
+
+
+@pytest.mark.parametrize(("option", "field"), [("--new-source", "new_sources"), ("--accept-data-loss", "accept_data_loss")])
+def test_every_way_that_the_refusal_of_other_parameters_names_is_open(option: str, field: str) -> None:
+    options: Any = {field: (InputName("departures"),)}
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    with pytest.raises(RejectedError) as refused:
+        decide(request("b"), home, {"flights": "/other"}, GRAPH)
+    assert f"{option} SOURCE" in refused.value.remedy
+    assert not isinstance(decide(request("b", **options), home, {"flights": "/other"}, GRAPH), Answer)
+    assert "--fresh" in refused.value.remedy
+    assert isinstance(decide(request("b", fresh=True), home, {"flights": "/other"}, GRAPH), BeginIncarnation)
+    assert decide(request("b"), home, refused.value.evidence["expected"], GRAPH) == Continue(
+        cast(RoundDocument, home.latest_round)
+    )
 
 
 @pytest.mark.parametrize(("name", "value"), [("on_end", OnEnd.DRAIN), ("publish", Publish.EXTERNAL)])
@@ -313,7 +345,7 @@ class TestAChangedPipeline:
         assert [str(each) for each in stage_fates(found, home, MORE)] == ["hourly continues", "daily starts empty"]
         with pytest.raises(RejectedError, match="the savepoint: hourly cannot go on"):
             decide(request("c"), home, PARAMETERS, {"stages": {"hourly": {"inputs": {}}}})
-        with_new_sources = begin_with_new_sources(found, home)
+        with_new_sources = replace_round(found, home)
         assert isinstance(with_new_sources, BeginFromSavepoint)
         assert with_new_sources.restore == begun.restore
         assert goes_on_from(with_new_sources, home) == home.taken_up
@@ -417,8 +449,8 @@ def test_an_interrupted_round_that_planned_no_batch_gives_way_to_one_that_adopts
 
 def test_a_first_round_that_gives_way_because_of_a_new_source_adopts_the_offsets_again() -> None:
     latest = round_document(1, "a", adopted=ADOPTED)
-    found = begin_with_new_sources(Continue(latest), facts([attempt(1, "a", 1)], latest))
-    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
+    found = replace_round(Continue(latest), facts([attempt(1, "a", 1)], latest))
+    assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD, latest)
 
 
 @pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])

@@ -1,0 +1,97 @@
+"""Which errors another try may heal, and what an error of Spark's says without its stacks."""
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError
+from spark_jobs.runtime.spark.spark_errors import failed_batch, find, may_heal, refusing, without_stack
+
+
+class Unheard(Exception):
+    pass
+
+
+def caused_by(cause: Exception) -> Exception:
+    error = Unheard("of a client")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError("no server"),
+        TimeoutError("too slow"),
+        OSError("no route"),
+        caused_by(ConnectionResetError("gone")),
+        caused_by(caused_by(TimeoutError("too slow"))),
+        Py4JNetworkError("Answer from Java side is empty"),
+    ],
+)
+def test_another_try_may_heal_what_could_not_be_reached(error: Exception) -> None:
+    assert may_heal(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unheard("of nobody"),
+        ValueError("not a number"),
+        RuntimeError("it is so"),
+        FileNotFoundError("/no/such/file"),
+        PermissionError("/not/yours"),
+        caused_by(ValueError("not a number")),
+        ModuleNotFoundError("No module named 'x'"),
+        ZeroDivisionError("division by zero"),
+    ],
+)
+def test_no_other_try_heals_what_a_function_does_again(error: Exception) -> None:
+    assert not may_heal(error)
+
+
+def test_an_exception_is_found_by_what_it_is_derived_from() -> None:
+    found = find(ConnectionRefusedError("no server"))
+    assert found is not None
+    assert found.name == "OSError"
+    text = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nBrokenPipeError: [Errno 32] Broken pipe'
+    assert isinstance(failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r"), InterruptedRunError)
+
+
+def _from_java(text: str) -> Exception:
+    """An error that the JVM has raised, with one cause."""
+
+    class Java:
+        def getMessage(self) -> str:
+            return text
+
+        def getCause(self) -> None:
+            return None
+
+    error = Unheard("in Java")
+    error.java_exception = Java()  # type: ignore[attr-defined]
+    return error
+
+
+def test_a_division_by_zero_in_a_worker_is_not_tried_again() -> None:
+    text = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nZeroDivisionError: division by zero'
+    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r")
+    assert isinstance(found, PermanentFailureError)
+    assert found.failed == "It failed: ZeroDivisionError: division by zero."
+
+
+def test_a_message_is_told_without_javas_stack_and_sparks_plan() -> None:
+    text = "[SOME.CONDITION] It is wrong.\n== Physical Plan ==\n+- Project\n"
+    assert without_stack(text) == "[SOME.CONDITION] It is wrong."
+    assert without_stack("java.lang.Boom: no\n\tat a.b.C(D.java:1)\nCaused by: x\n\tat e.f") == "java.lang.Boom: no"
+    python = 'Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no'
+    assert without_stack(python) == python
+
+
+def test_an_error_beside_a_users_code_goes_through() -> None:
+    with pytest.raises(Unheard), refusing("Stage 'x' cannot be started", "Change it.", "", calls=False):
+        raise Unheard("of nobody")
+    with (
+        pytest.raises(InvalidPipelineError, match="Stage 'x' cannot be analysed: Unheard: of nobody"),
+        refusing("Stage 'x' cannot be analysed", "Change it.", "Nothing was staged."),
+    ):
+        raise Unheard("of nobody")

@@ -1,0 +1,116 @@
+"""What a refused start is told to do is done, as the error says it, and is not refused again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.documents import CheckpointKind, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import InputName, RequestId
+from spark_jobs.runtime.start.decision import HomeFacts, decide
+from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, attempt, facts, manifest, request, round_document
+
+OTHERS = {"flights": "/other"}
+SOURCES = (InputName("departures"),)
+SAVEPOINT = RestoreFrom(savepoint="file:///stop-1")
+OPTIONS: Mapping[str, Callable[[StartRequest], dict[str, Any]]] = {
+    "--on-rewind keep": lambda asked: {"fresh": True, "on_rewind": OnRewind.KEEP},
+    "--on-rewind keep or replace": lambda asked: {"fresh": True, "on_rewind": OnRewind.REPLACE},
+    "--on-rewind replace": lambda asked: {"fresh": True, "on_rewind": OnRewind.REPLACE},
+    "--accept-data-loss SOURCE": lambda asked: {"accept_data_loss": SOURCES},
+    "--new-source SOURCE": lambda asked: {"new_sources": SOURCES},
+    "--allow-dropped": lambda asked: {"allow_dropped": True},
+    "--allow-drained": lambda asked: {"restore": SAVEPOINT.model_copy(update={"allow_drained": True})},
+    "Leave --adopt-offsets out": lambda asked: {"adopt_offsets": {}},
+    "leave out on_end": lambda asked: {"on_end": None},
+    "leave out publish": lambda asked: {"publish": None},
+    "Leave it out": lambda asked: {"fresh": False, "on_rewind": OnRewind.REFUSE, "adopt_offsets": {}},
+}
+"""By what a remedy says the fields of the request that it changes."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A start that is refused."""
+
+    home: HomeFacts
+    asked: StartRequest
+    parameters: Mapping[str, Any] = field(default_factory=lambda: PARAMETERS)
+    graph: Mapping[str, Any] = field(default_factory=lambda: GRAPH)
+    renamed: Mapping[str, Any] | None = None
+    """The graph with the stage renamed, where the remedy says so."""
+    ways: int = 1
+    """How many ways out its remedy names."""
+
+
+def drained_stop() -> HomeFacts:
+    stop = manifest(1, 1, drained=True).model_copy(
+        update={"checkpoint_kind": CheckpointKind.STOP, "request": RequestId("stop-1")}
+    )
+    return facts([attempt(1, "a", 1)], round_document(1, "a"), stop)
+
+
+def interrupted() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a"))
+
+
+def suspended() -> HomeFacts:
+    return facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1), published=1)
+
+
+def with_savepoint(**changes: Any) -> HomeFacts:
+    return replace(interrupted(), savepoint=manifest(1, 1).model_copy(update=changes))
+
+
+WEEKLY = {"stages": {"weekly": {"inputs": {"departures": "departures"}}, **GRAPH["stages"]}}
+CASES = {
+    "other parameters in an interrupted round": lambda: Refused(interrupted(), request("b"), OTHERS, ways=4),
+    "another end of an interrupted round": lambda: Refused(interrupted(), request("b", on_end=OnEnd.DRAIN)),
+    "another policy of an interrupted round": lambda: Refused(interrupted(), request("b", publish=Publish.EXTERNAL)),
+    "other code in an interrupted round": lambda: Refused(interrupted(), request("b"), graph=WEEKLY, ways=2),
+    "a stage less": lambda: Refused(replace(suspended(), head=manifest(1, 1).model_copy(update={"graph": WEEKLY})), request("b")),
+    "the only stage, whose state does not fit": lambda: Refused(
+        suspended(), request("b"), graph={"stages": {"hourly": {"inputs": {}}}}, ways=2
+    ),
+    "a stage whose state does not fit, beside another": lambda: Refused(
+        replace(suspended(), head=manifest(1, 1).model_copy(update={"graph": WEEKLY})),
+        request("b"),
+        graph={"stages": {**WEEKLY["stages"], "hourly": {"inputs": {}}}},
+        renamed={"stages": {"weekly": WEEKLY["stages"]["weekly"], "by_hour": {"inputs": {}}}},
+        ways=3,
+    ),
+    "a pipeline that was stopped with a drain": lambda: Refused(drained_stop(), request("b"), ways=3),
+    "a pipeline that is finished": lambda: Refused(
+        facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1, drained=True)), request("b"), OTHERS, ways=2
+    ),
+    "a fresh start behind public rows": lambda: Refused(suspended(), request("b", fresh=True), ways=2),
+    "offsets that come too late": lambda: Refused(
+        suspended(), request("b", adopt_offsets={InputName("departures"): "file:///old"}), ways=3
+    ),
+    "a savepoint after a drain": lambda: Refused(
+        with_savepoint(drained=True, request=RequestId("stop-1")), request("b", restore=SAVEPOINT)
+    ),
+    "a fresh start with a savepoint": lambda: Refused(with_savepoint(), request("b", restore=SAVEPOINT, fresh=True)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_remedy_of_a_refused_start_leads_to_no_refusal(name: str) -> None:
+    case: Refused = CASES[name]()
+    with pytest.raises(RejectedError) as caught:
+        decide(case.asked, case.home, case.parameters, case.graph)
+    remedy = caught.value.remedy
+    followed = 0
+    for words, changes in OPTIONS.items():
+        if words in remedy:
+            asked = case.asked.model_copy(update=changes(case.asked))
+            home = case.home
+            if asked.restore and home.savepoint is None:
+                home = replace(home, savepoint=home.head)
+            decide(asked, home, case.parameters, case.renamed if case.renamed and asked.allow_dropped else case.graph)
+            followed += 1
+    if "with its parameters" in remedy:
+        decide(case.asked, case.home, caught.value.evidence["expected"], case.graph)
+    assert followed == case.ways, remedy
