@@ -11,6 +11,9 @@ class Source(StrEnum):
     PARQUET = "Parquet files"
     CSV = "CSV files"
     JSON = "JSON files"
+    ORC = "ORC files"
+    TEXT = "text files"
+    XML = "XML files"
     KAFKA = "Kafka"
 
 
@@ -27,6 +30,8 @@ class Event(StrEnum):
     OVERWRITTEN = "overwritten"
     SCHEMA_CHANGED = "schema changed"
     PERMISSION_LOST = "permission lost"
+    LATE = "late"
+    MOVED_COLUMNS = "columns at other places"
     EMPTY = "empty"
     MISSING = "missing"
 
@@ -47,6 +52,7 @@ class Remedy(StrEnum):
 
     NONE = ""
     BACK = "what was there is put back"
+    WRITTEN = "the file is written anew"
     ACCEPT = "`--accept-data-loss`"
     NEW = "`--new-source`"
     SKIP = "`skipChangeCommits`"
@@ -65,7 +71,9 @@ class Cell:
         return f"{self.source}, {self.event}"
 
 
-_FILES = (Source.PARQUET, Source.CSV, Source.JSON)
+_FILES = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.TEXT, Source.XML)
+NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.LATE, Event.MOVED_COLUMNS)
+"""What happens once the round has ended, and is met by the next one: it concerns rows that come."""
 CELLS: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
@@ -84,7 +92,9 @@ CELLS: tuple[Cell, ...] = (
     *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
     *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in _FILES),
     *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in _FILES),
-    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _FILES),
+    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _FILES if source is not Source.TEXT),
+    *(Cell(source, Event.LATE, Outcome.RIGHT) for source in _FILES),
+    Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.REFUSED, Remedy.WRITTEN),
     *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in _FILES),
     *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in _FILES),
     Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
