@@ -85,7 +85,7 @@ from spark_jobs.runtime.start.source_identity import (
     sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
-from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, waiting_in_checkpoint, waiting_in_work
+from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
 from spark_jobs.runtime.start.way_back import boot_id, why_not_in_place
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
@@ -250,7 +250,6 @@ class Application:
         places = find_places(self.graph, self.parameters, spark)
         reached = start.check(places) if start else None
         planned = plan_pipeline(self.graph, self.parameters, session, places)
-        check_waiting({name: stage.frame.schema for name, stage in planned.stages.items()}, self._waiting(decision, facts))
         if isinstance(decision, Continue):
             ended = ended_sources(self.graph, facts.head, decision.round.round)
         else:
@@ -261,6 +260,9 @@ class Application:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
+        before = self._sources_before(decision, facts)
+        returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
+        check_waiting(returned, self._waiting(decision, facts), gained_columns(before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
         losses: Sequence[Loss] = ()
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
@@ -273,7 +275,7 @@ class Application:
             empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
             again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST]
             check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
-        before, state = self._sources_before(decision, facts), goes_on_from(decision, facts)
+        state = goes_on_from(decision, facts)
         begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
         return StartPlan(
             decision,

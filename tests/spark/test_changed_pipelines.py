@@ -425,6 +425,27 @@ def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(sit
     assert ids(site, "numbers") == list(range(events.rows))
 
 
+@pytest.mark.parametrize("events", [BOUNDED], indirect=True)
+def test_rows_that_wait_have_no_value_for_what_their_table_has_gained_since(site: Site, events: Events, tmp_path: Path) -> None:
+    def copying() -> Pipeline:
+        pipeline = Pipeline("steps", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
+        events.source(pipeline)
+        pipeline.stage(name="copied")(lambda events: events)
+        sink = DeltaSink(str(site.tables / "numbers"), schema_evolution="add_columns")
+        pipeline.stage(name="numbers", sink=sink)(lambda copied: copied)
+        return pipeline
+
+    events.later(100)
+    stopped(site, copying(), events, tmp_path / "savepoint")
+    site.spark.sql(f"ALTER TABLE delta.`{events.path}` ADD COLUMNS (more STRING)")
+    events.add(100)
+    events.end()
+    site.run(copying())
+    assert_same(public(site.tables / "numbers"), answer(site.spark.read.format("delta").load(str(events.path))))
+    site.run(copying())
+    assert ids(site, "numbers") == list(range(events.rows))
+
+
 class TestThePlan:
     """A dry run decides what the run would do, and writes nothing."""
 

@@ -1,10 +1,11 @@
 """Compares what stages return now with the columns of the rows that earlier code has staged and their readers have not consumed.
 
-A reader sees such rows with the columns of today. Nothing tells which of the earlier columns a new one was: it would be null in them.
+A reader sees such rows with the columns of today. Nothing tells which of the earlier columns a new one was: it would be null in them. Null
+is right only for a column that a source's table has gained since the rows were read.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,13 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_bound import channel_position
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.start.source_identity import Sources
 from spark_jobs.storage.files import Files
 
 
@@ -64,12 +67,27 @@ def waiting_in_work(work: Files, graph: Graph, begins: Mapping[StageName, Mappin
     return found
 
 
-def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting) -> None:
+def gained_columns(before: Sources, now: Sources) -> frozenset[str]:
+    """Returns the columns and fields that source tables have gained.
+
+    A table that has also lost some may have renamed them: it counts as one that has gained none.
+    """
+    gained = set[str]()
+    for name, streams in now.items():
+        for old, new in zip(before.get(name, ()), streams, strict=False):
+            had, has = _table_columns(old), _table_columns(new)
+            if had and had <= has:
+                gained |= has - had
+    return frozenset(gained)
+
+
+def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting, gained: Collection[str]) -> None:
     """Refuses code that returns columns which waiting rows lack.
 
     Args:
         returned: By stage the columns that it returns now.
         waiting: The rows that wait.
+        gained: Columns that may be null in them: see :func:`gained_columns`.
 
     Raises:
         RejectedError: A stage returns such columns. Nothing was changed.
@@ -78,7 +96,7 @@ def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting) ->
         if name not in returned:
             continue
         before, now = set(_paths(rows.schema)), dict.fromkeys(_paths(json.loads(returned[name].json())))
-        if lacking := [path for path in now if path not in before]:
+        if lacking := [path for path in now if path not in before and path not in gained]:
             raise RejectedError(
                 f"Stage '{name}' returns {', '.join(lacking)}, which {rows.rows} rows lack that its earlier code has staged and that wait "
                 "for the stages that read it: there the values would be null.",
@@ -90,6 +108,11 @@ def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting) ->
                 rows=rows.rows,
                 columns=lacking,
             )
+
+
+def _table_columns(known: KnownSource) -> set[str]:
+    shape = known.shape if isinstance(known, KnownDelta) else None
+    return set(_paths(json.loads(shape.table_schema))) if shape else set()
 
 
 def _readers(graph: Graph, producer: StageName) -> list[StageName]:

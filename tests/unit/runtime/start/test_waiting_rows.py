@@ -1,6 +1,7 @@
 """What stages return is compared with the rows that wait between them."""
 
 import json
+from functools import reduce
 
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
@@ -8,10 +9,11 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.api.graph import Graph
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, StageName
-from spark_jobs.runtime.start.waiting_rows import WaitingRows, check_waiting, waiting_in_work
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.known_sources import KnownDelta
+from spark_jobs.runtime.start.waiting_rows import WaitingRows, check_waiting, gained_columns, waiting_in_work
 from tests.support.memory_files import MemoryFiles
-from tests.support.private_logs import SCHEMA, begun, staged
+from tests.support.private_logs import SCHEMA, SHAPE, begun, staged
 
 CLEAN, COPY, COUNT = StageName("clean"), StageName("copy"), StageName("count")
 
@@ -83,7 +85,7 @@ WAITING = {CLEAN: WaitingRows(6, json.loads(BEFORE.json()))}
 )
 def test_a_column_that_waiting_rows_lack_is_refused_by_name(now: StructType, lacking: list[str]) -> None:
     with pytest.raises(RejectedError, match=f"returns {lacking[0]}, which 6 rows lack") as refused:
-        check_waiting({CLEAN: now}, WAITING)
+        check_waiting({CLEAN: now}, WAITING, ())
     assert refused.value.evidence["columns"] == lacking
 
 
@@ -93,8 +95,26 @@ def test_a_column_that_waiting_rows_lack_is_refused_by_name(now: StructType, lac
     ids=["same", "dropped", "other type"],
 )
 def test_columns_that_waiting_rows_have_are_accepted(now: StructType) -> None:
-    check_waiting({CLEAN: now}, WAITING)
+    check_waiting({CLEAN: now}, WAITING, ())
 
 
 def test_rows_of_a_stage_that_is_left_out_wait_for_nobody() -> None:
-    check_waiting({}, WAITING)
+    check_waiting({}, WAITING, ())
+
+
+def table(*columns: str) -> dict[InputName, tuple[KnownDelta]]:
+    schema = reduce(lambda schema, name: schema.add(name, LongType()), columns, StructType())
+    return {
+        InputName("rows"): (KnownDelta(path="/rows", table="t", shape=SHAPE.model_copy(update={"table_schema": schema.json()})),)
+    }
+
+
+def test_a_column_that_the_source_table_has_gained_may_be_null_in_waiting_rows() -> None:
+    gained = gained_columns(table("id"), table("id", "more"))
+    check_waiting({CLEAN: StructType([*BEFORE.fields]).add("more", LongType())}, WAITING, gained)
+
+
+@pytest.mark.parametrize("before", [("id", "less"), ("id", "more")], ids=["may be renamed", "was there"])
+def test_one_that_the_source_table_had_may_not(before: tuple[str, ...]) -> None:
+    assert not gained_columns(table(*before), table("id", "more"))
+    assert not gained_columns({}, table("id", "more"))
