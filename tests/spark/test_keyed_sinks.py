@@ -1,8 +1,6 @@
 """Sinks with mode="insert" and mode="history", through whole pipelines."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +14,11 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
-from tests.spark.rows import Rows, answer, assert_same, public
-from tests.support.keyed_changes import COLUMNS, DELETES, KEYS, SCHEMA, changes_of_one_case, inserted, versions
+from tests.spark.rows import Rows, answer, public
 
 pytestmark = pytest.mark.spark
 
 VERSIONS = ("valid_from", "valid_to", "is_current")
-NUMBERED = pa.schema([pa.field("number", pa.int64()), *SCHEMA])
 SMALL = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("op", pa.string())])
 
 HISTORY: dict[str, Any] = {"mode": "history", "keys": ["id"], "sequence_by": "seq", "apply_as_deletes": "op = 'delete'"}
@@ -49,35 +45,6 @@ def _deliver(site: Site, changes: list[dict[str, Any]], schema: pa.Schema) -> No
 
 def _deliver_small(site: Site, *changes: tuple[int, int, str]) -> None:
     _deliver(site, [dict(zip(SMALL.names, change, strict=True)) for change in changes], SMALL)
-
-
-def _rounds(seed: int) -> Iterator[list[list[dict[str, Any]]]]:
-    """The changes of 30 cases, in any order, by round and by batch."""
-    draw = Random(seed)
-    batches: dict[tuple[int, int], list[dict[str, Any]]] = {(round, batch): [] for round in range(2) for batch in range(2)}
-    for number in range(30):
-        for change in changes_of_one_case(draw):
-            batches[draw.choice(list(batches))].append({"number": number, **change})
-    for round in range(2):
-        yield [batches[round, batch] for batch in range(2)]
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
-def test_the_tables_are_those_of_all_changes_however_they_come(site: Site, seed: int) -> None:
-    keys = ["number", *KEYS]
-    history = {"mode": "history", "keys": keys, "sequence_by": "seq", "apply_as_deletes": DELETES}
-    insert = {"mode": "insert", "keys": keys, "sequence_by": "seq"}
-    delivered: list[dict[str, Any]] = []
-    for round, batches in enumerate(_rounds(seed)):
-        for batch in batches:
-            _deliver(site, batch, NUMBERED)
-            delivered += [{**change, "round": round} for change in batch]
-        site.run(_pipeline(site, "*", versions=history, firsts=insert))
-    changes = pa.Table.from_pylist(delivered, pa.schema([*NUMBERED, pa.field("round", pa.int64())]))
-    columns = ["number", *KEYS, "seq", "gone", "name", "amount"]
-    assert set(columns) == {"number", *COLUMNS}
-    assert_same(public(site.tables / "versions", [*columns, *VERSIONS]), versions(changes, keys))
-    assert_same(public(site.tables / "firsts", columns), inserted(changes, "round, seq NULLS FIRST", keys))
 
 
 def _history(site: Site) -> Rows:

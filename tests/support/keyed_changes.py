@@ -1,7 +1,7 @@
 """Random changes of rows with keys, and what DuckDB says a table of each mode has of them. Imports nothing of the product."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -9,7 +9,9 @@ import duckdb
 import pyarrow as pa
 
 KEYS = ("pair", "part")
-COLUMNS = ("amount", "gone", "name", "pair", "part", "seq")
+OTHERS = ("amount", "gone", "name")
+"""The columns that settle ties."""
+COLUMNS = (*KEYS, "seq", *OTHERS)
 """Those of the stage."""
 SCHEMA = pa.schema(
     [
@@ -44,61 +46,62 @@ def changes_of_one_case(draw: Random) -> list[dict[str, Any]]:
     return changes
 
 
-def upserted(changes: pa.Table, keys: Sequence[str] = KEYS) -> Counter[Row]:
-    """The last change of each key, unless it is a delete."""
-    return _rows(
+def upserted(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
+    """The last change of each key, unless it is a delete: keys, ``seq`` and ``others``, as with the functions below."""
+    return query(
         f"""
-        SELECT {_list(keys)}, seq, gone, name, amount FROM changes
+        SELECT {_list(keys)}, seq, {_list(others)} FROM changes
         QUALIFY row_number() OVER (
-            PARTITION BY {_list(keys)}
-            ORDER BY seq DESC NULLS LAST, coalesce(gone, false) DESC,
-                amount DESC NULLS LAST, gone DESC NULLS LAST, name DESC NULLS LAST
+            PARTITION BY {_list(keys)} ORDER BY seq DESC NULLS LAST, coalesce(gone, false) DESC, {_last(others)}
         ) = 1 AND NOT coalesce(gone, false)
         """,
-        {"changes": changes},
+        changes=changes,
     )
 
 
-def inserted(changes: pa.Table, order: str, keys: Sequence[str] = KEYS) -> Counter[Row]:
+def inserted(changes: pa.Table, order: str, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
     """The first change of each key, by ``order`` and then by the other columns."""
-    return _rows(
+    ties = ", ".join(f"{name} NULLS FIRST" for name in sorted([*others, "seq"]))
+    return query(
         f"""
-        SELECT {_list(keys)}, seq, gone, name, amount FROM changes
-        QUALIFY row_number() OVER (
-            PARTITION BY {_list(keys)}
-            ORDER BY {order}, amount NULLS FIRST, gone NULLS FIRST, name NULLS FIRST, seq NULLS FIRST
-        ) = 1
+        SELECT {_list(keys)}, seq, {_list(others)} FROM changes
+        QUALIFY row_number() OVER (PARTITION BY {_list(keys)} ORDER BY {order}, {ties}) = 1
         """,
-        {"changes": changes},
+        changes=changes,
     )
 
 
-def versions(changes: pa.Table, keys: Sequence[str] = KEYS) -> Counter[Row]:
+def versions(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
     """Every change of each key, one for each ``seq``, until the next one; deletes end a version and are none."""
-    return _rows(
+    return query(
         f"""
         WITH one_at_a_time AS (
             SELECT * FROM changes
             QUALIFY row_number() OVER (
-                PARTITION BY {_list(keys)}, seq
-                ORDER BY coalesce(gone, false) DESC, amount DESC NULLS LAST, gone DESC NULLS LAST, name DESC NULLS LAST
+                PARTITION BY {_list(keys)}, seq ORDER BY coalesce(gone, false) DESC, {_last(others)}
             ) = 1
         ), ended AS (
             SELECT *, lead(seq) OVER (PARTITION BY {_list(keys)} ORDER BY seq NULLS FIRST) AS valid_to FROM one_at_a_time
         )
-        SELECT {_list(keys)}, seq, gone, name, amount, seq AS valid_from, valid_to, valid_to IS NULL AS is_current
+        SELECT {_list(keys)}, seq, {_list(others)}, seq AS valid_from, valid_to, valid_to IS NULL AS is_current
         FROM ended WHERE NOT coalesce(gone, false)
         """,
-        {"changes": changes},
+        changes=changes,
     )
+
+
+def query(sql: str, **tables: pa.Table) -> Counter[Row]:
+    """The rows of DuckDB's answer."""
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        for name, table in tables.items():
+            database.register(name, table)
+        return Counter(database.execute(sql).fetchall())
 
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _rows(query: str, tables: Mapping[str, pa.Table]) -> Counter[Row]:
-    with duckdb.connect() as database:
-        for name, table in tables.items():
-            database.register(name, table)
-        return Counter(database.execute(query).fetchall())
+def _last(ties: Sequence[str]) -> str:
+    return ", ".join(f"{name} DESC NULLS LAST" for name in sorted(ties))

@@ -1,0 +1,24 @@
+"""Random changes of inputs, random rounds and random interruptions: after each round every table is DuckDB's answer over the same rows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.random_rounds import Plan, RandomRounds
+
+pytestmark = pytest.mark.spark
+
+CASES, TABLES = 9, 25
+"""Each case has a source, a stage and a sink of its own. Its source has so many tables of changes, under keys of their own."""
+
+
+@pytest.mark.parametrize("number", [211, pytest.param(183, marks=pytest.mark.nightly)])
+def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(number: int, tmp_path: Path) -> None:
+    """Here it is stopped and dies, the storage fails, a file is away, the work directory is lost, and rows arrive in between."""
+    RandomRounds(Plan(number, CASES, TABLES), tmp_path).run()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sample", range(25))
+def test_each_table_is_the_answer_each_night_with_other_inputs(sample: int, seed: int, tmp_path: Path) -> None:
+    RandomRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()
