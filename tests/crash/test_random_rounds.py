@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.random_rounds import Plan, RandomRounds
+from tests.support.random_rounds import KilledRounds, Plan, RandomRounds
 
 pytestmark = pytest.mark.spark
 
@@ -22,3 +22,9 @@ def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(number
 @pytest.mark.parametrize("sample", range(25))
 def test_each_table_is_the_answer_each_night_with_other_inputs(sample: int, seed: int, tmp_path: Path) -> None:
     RandomRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sample", range(4))
+def test_each_table_is_the_answer_where_drivers_are_killed(sample: int, seed: int, tmp_path: Path) -> None:
+    KilledRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()

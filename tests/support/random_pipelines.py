@@ -1,5 +1,10 @@
-"""A pipeline of random cases side by side, each with a source, a stage and a sink of its own, and DuckDB's answer for each."""
+"""A pipeline of random cases side by side, each with a source, a stage and a sink of its own, and DuckDB's answer for each.
 
+Also the entry of real drivers, which :data:`DRAWN` tells the cases and the round.
+"""
+
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
@@ -15,6 +20,8 @@ from spark_jobs import FEED_DELETES, FEED_SEQUENCE, CheckpointSettings, DeltaSin
 from tests.support.keyed_changes import DELETES, Row, inserted, query, upserted, versions
 from tests.support.random_inputs import FEEDS, TIMED, Case, Columns, Format, Input, Kind, draw_case
 
+DRAWN = "RANDOM_PIPELINE"
+"""An environment variable: the arguments of :func:`draw_cases`, and the round, as JSON."""
 KEYS = ("number", "pair", "part")
 OTHERS = ("amount", "moment", "gone", "more", "name", "size")
 ROWS = (*KEYS, "seq", *OTHERS)
@@ -202,3 +209,8 @@ class Tables:
 
     def close(self) -> None:
         self._database.close()
+
+
+if DRAWN in os.environ:
+    drawn = json.loads(os.environ[DRAWN])
+    pipeline = pipeline_of(draw_cases(**drawn["cases"]), drawn["round"], drawn["interval"])

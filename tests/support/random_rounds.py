@@ -4,6 +4,7 @@ After each round every table has the rows of DuckDB's answer. In between a table
 round before, or already those of this one.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from random import Random
+from signal import SIGKILL
 from threading import Event, Lock
 
 import pytest
@@ -24,9 +26,11 @@ from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.stages.gate import Gate
+from tests.support import random_pipelines
+from tests.support.drivers import Doomed, drivers_on
 from tests.support.keyed_changes import Row
 from tests.support.random_inputs import ROUNDS, Case, Input
-from tests.support.random_pipelines import Tables, answer, draw_cases, pipeline_of
+from tests.support.random_pipelines import DRAWN, Tables, answer, draw_cases, pipeline_of
 from tests.support.run_site import RunSite
 from tests.support.running import lose
 from tests.support.systems import Crashed, FaultSystem
@@ -305,3 +309,29 @@ class RandomRounds:
 
     def _told(self, what: str) -> str:
         return "\n".join([str(self.plan), "happened:", *(f"  {each}" for each in self.happened), what])
+
+
+_KILLED_AT = (
+    *(Step.INPUT_PIN, Step.TABLE_CREATE, Step.STAGE_FILES, Step.STAGE_VERSION, Step.PLAN_BATCH, Step.PERSIST_STATE),
+    *(Step.CHANNEL_CREATE, Step.ACTIONS_CREATE, Step.MANIFEST_CREATE, Step.BURY_KEYS, Step.PUBLISH_SINK, Step.RESPONSE_CREATE),
+)
+
+
+class KilledRounds(RandomRounds):
+    """The same with drivers of their own, that get SIGKILL where a plan has any interruption."""
+
+    def attempt(self, number: int, run: str, on_end: OnEnd, interruption: Interruption | None) -> bool | None:
+        drawn = {"cases": self.plan.arguments, "round": number, "interval": self.plan.interval}
+        doom = None
+        if interruption:
+            place = int(interruption.share * 8 * len(_KILLED_AT))
+            step, turn = _KILLED_AT[place // 8], place % 8
+            once = step in (Step.MANIFEST_CREATE, Step.RESPONSE_CREATE)
+            doom = Doomed("killed", step, before=turn % 2 == 0, occurrence=1 if once else 1 + turn)
+            self.happened.append(f"  {doom}")
+        with pytest.MonkeyPatch.context() as patch, drivers_on(self.site, random_pipelines.__file__) as drivers:
+            patch.setenv(DRAWN, json.dumps(drawn))
+            found = drivers.run(f"--on-end={on_end.value}", run=run, doom=doom)
+            assert found.code == 0 or (doom and found.code == -SIGKILL), self._told(f"{found}")
+            drivers.wait_gone()
+        return True if found.code == 0 else None
