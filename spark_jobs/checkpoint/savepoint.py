@@ -26,7 +26,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import SAVEPOINTS, manifest_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
+from spark_jobs.protocol.errors import ConflictError, CorruptDocumentError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
@@ -317,7 +317,7 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
     with step(Step.SAVEPOINT_BEGIN):
         target.create(_BEGUN, _identity(manifest, request))
     with step(Step.SAVEPOINT_FILES):
-        digests = copy_files(target, needed, check)
+        digests = _copied(home, manifest, target, needed, check)
     files = tuple(
         SavepointFile(path=path, size_bytes=size_bytes, sha256=sha256) for path, (size_bytes, sha256) in digests.items()
     )
@@ -338,6 +338,20 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
         create_document(target, SAVEPOINT, savepoint)
     _LOG.info("checkpoint %d is in %s: %d files, %d bytes", manifest.checkpoint, target.url, len(files), savepoint.size_bytes)
     return savepoint
+
+
+def _copied(
+    home: Files, manifest: Manifest, target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object]
+) -> dict[str, Digest]:
+    """Copies what a savepoint needs. A table of deleted keys may be folded meanwhile: then it has the same in other files."""
+    while True:
+        try:
+            return copy_files(target, needed, check)
+        except CorruptDocumentError:
+            now = needed_files(home, manifest)
+            if now.keys() == needed.keys():
+                raise
+            needed = now
 
 
 def copy_files(target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object] = lambda: None) -> dict[str, Digest]:

@@ -4,7 +4,6 @@ What is below the home keeps its path, except that each stage's staged files are
 ``tombstones/<sink>/``, whichever incarnation and table they were for.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file, s
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.delta_log import DELTA_LOG, LAST_CHECKPOINT, LogListing
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
@@ -26,8 +26,6 @@ from spark_jobs.storage.open import open_files
 STAGED = "staged"
 PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 """The directories of a savepoint."""
-_LOG = "_delta_log"
-_VERSION = re.compile(r"(\d{20})\.json")
 
 
 def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
@@ -57,8 +55,8 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
             found[actions.actions.path] = NamedFile(home, actions.actions.path, sha256=actions.actions.sha256)
             found |= dict(_staged(home, sink_cut, actions))
     for own in own_tables(manifest):
-        if not own.versions():  # it would be copied as an empty table, and nobody would learn of it before the start
-            raise altered(own.table.url, _LOG, "the log of a Delta table", None)
+        if not own.log().commits:  # it would be copied as an empty table, and nobody would learn of it before the start
+            raise altered(own.table.url, DELTA_LOG, "the log of a Delta table", None)
         found |= {f"{own.place}/{file.path}": file for file in (*own.files(), *own.checksums())}
     return found
 
@@ -75,17 +73,21 @@ class OwnTable:
     version: int = 0
     """The newest version at the cut, as far as it is recorded."""
 
-    def versions(self) -> list[int]:
-        """Returns the versions that are there."""
-        found = map(_VERSION.fullmatch, self.table.names(_LOG))
-        return [int(match[1]) for match in found if match]
+    def log(self) -> LogListing:
+        """Returns what is there of its log: from the beginning, or from where it was cut on."""
+        return LogListing(self.table.names(DELTA_LOG))
 
     def files(self) -> list[NamedFile]:
-        """Returns the files, those of the log first: what is there when the log was read names files that are there afterwards."""
+        """Returns the files, those of the log first: what is there when the log was read names files that are there afterwards.
+
+        Old ones may be deleted meanwhile. What is overwritten, Delta's hint at a checkpoint, is left out.
+        """
         found = []
-        for path in sorted(self.table.paths(self.directory), key=lambda path: not path.startswith(_LOG)):
+        for path in sorted(self.table.paths(self.directory), key=lambda path: not path.startswith(DELTA_LOG)):
             here = local_path(self.table, path)
-            if not here.name.startswith(".") and not here.is_dir():  # Delta makes some that stay empty
+            if (
+                not here.name.startswith(".") and here.name != LAST_CHECKPOINT and not here.is_dir()
+            ):  # Delta makes some that stay empty
                 found.append(NamedFile(self.table, path))
         return found
 
@@ -99,7 +101,7 @@ def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
     """Returns the Delta tables of the runtime's own that a checkpoint needs."""
     for name, cut in manifest.stages.items():
         if all(sink.stage != name or sink.merge for sink in manifest.sinks.values()):
-            yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", _LOG)
+            yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", DELTA_LOG)
     for sink, sink_cut in manifest.sinks.items():
         if sink_cut.merge and sink_cut.merge.tombstones:
             version = sink_cut.merge.tombstones_version

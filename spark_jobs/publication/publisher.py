@@ -306,6 +306,9 @@ def _publish_sink(
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
             table = _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
+            if publisher is Publisher.SPARK:
+                cut = manifest.sinks[sink]
+                publishers.keep_deleted_keys_small(cut, table.transaction_version(cut.app))
         if publisher is Publisher.DELTA_RS:
             publishers.keep_log_short(table)
 

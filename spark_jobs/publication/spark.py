@@ -30,6 +30,9 @@ from spark_jobs.publication.staged_files import table_directory
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_COMPACTED_SIZES = ("spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize")
+_LARGE_FILE_BYTES = 64 * 1024 * 1024
+"""Files that are as large are not compacted again: so much is written anew at most, beside what has been added since."""
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -90,6 +93,19 @@ class SparkPublisher:
             files = DataFrame(DeltaJvm(session).files(_path(uri)), session)
             found = files.selectExpr("path", "CAST(get_json_object(stats, '$.numRecords') AS LONG) AS rows").collect()
         return {unquote(row["path"]): int(row["rows"] or 1) for row in found}
+
+    def compact(self, uri: str) -> None:
+        """As :class:`spark_jobs.publication.deleted_keys.TableKeeper` says.
+
+        Raises:
+            OutcomeUnknownError: Spark has failed; repeat.
+            ConflictError: Somebody else was faster.
+        """
+        session = self._session()
+        for key in _COMPACTED_SIZES:
+            session.conf.set(key, str(_LARGE_FILE_BYTES))
+        with _spark_errors(uri):
+            DeltaTable.forPath(session, _path(uri)).optimize().executeCompaction()
 
     def checkpoint(self, uri: str) -> None:
         """Writes a checkpoint of a table's log, and removes what has expired.

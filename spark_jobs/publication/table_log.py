@@ -10,8 +10,6 @@ has other bytes, somebody has replaced the table or the commit, and the log is r
 """
 
 import json
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,16 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.protocol.codec import sha256
+from spark_jobs.protocol.delta_log import LAST_CHECKPOINT, LogListing, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.storage.files import Files, local_path
 
-_COMMIT = re.compile(r"(?P<version>\d{20})\.json")
-_CHECKPOINT = re.compile(
-    r"(?P<version>\d{20})\.checkpoint\."
-    r"(?:parquet|(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|(?P<v2>[0-9a-fA-F-]{36})\.(?:parquet|json))"
-)
-_HINT = "_last_checkpoint"
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 _COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId"}
 """The columns of a checkpoint that are read, each with a field that every value has."""
@@ -85,7 +78,7 @@ class TableLog:
             StorageError: The storage fails, or the log cannot be read.
         """
         for _ in range(_TRIES):
-            listed = _Listing(self._files.names(""))
+            listed = LogListing(self._files.names(""))
             if listed.newest is None:
                 break
             try:
@@ -112,7 +105,7 @@ class TableLog:
         for state in self._recent:
             if state.version == version and self._is_unchanged(state):
                 return state
-        return self._read(_Listing(self._files.names("")), version)[-1]
+        return self._read(LogListing(self._files.names("")), version)[-1]
 
     def commits(self) -> Iterator[list[Mapping[str, Any]]]:
         """Returns all actions of the commits that are still in the log, oldest first. Reads every one of them.
@@ -120,9 +113,9 @@ class TableLog:
         Raises:
             StorageError: The storage fails, or the log cannot be read.
         """
-        for version in sorted(_Listing(self._files.names("")).commits):
+        for version in sorted(LogListing(self._files.names("")).commits):
             try:
-                lines = self._files.read(_commit_name(version)).splitlines()
+                lines = self._files.read(commit_name(version)).splitlines()
             except NotFoundError:
                 continue  # cleaned since it was listed
             try:
@@ -141,7 +134,7 @@ class TableLog:
         """
         try:
             if after.mark is not None:
-                self._files.sync(_commit_name(after.version))
+                self._files.sync(commit_name(after.version))
             unchanged = after.mark is None or self._is_unchanged(after)
         except NotFoundError:
             unchanged = False
@@ -153,7 +146,7 @@ class TableLog:
                 table=self._table,
                 version=after.version,
             )
-        self._files.create(_commit_name(after.version + 1), commit)
+        self._files.create(commit_name(after.version + 1), commit)
 
     @property
     def commits_since_checkpoint(self) -> int:
@@ -166,7 +159,7 @@ class TableLog:
         """How many files the table has at most, as of the last :meth:`newest`: files that were removed may be counted."""
         return self._files_most
 
-    def _followed(self, listed: "_Listing") -> tuple[TableState, ...]:
+    def _followed(self, listed: "LogListing") -> tuple[TableState, ...]:
         """The known versions and those committed since; empty where the log has to be read from the start."""
         if not self._recent:
             return ()
@@ -178,7 +171,7 @@ class TableLog:
             return ()
         return (*self._recent, *self._replayed(known, newer))
 
-    def _read(self, listed: "_Listing", version: int) -> tuple[TableState, ...]:
+    def _read(self, listed: "LogListing", version: int) -> tuple[TableState, ...]:
         """The versions from the newest checkpoint that is not after ``version`` up to ``version``, from storage.
 
         Raises:
@@ -194,7 +187,7 @@ class TableLog:
             first = self._begun(newer)
             return (first, *self._replayed(first, newer[1:]))
         actions = [action for name in listed.checkpoints[base] for action in self._checkpoint_actions(name)]
-        mark = self._mark(_commit_name(base)) if base in listed.commits else None
+        mark = self._mark(commit_name(base)) if base in listed.commits else None
         begun = self._applied(None, base, actions, mark)
         return (begun, *self._replayed(begun, newer))
 
@@ -238,7 +231,7 @@ class TableLog:
         """The actions of a commit that are not about files, and the commit's mark."""
         actions: list[Mapping[str, Any]] = []
         mark, rest = "", b""
-        for chunk in self._files.chunks(_commit_name(version)):
+        for chunk in self._files.chunks(commit_name(version)):
             mark = mark or sha256(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             actions.extend(self._parsed(lines))
@@ -277,7 +270,7 @@ class TableLog:
     def _files_in_checkpoint(self, version: int | None) -> int:
         """The number of files that the newest checkpoint names, as its writer has said it."""
         try:
-            hint = json.loads(self._files.read(_HINT))
+            hint = json.loads(self._files.read(LAST_CHECKPOINT))
             return int(hint.get("numOfAddFiles") or hint["size"]) if hint["version"] == version else 0
         except (NotFoundError, ValueError, KeyError, TypeError):
             return 0
@@ -285,7 +278,7 @@ class TableLog:
     def _is_unchanged(self, state: TableState) -> bool:
         """Whether the commit of a version is the one that was read."""
         try:
-            return state.mark is not None and self._mark(_commit_name(state.version)) == state.mark
+            return state.mark is not None and self._mark(commit_name(state.version)) == state.mark
         except NotFoundError:
             return False
 
@@ -309,35 +302,6 @@ class TableLog:
             remedy="Check the table's log and repeat.",
             table=self._table,
         )
-
-
-class _Listing:
-    """The commits and the complete checkpoints among the names in a log's directory."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.commits: set[int] = set()
-        self.checkpoints: dict[int, list[str]] = {}
-        """By version the files of one checkpoint: there may be several of a version, which say the same."""
-        parts: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for name in names:
-            if found := _COMMIT.fullmatch(name):
-                self.commits.add(int(found["version"]))
-            elif found := _CHECKPOINT.fullmatch(name):
-                parts[int(found["version"]), int(found["parts"] or 1)].append(name)
-        for (version, count), some in sorted(parts.items()):
-            if count == 1:
-                self.checkpoints[version] = some[:1]
-            elif len(some) == count:
-                self.checkpoints.setdefault(version, some)
-
-    @property
-    def newest(self) -> int | None:
-        """The newest version, None in an empty log."""
-        return max((*self.commits, *self.checkpoints), default=None)
-
-
-def _commit_name(version: int) -> str:
-    return f"{version:020}.json"
 
 
 def _values_of(group: Any) -> dict[str, float]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.deleted_keys import fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsTransaction, OpenTable, open_table, rows_by_file
+from spark_jobs.storage.open import open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,6 +140,23 @@ class Publishers:
             work, uri = self._checkpoint_by_spark, table.facts.uri
             self._checkpointing = Thread(target=work, args=(uri,), name="table-log-checkpoint", daemon=True)
             self._checkpointing.start()
+
+    def keep_deleted_keys_small(self, cut: SinkCut, reached: CheckpointId | None) -> None:
+        """Folds the table of a sink's deleted keys where it is due. It is not part of a publication, so failures are only logged.
+
+        Args:
+            cut: The sink's cut.
+            reached: The newest checkpoint that is public in the sink.
+        """
+        uri = cut.merge.tombstones if cut.merge else None
+        if uri is None:
+            return
+        try:
+            files = open_files(uri)
+            if is_due(files):
+                fold(files, uri, cut.app, reached, self._by_spark(uri))
+        except (StreamPipelineError, OSError) as error:
+            _LOG.warning("the deleted keys in table %s are not folded: %s", uri, error)
 
     def finish(self) -> None:
         """Waits for what goes on in the background; Spark is needed until then."""

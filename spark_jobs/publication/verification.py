@@ -9,14 +9,13 @@ from spark_jobs.checkpoint.savepoint_files import OwnTable, in_flight, own_table
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import manifest_path
+from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import data_files, open_table
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
-
-_LOG = "_delta_log"
 
 
 def named_by_home(home: Files) -> NamedFiles:
@@ -138,12 +137,12 @@ def _reached(cut: SinkCut) -> int:
 
 def _of_table(needed: OwnTable) -> Iterator[NamedFile | CorruptDocumentError]:
     """The files that are there of a table of the runtime's own, and those that its log says should be."""
-    table, versions = needed.table, set(needed.versions())
-    for version in sorted(set(range(max([*versions, needed.version]) + 1)) - versions):
-        yield altered(table.url, f"{_LOG}/{version:020d}.json", "a version of the table", None)
+    table = needed.table
+    for version in needed.log().lacking(needed.version):
+        yield altered(table.url, f"{DELTA_LOG}/{commit_name(version)}", "a version of the table", None)
     yield from needed.files()
     if needed.directory == "":
         try:
             yield from (NamedFile(table, path, size_bytes) for path, size_bytes in data_files(local_path(table).as_uri()))
         except StreamPipelineError as error:
-            yield altered(table.url, _LOG, "the log of a Delta table", error.failed)
+            yield altered(table.url, DELTA_LOG, "the log of a Delta table", error.failed)

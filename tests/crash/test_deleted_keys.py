@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish
 from spark_jobs.protocol.steps import Step
+from spark_jobs.publication import deleted_keys
 from tests.support.crashes import Point, run_into
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import Params
@@ -129,3 +130,35 @@ def test_a_fresh_start_that_dies_where_it_inherits_loses_no_delete(
         assert died.name == wanted
     customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
     assert public(customers_site) == [("b", 8)]
+
+
+FOLD = [(step, before) for step in (Step.COMPACT_KEYS, Step.FOLD_KEYS, Step.TRIM_KEYS) for before in (True, False)]
+
+
+@pytest.mark.parametrize(
+    "deaths", [pytest.param(FOLD, marks=pytest.mark.nightly, id="everywhere"), pytest.param(FOLD[4:5], id="once")]
+)
+def test_a_driver_that_dies_while_it_folds_the_deleted_keys_loses_none_and_brings_none_back(
+    customers_site: RunSite, monkeypatch: pytest.MonkeyPatch, deaths: list[tuple[Step, bool]]
+) -> None:
+    monkeypatch.setattr(deleted_keys, "FOLD_VERSIONS", 1)
+    run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
+    run_day(customers_site, "second", ("c", 5, "delete"))
+    for number, wanted in enumerate(deaths):
+
+        def is_wanted(passed: Point, wanted: tuple[Step, bool] = wanted) -> bool:
+            return passed.name == wanted
+
+        deliver(customers_site, (f"key {number}", 5, "delete"))
+        died = run_into(customers_site, is_wanted, f"day {number}", on_end=OnEnd.SUSPEND)
+        assert died is not None
+        assert died.name == wanted
+        run_day(customers_site, f"day {number}", (f"late {number}", 5, "delete"))
+    run_day(customers_site, "last", ("d", 5, "delete"))
+    (log,) = customers_site.home.glob("tombstones/*/customers/_delta_log")
+    assert len(list(log.glob("*.json"))) <= 6
+    gone = ["a", "c", "d", *(f"{name} {number}" for name in ("key", "late") for number in range(len(deaths)))]
+    die_between_the_burial_and_its_publication(customers_site, "never", ("b", 9, "delete"))
+    mend(customers_site, *((key, 4, "insert") for key in gone), ("b", 2, "insert"))
+    customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
+    assert public(customers_site) == [("b", 2)], "the delete at 9 was never public"

@@ -48,7 +48,7 @@ def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mappin
 
 def _made(pipeline: StagedPipeline, name: str) -> str:
     uri = (pipeline.directory / name).as_uri()
-    DeltaTable.create(uri, SCHEMA)
+    DeltaTable.create(uri, SCHEMA, configuration={"delta.checkpointInterval": "1000000000"})
     return uri
 
 

@@ -324,5 +324,5 @@ class CheckpointTry:
 def _merge(rule: MergeCut | None) -> MergeCut | None:
     if rule is None or rule.tombstones is None:
         return rule
-    versions = OwnTable(open_files(rule.tombstones), "").versions()
-    return rule.model_copy(update={"tombstones_version": max(versions, default=0)})
+    log = OwnTable(open_files(rule.tombstones), "").log()
+    return rule.model_copy(update={"tombstones_version": max(log.commits, default=0)})

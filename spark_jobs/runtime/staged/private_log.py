@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.delta_log import LogListing
 from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
@@ -323,12 +324,11 @@ class PrivateLog:
         return empty_checkpoint(self.identity().protocol, self.identity().metadata)
 
     def _delete_versions(self) -> None:
-        """Deletes what the last checkpoint but one has made needless."""
+        """Deletes what no reader needs any more."""
         names = self._names()
-        checkpoints = sorted(version for version, kind in names if kind == _CHECKPOINT)
-        if len(checkpoints) < 2:
+        kept = LogListing(f"{version:020d}{kind}" for version, kind in names).needed_from
+        if kept is None:
             return
-        kept = checkpoints[-2]
         with step(Step.LOG_TRIM):
             for version, kind in names:
                 if 0 < version < kept or (version == kept and kind == _VERSION):

@@ -21,8 +21,14 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, prepare_table
 from spark_jobs.storage.files import Files, local_path, sync_below
 
-_EVERY_VERSION = {"delta.enableExpiredLogCleanup": "false"}
-"""The versions are read again when the incarnation is abandoned, whenever that is."""
+_KEPT_BY_US = {
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "1000000000",
+    "delta.checkpointPolicy": "classic",
+    "delta.enableDeletionVectors": "false",
+}
+"""The table is folded by :mod:`spark_jobs.publication.deleted_keys`. An older version is read when the incarnation is abandoned, whenever
+that is: so Delta, which goes by age, deletes none. A checkpoint of the log says up to where the table was folded: so Delta writes none."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def prepare_tombstones(session: SparkSession, remembered: DataFrame, path: Path)
         remembered: A frame with the columns of the keys, then ``sequence_by``.
         path: The directory; its name is the sink's.
     """
-    return prepare_table(session, TablePlace(path), remembered, own_design(remembered, _EVERY_VERSION), path.name)
+    return prepare_table(session, TablePlace(path), remembered, own_design(remembered, _KEPT_BY_US), path.name)
 
 
 def _version_at(uri: str, app: AppId, reached: CheckpointId | None) -> int:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.publication.deleted_keys import FOLD_VERSIONS
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flipped, write_checksum
 from tests.support.file_systems import elsewhere
+from tests.support.graves import Graves
 from tests.support.savepoint_site import STAGE, SavepointSite
 from tests.support.staged_pipeline import HOURLY, path_of
 from tests.support.systems import quick
@@ -162,6 +165,26 @@ class TestWhatIsInIt:
         assert contents(site.root / "savepoint/tombstones/hourly").keys() == {
             "_delta_log/00000000000000000000.json", "part-1.parquet",
         }  # fmt: skip
+
+    def test_deleted_keys_that_are_folded_while_they_are_copied_are_in_it_whole(self, site: SavepointSite) -> None:
+        """A publication in another process: it deletes what the fold before it has made needless."""
+        graves = Graves.made(site.root / "home/tombstones/first/hourly")
+        for _ in graves.rounds(4 * FOLD_VERSIONS):
+            graves.keep_small()
+        graves.becomes_due()
+        upsert = {"keys": ("id",), "sequence_by": "seq", "apply_as_deletes": "x", "tombstones": graves.path.as_uri()}
+        manifest = site.complete(cut={"merge": an_upsert(site, **upsert)})
+        folding, folded = Lock(), list[bool]()
+
+        def publishes() -> None:
+            with folding:
+                if not folded:
+                    folded.append(graves.keep_small())
+
+        export(site.home, manifest.checkpoint, target_of(site), request=REQUEST, check=publishes)
+        assert folded == [True]
+        verify(target_of(site))
+        graves.assert_right(site.root / "savepoint/tombstones/hourly")
 
     def test_what_no_document_has_a_hash_of_comes_with_its_checksum_and_is_compared_with_it(self, site: SavepointSite) -> None:
         keys = site.root / "home/tombstones/first/hourly"

@@ -13,9 +13,11 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CarriedActions
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId
 from spark_jobs.protocol.merge_cut import MergeCut
+from spark_jobs.publication.deleted_keys import FOLD_VERSIONS
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home, still_damaged
 from tests.support.damage import deleted, flip, flipped, write_checksum
+from tests.support.graves import Graves
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, path_of
 from tests.unit.control.test_channel import attempt
@@ -145,3 +147,27 @@ def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_nee
         publish(site.home, site.pipeline.store.taken()[-1])
     (site.channel / "a.parquet").unlink()
     assert found(site) == ([str(site.channel / "a.parquet")] if named else [])
+
+
+def test_of_deleted_keys_that_were_folded_every_version_since_is_looked_at(tmp_path: Path) -> None:
+    site = SavepointSite(tmp_path)
+    graves = Graves.made(site.root / "home/tombstones/first/hourly")
+    for _ in graves.rounds(5 * FOLD_VERSIONS):
+        graves.keep_small()
+    log = graves.path / "_delta_log"
+    (log / "_last_checkpoint").unlink()
+    upsert = MergeCut(
+        keys=("id",), sequence_by="seq", apply_as_deletes="x", staged_in=site.table,
+        tombstones=graves.path.as_uri(), tombstones_version=graves.version,
+    )  # fmt: skip
+    site.complete(cut={"merge": upsert})
+    assert found(site) == []
+    checkpoints = sorted(log.glob("*.checkpoint.parquet"))
+    assert checkpoints[0].name > f"{FOLD_VERSIONS:020}", "it was cut"
+    since = [path for path in sorted(log.glob("*.json")) if path.name > checkpoints[0].name]
+    for path in (since[1], since[len(since) // 2], since[-1]):
+        with deleted(path):
+            assert str(path) in found(site), path
+    for path in checkpoints:
+        path.unlink()
+    assert str(log / f"{0:020}.json") in found(site), "without a checkpoint nobody can read the table"

@@ -22,11 +22,21 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import a_manifest, a_stage_cut
-from tests.support.systems import quick
+from tests.support.systems import QuickSystem, quick
 from tests.unit.control.test_channel import attempt
 
 PREFIX, COPIED, SINK = "0123456789abcdef-", StageName("copied"), SinkName("copied")
 PAST_ALL = 2**62
+
+
+class CountingSystem(QuickSystem):
+    """Counts the documents of checkpoints that are opened."""
+
+    opened = 0
+
+    def open(self, path: str) -> int:
+        self.opened += any(f"/{kind}/" in path for kind in ("manifests", "checkpoints", "state"))
+        return super().open(path)
 
 
 @dataclass
@@ -38,6 +48,7 @@ class Copied:
     retained: int = 1
     batches: int = 2
     """Of each checkpoint."""
+    system: CountingSystem = field(default_factory=CountingSystem)
     home: LocalFiles = field(init=False)
     log: PrivateLog = field(init=False)
     table: Path = field(init=False)
@@ -50,7 +61,7 @@ class Copied:
     """The files that readers of the table need."""
 
     def __post_init__(self) -> None:
-        self.home, self.table = quick(self.root / "home"), self.root / "table"
+        self.home, self.table = LocalFiles(self.root / "home", self.system), self.root / "table"
         self.table.mkdir()
         self.log = begun(self.home, "work/1/stages/copied/log")
         self._begin()
@@ -162,6 +173,18 @@ def test_as_long_as_its_consumer_waits_a_round_keeps_few_checkpoints_and_loses_n
         f"{PREFIX}{b}-staged.parquet" for b in range(copied.log.oldest(), 68) if copied.packs
     }
     assert len(copied.spans()) <= 4, "what is forgotten is named no more"
+
+
+def test_a_checkpoint_costs_no_more_documents_late_in_such_a_round_than_early(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CARRIED_MAX", 5)
+    opened = []
+    for _ in range(40):
+        before = copied.system.opened
+        copied.complete()
+        opened.append(copied.system.opened - before)
+    assert 0 < max(opened[20:]) <= max(opened[:20])
 
 
 def test_the_one_look_of_an_attempt_deletes_what_is_left_and_nothing_that_a_discarded_checkpoint_has_named(
