@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -33,7 +33,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
@@ -56,7 +56,7 @@ from spark_jobs.runtime.spark.spark_errors import without_stack
 from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
-from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first
+from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first, why_not_continued
 from spark_jobs.runtime.start.beginnings import behind_stages, in_sources, without
 from spark_jobs.runtime.start.decision import (
     Answer,
@@ -86,7 +86,6 @@ from spark_jobs.runtime.start.source_identity import (
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
-from spark_jobs.runtime.start.way_back import boot_id, why_not_in_place
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
@@ -262,7 +261,7 @@ class Application:
             adopted = old_offsets(self.graph, offsets)
         before = self._sources_before(decision, facts)
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
-        check_waiting(returned, self._waiting(decision, facts), gained_columns(before, settled.sources))
+        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
         losses: Sequence[Loss] = ()
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
@@ -366,10 +365,11 @@ class Application:
         work = self.home.below(facts.newest_attempt.work_directory.path)
         return any(is_half_done(work, name) for name in self.graph.stages)
 
-    def _waiting(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
+    def _waiting(self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
         """Returns the rows that earlier code has staged and that the stages would read."""
-        if isinstance(decision, Continue) and why_not_in_place(self.home, facts.newest, facts.head, boot_id()) is None:
-            return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
+        if isinstance(decision, Continue) and why_not_continued(self.home, request, facts) is None:
+            with suppress(CorruptDocumentError, NotFoundError):  # what is damaged is taken from the checkpoint
+                return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
         state = goes_on_from(decision, facts)
         return waiting_in_checkpoint(state, self.graph) if state else {}
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer, assert_same, public
@@ -33,7 +33,7 @@ def _days() -> list[pd.DataFrame]:
 
 
 def _pipeline(site: Site) -> Pipeline:
-    pipeline = Pipeline("daily", on_end="suspend")
+    pipeline = Pipeline("daily", on_end="suspend", checkpoint=CheckpointSettings(retained=DAYS))
 
     def sink(name: str) -> DeltaSink:
         return DeltaSink(str(site.tables / name))

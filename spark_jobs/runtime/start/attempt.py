@@ -99,7 +99,7 @@ def begin_attempt(
         incarnation, restored, restore = previous.incarnation, decision.parent, previous.restore
         begun_by, on_rewind = previous.begun_by or previous.request, previous.on_rewind
         partitions = partitions or previous.state_partitions
-        work = _work_directory(home, graph, request, facts, host, boot) if in_place else new_work_directory(host)
+        work = _work_directory(home, graph, request, facts, host) if in_place else new_work_directory(host)
     attempt = AttemptDocument(
         attempt=request.attempt,
         request=request.request,
@@ -126,6 +126,14 @@ def begin_attempt(
     return attempt
 
 
+def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> str | None:
+    """Returns why a start that goes on leaves the work directory of the attempt before, in a few words; None if it continues it.
+
+    Damaged files in it are another reason: they are found when the attempt begins.
+    """
+    return why_rebuilt(home, request, facts, boot_id())
+
+
 def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts, spark: SparkSession) -> None:
     """Builds the attempt's work directory from its checkpoint, if it is not one that is continued.
 
@@ -145,11 +153,9 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
     restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)
 
 
-def _work_directory(
-    home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str, boot: str | None
-) -> WorkDirectory:
+def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str) -> WorkDirectory:
     """Returns the work directory of the attempt before, verified, or a new one if that cannot be continued."""
-    previous, why = facts.newest.work_directory, why_rebuilt(home, request, facts, boot)
+    previous, why = facts.newest.work_directory, why_not_continued(home, request, facts)
     if why is None:
         why = heal_in_place(
             home, home.below(previous.path), facts.head, graph.stages, second_copy=graph.checkpointing.second_copy
