@@ -267,7 +267,7 @@ def test_a_stage_whose_state_does_not_fit_is_refused_by_name(shop: Shop) -> None
     error = shop.refused(other, allow_dropped=True)
     assert isinstance(error, RejectedError)
     assert "checkpoint 1: orders cannot go on: it read events and reads payments" in error.failed
-    assert "Rename a stage" in error.remedy
+    assert "Run the earlier code" in error.remedy
 
 
 def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: Shop) -> None:
