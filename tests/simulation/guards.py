@@ -229,7 +229,7 @@ GUARDS = [
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=325),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=265),
     Guard("in place only on the host that has not gone down", _any_host, hint=23),
     Guard(
         "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=12

@@ -107,7 +107,7 @@ _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
     Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=381),
-    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=32),
+    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=224),
     Guard(
         "a stop that did not finish is rolled forward",
         _nobody_rolls_forward,
@@ -121,7 +121,7 @@ STOP_GUARDS = [
         _drains_go_on_from_the_checkpoint,
         _DRAINS,
         chaos_of_stops,
-        hint=58,
+        hint=236,
     ),
     Guard(
         "an attempt that takes over stops takes the next number first",
