@@ -26,6 +26,7 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
+from tests.spark.failing import failing_from
 from tests.spark.rows import public, public_count
 from tests.support.command_line import spark_jobs
 from tests.support.kafka_broker import KafkaBroker, kafka_options
@@ -180,14 +181,9 @@ def copying(site: Site, source: Any, flag: Path) -> Pipeline:
         found: DataFrame = source.stream(spark)
         return found
 
-    def fail(n: int) -> int:
-        if n >= 20 and flag.exists():
-            raise RuntimeError("failed as told")
-        return n
-
     @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
     def copy(rows: DataFrame) -> DataFrame:
-        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+        return rows.select(failing_from(20, flag)("n").alias("n"))
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "counts"), mode="complete"))
     def counts(copy: DataFrame) -> DataFrame:
@@ -268,14 +264,9 @@ def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
     pipeline = Pipeline("copy", on_end="suspend", params=Params, checkpoint=CheckpointSettings(interval="1 hour"))
     pipeline.source(name="rows", bounded=True)(lambda spark: source.stream(spark))
 
-    def fail(n: int) -> int:
-        if n >= 20 and flag.exists():
-            raise RuntimeError("failed as told")
-        return n
-
     @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
     def copy(rows: DataFrame, params: Params) -> DataFrame:
-        return rows.select((F.udf(fail, "long", useArrow=False)("n") + 1000 * params.day).alias("n"))
+        return rows.select((failing_from(20, flag)("n") + 1000 * params.day).alias("n"))
 
     return pipeline
 

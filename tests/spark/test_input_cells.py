@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
 from tests.spark.conftest import Site
+from tests.spark.failing import failing_from
 from tests.spark.rows import public, public_count
 from tests.support.input_cells import CELLS, NEXT_ROUND, Cell, Event, Outcome, Remedy, Source
 from tests.support.kafka_broker import KafkaBroker, kafka_options
@@ -338,14 +339,9 @@ def copying(site: Site, source: Any) -> Pipeline:
     pipeline, flag = Pipeline("copy", on_end="suspend"), site.home.parent / "fail"
     pipeline.source(name="rows", bounded=True)(lambda spark: source.stream(spark))
 
-    def fail(n: int) -> int:
-        if n >= 20 and flag.exists():
-            raise RuntimeError("failed as told")
-        return n
-
     @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
     def copy(rows: DataFrame) -> DataFrame:
-        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+        return rows.select(failing_from(20, flag)("n").alias("n"))
 
     return pipeline
 

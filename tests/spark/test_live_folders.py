@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.protocol.errors import RejectedError
@@ -15,6 +14,7 @@ from spark_jobs.protocol.losses import LostFiles
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.runtime.stages import source_watch
 from tests.spark.conftest import Site
+from tests.spark.failing import failing_from
 from tests.spark.rows import public, public_count
 from tests.support.running import Running
 
@@ -54,14 +54,9 @@ def copying(site: Site, folder: Folder) -> Pipeline:
     def rows(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(folder.path))
 
-    def fail(n: int) -> int:
-        if n >= 40 and flag.exists():
-            raise RuntimeError("failed as told")
-        return n
-
     @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
     def copy(rows: DataFrame) -> DataFrame:
-        return rows.select(F.udf(fail, "long", useArrow=False)("n").alias("n"))
+        return rows.select(failing_from(40, flag)("n").alias("n"))
 
     return pipeline
 

@@ -1,0 +1,18 @@
+"""A function of a stage that fails at some rows, as long as there is a flag."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+
+def failing_from(first: int, flag: Path) -> Callable[[str], Column]:
+    """Returns a function of a column of numbers that leaves them as they are. It fails at those from ``first`` on while ``flag`` exists."""
+
+    def fail(n: int) -> int:
+        if n >= first and flag.exists():
+            raise RuntimeError("failed as told")
+        return n
+
+    return F.udf(fail, "long", useArrow=False)
