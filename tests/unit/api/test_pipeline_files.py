@@ -24,6 +24,7 @@ F = "from pyspark.sql import functions as F\n"
 @pytest.fixture(autouse=True)
 def _fresh_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
