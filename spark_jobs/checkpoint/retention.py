@@ -34,7 +34,7 @@ def kept(
     """Returns the checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
 
     These are, of the head's incarnation, the newest ones, the head's parent, which takes its place if the head turns out corrupt, and
-    those that are not public in every sink, unless the head carries their files. Of any incarnation those that an open request names.
+    those that are not public in some sink, unless the head carries their files for it. Of any incarnation those that an open request names.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -57,7 +57,11 @@ def kept(
     head = manifests[-1]
     line = [manifest for manifest in manifests if manifest.incarnation == head.incarnation]
     stay = {*(manifest.checkpoint for manifest in line[-retained:]), head.parent}
-    stay |= {each.checkpoint for each in line if not _is_public(each, published) and not _is_carried(each, head)}
+    stay |= {
+        each.checkpoint
+        for each in line
+        if any(not _is_public(each, sink, published) and not _is_carried(each, sink, head) for sink in each.sinks)
+    }
     return [manifest for manifest in manifests if manifest.checkpoint in stay or manifest.checkpoint in needed]
 
 
@@ -90,10 +94,7 @@ def discardable(
         if manifest.checkpoint not in stay
         and (
             (manifest.incarnation in closed and _is_succeeded(manifest, manifests[-1], published))
-            or (
-                manifest.incarnation == manifests[-1].incarnation
-                and (_is_carried(manifest, manifests[-1]) or not _tells_alone(manifest, manifests[-1], remembered))
-            )
+            or (manifest.incarnation == manifests[-1].incarnation and not _tells_alone(manifest, manifests[-1], remembered))
         )
     ]
 
@@ -129,7 +130,7 @@ def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId |
 def unpublished_from(
     manifests: Sequence[Manifest], published: Mapping[SinkName, CheckpointId | None], stage: StageName
 ) -> BatchId | None:
-    """Returns the first batch of a stage with rows in a checkpoint of the head's incarnation that not every sink has; None if none has.
+    """Returns the first batch of a stage with rows in a checkpoint of the head's incarnation that its sink has not; None if there is none.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
@@ -137,17 +138,23 @@ def unpublished_from(
         stage: The stage.
     """
     line = [manifest for manifest in manifests if manifest.incarnation == manifests[-1].incarnation]
-    first = next((manifest for manifest in line if not _is_public(manifest, published)), None)
-    if first is None:
+    lacking = (
+        (manifest, cut)
+        for manifest in line
+        for sink, cut in manifest.sinks.items()
+        if cut.stage == stage and not _is_public(manifest, sink, published)
+    )
+    first, cut = next(lacking, (None, None))
+    if first is None or cut is None:
         return None
-    if any(cut.stage == stage and cut.carried for cut in first.sinks.values()):
+    if cut.carried:
         return BatchId(0)  # the savepoint that the incarnation began with had rows of batches before its cut
     parent = next((manifest for manifest in line if manifest.checkpoint == first.parent), None)
     return BatchId(parent.stages[stage].batch + 1) if parent and stage in parent.stages else BatchId(0)
 
 
-def _is_public(manifest: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
-    return all((published.get(sink) or 0) >= manifest.checkpoint for sink in manifest.sinks)
+def _is_public(manifest: Manifest, sink: SinkName, published: Mapping[SinkName, CheckpointId | None]) -> bool:
+    return (published.get(sink) or 0) >= manifest.checkpoint
 
 
 def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
@@ -155,25 +162,29 @@ def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkNam
     return all(published.get(sink) is not None for sink in manifest.sinks.keys() & head.sinks.keys())
 
 
-def _is_carried(manifest: Manifest, head: Manifest) -> bool:
-    """Returns whether a checkpoint is published with the head, which carries its files or replaces its rows.
+def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
+    """Returns whether a checkpoint is published in a sink with the head, which carries its files or replaces its rows.
 
-    Its sinks have the policy final, and it was not public when the head was made: what is public the head does not name.
+    The sink has the policy final, and it was not public when the head was made: what is public the head does not carry.
     """
-    return manifest.checkpoint < head.checkpoint and all(
-        cut.publish is Publish.FINAL
+    return (
+        manifest.checkpoint < head.checkpoint
+        and manifest.sinks[sink].publish is Publish.FINAL
         and sink in head.sinks
         and head.sinks[sink].publish is Publish.FINAL
         and manifest.checkpoint > (head.sinks[sink].known_published or 0)
-        for sink, cut in manifest.sinks.items()
     )
 
 
 def _tells_alone(manifest: Manifest, head: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
-    """Returns whether it names files that count as those of a batch which a private log has not forgotten, and the head does not."""
+    """Returns whether it names files that count as those of a batch which a private log has not forgotten, and the head does not.
+
+    Those that the head replaces it need not name: they never become public.
+    """
     return any(
         each.batch >= remembered.get(cut.stage, BatchId(0)) and not covers(names_of(head, sink), each)
         for sink, cut in manifest.sinks.items()
+        if not _is_carried(manifest, sink, head)
         for each in names_of(manifest, sink)
     )
 

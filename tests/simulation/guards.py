@@ -154,7 +154,7 @@ def _unsettled_tries_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_is_not_public_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_is_public", lambda manifest, published: True)
+    patch.setattr(retention, "_is_public", lambda manifest, sink, published: True)
 
 
 def _any_work_directory(site: Site, patch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ class Kept:
     request: str | None
     by_policy: bool
     """Whether whoever completes it publishes it."""
-    at_the_end: bool
-    """Whether it is published by a later checkpoint, the last one of its round."""
+    at_the_end: frozenset[str]
+    """The sinks in which it is published by a later checkpoint, the last one of its round."""
     ends: bool
     """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
     read: int
@@ -193,7 +193,8 @@ class Promises(Watcher):
     def _completed(self, body: dict[str, Any]) -> None:
         lines = {sink: self._lines(cut["actions"]["path"]) for sink, cut in body["sinks"].items()}
         policies = {cut["publish"] for cut in body["sinks"].values()}
-        ending = policies == {"final"} and (body["checkpoint_kind"] == "final" or body["drained"])
+        ends_round = body["checkpoint_kind"] == "final" or body["drained"]
+        ending = "external" not in policies and ends_round
         tables = {sink: cut["table"].removeprefix("file://") for sink, cut in body["sinks"].items()}
         added = {sink: tuple(f"{tables[sink]}/{line['add']['path']}" for line in some) for sink, some in lines.items()}
         cuts = body["stages"].values()
@@ -225,7 +226,7 @@ class Promises(Watcher):
             drained=body["drained"],
             request=body["request"],
             by_policy=ending or policies == {"every_checkpoint"},
-            at_the_end=policies == {"final"} and not ending,
+            at_the_end=frozenset(sink for sink, cut in body["sinks"].items() if cut["publish"] == "final" and not ends_round),
             ends=all(source["bounded"] for source in body["graph"]["sources"].values()),
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
@@ -272,7 +273,7 @@ class Promises(Watcher):
     def _check_carried(self, kept: Kept) -> None:
         """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has."""
         for sink, files in kept.carried.items():
-            if kept.at_the_end or kept.kind == "final":
+            if sink in kept.at_the_end or kept.kind == "final":
                 table = self._site.tables.by_path[kept.tables[sink]]
                 reached = self._reached(kept.tables[sink], f"{kept.incarnation}/{sink}")
                 public = self.rows(table) if 0 < reached < CLOSED else []
@@ -320,10 +321,11 @@ class Promises(Watcher):
 
     def _is_needed(self, kept: Kept) -> bool:
         """Whether it is the way back, or not public yet and published by itself; not once its incarnation was closed."""
-        reached = [self._reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()]
-        if all(version == CLOSED for version in reached):
+        reached = {sink: self._reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()}
+        if all(version == CLOSED for version in reached.values()):
             return False
-        return kept.number >= max(self.manifests, default=0) or (min(reached) < kept.number and not kept.at_the_end)
+        lacking = {sink for sink, version in reached.items() if version < kept.number}
+        return kept.number >= max(self.manifests, default=0) or bool(lacking - kept.at_the_end)
 
     def _reached(self, table: str, app: str) -> int:
         apps = self._site.tables.by_path[table].versions[-1].apps

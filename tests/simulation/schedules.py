@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -59,6 +60,7 @@ class Plan:
         unaligned: Checkpoints do not wait.
         external: Somebody else publishes.
         every_checkpoint: Every checkpoint is published, also within a round that ends.
+        early: It is in the first table, and in the second one at the end of the round.
         between: Another stage, without a table, lies between the two that have one.
         rewinds: Now and then a start begins anew.
         published_late: Somebody else publishes once the rest is over.
@@ -76,6 +78,7 @@ class Plan:
     rows: int = 8
     windows: bool = False
     every_checkpoint: bool = False
+    early: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -99,7 +102,9 @@ def pipeline_of(plan: Plan) -> Pipeline:
     def events(spark: SparkSession, params: Params) -> DataFrame:
         raise NotImplementedError
 
-    @found.stage(sink=DeltaSink("{warehouse}/copied"))
+    early: dict[str, Any] = {"publish": "every_checkpoint"} if plan.early else {}
+
+    @found.stage(sink=DeltaSink("{warehouse}/copied", **early))
     def copied(events: DataFrame) -> DataFrame:
         return events
 

@@ -25,12 +25,12 @@ class LongRound(Schedule, Watcher):
     """A round over rows that are all there from the beginning.
 
     Args:
-        publish: When its rows become public.
+        publish: When its rows become public; None: those of the first table early, those of the second one at the end.
         killed_after: After so many checkpoints each driver is killed, and the next one begins on another host; None: there is one driver.
     """
 
-    def __init__(self, publish: Publish, killed_after: int | None = None) -> None:
-        super().__init__(1, Plan(bounded=True, rows=ROWS), QUIET)
+    def __init__(self, publish: Publish | None, killed_after: int | None = None) -> None:
+        super().__init__(1, Plan(bounded=True, rows=ROWS, early=publish is None), QUIET)
         self._policy, self._killed_after = publish, killed_after
         self.site.input.rows = ROWS
         self.promises.also.append(self)
@@ -76,8 +76,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("killed_after", [None, 7], ids=["one driver", "driver after driver"])
-@pytest.mark.parametrize("publish", [Publish.EVERY_CHECKPOINT, Publish.FINAL])
-def test_while_a_stage_waits_for_another_old_checkpoints_go(publish: Publish, killed_after: int | None) -> None:
+@pytest.mark.parametrize("publish", [Publish.EVERY_CHECKPOINT, Publish.FINAL, None], ids=["early", "at the end", "both"])
+def test_while_a_stage_waits_for_another_old_checkpoints_go(publish: Publish | None, killed_after: int | None) -> None:
     schedule = LongRound(publish, killed_after)
     outcome = schedule.run()
     assert outcome.counts["completed"] > schedule.waited > 10

@@ -7,8 +7,10 @@ from threading import Event
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RestoreFrom
@@ -16,7 +18,7 @@ from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.runtime.stages.gate import Gate
 from tests.spark.conftest import Site
-from tests.support.bounded_pipeline import ROWS_A_PART, Answer, Changes, orders, public
+from tests.support.bounded_pipeline import ROWS_A_PART, Answer, Changes, Params, admitted, orders, public
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
@@ -134,6 +136,57 @@ def test_stages_begin_although_later_checkpoints_have_discarded_the_one_that_the
         changes.admit(PARTS)
         running.stopped()
     assert public(site.tables) == changes.answer()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+def test_a_round_whose_checkpoints_are_public_keeps_few_of_them_while_a_stage_waits_and_loses_no_file(
+    site: Site, changes: Changes, work_is_lost: bool
+) -> None:
+    """The files that are public are packed: nothing but checkpoints names them, and those go."""
+    checkpoints = CheckpointSettings(interval="100 milliseconds")
+    pipeline = Pipeline("copies", params=Params, checkpoint=checkpoints, on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def changed(spark: SparkSession, params: Params) -> DataFrame:
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(params.events)
+
+    sink = DeltaSink("{warehouse}/admit", target_file_size="10mb", publish="every_checkpoint")
+
+    @pipeline.stage(sink=sink)
+    def admit(changed: DataFrame, params: Params) -> DataFrame:
+        return changed.withColumn("part", admitted(params.events, "admit")).repartition(2)
+
+    @pipeline.stage(sink=DeltaSink("{warehouse}/again"))
+    def again(admit: DataFrame) -> DataFrame:
+        return admit
+
+    def ids(table: str) -> list[int]:
+        return sorted(DeltaTable(str(site.tables / table)).to_pyarrow_table()["id"].to_pylist())
+
+    def goes_on_to(running: Running, part: int) -> None:
+        checkpointed(running, changes, part)
+        assert len(running.store.taken()) <= 3
+        assert len(list((site.home / "state/admit").iterdir())) <= 5, "of the first try the query's id; a try is under way"
+
+    with at_part(site, pipeline, changes, 1) as running:
+        for part in range(2, 5):
+            goes_on_to(running, part)
+    if work_is_lost:
+        lose(site.home / "work")
+    with Running(site.spark, pipeline, site.home, **parameters(site, changes)) as running:
+        goes_on_to(running, 5)
+        changes.admit(PARTS)
+        running.stopped()
+    every = list(range(PARTS * ROWS_A_PART))
+    assert ids("admit") == ids("again") == every
+    changes.deliver(2)
+    for _ in range(4):
+        ends(site, pipeline, changes, run=f"next {changes.parts}")
+        changes.deliver(1)
+    assert ids("admit") == ids("again") == list(range((changes.parts - 1) * ROWS_A_PART))
+    public = DeltaTable(str(site.tables / "admit")).file_uris()
+    assert len(list((site.tables / "admit").glob("*.parquet"))) <= len(public) + 6, "what was packed is gone"
 
 
 @pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])

@@ -108,6 +108,20 @@ class TestWhatStays:
         both = [each.model_copy(update={"sinks": each.sinks | other}) for each in manifests]
         assert kept(both, retained=1, published={SINK: CheckpointId(5)}) == both
 
+    def test_not_what_is_public_in_one_sink_and_carried_for_the_other(self) -> None:
+        early, late = SinkName("early"), SinkName("late")
+        manifests = []
+        for k in range(1, 6):
+            sinks = {
+                sink: with_sink(k, "some.parquet", publish=policy).sinks[SINK]
+                for sink, policy in ((early, "every_checkpoint"), (late, "final"))
+            }
+            manifests.append(with_sink(k).model_copy(update={"sinks": sinks}))
+        public = {early: CheckpointId(3), late: None}
+        assert [each.checkpoint for each in kept(manifests, retained=1, published=public)] == [4, 5]
+        public = {early: CheckpointId(2), late: None}
+        assert [each.checkpoint for each in kept(manifests, retained=1, published=public)] == [3, 4, 5]
+
     def test_what_a_request_names(self) -> None:
         assert going([periodic(k) for k in range(1, 6)], needed={CheckpointId(2)}) == [1, 3]
 
