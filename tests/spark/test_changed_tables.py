@@ -83,7 +83,7 @@ SEEN = ("id", "amount", "gps.pitch", "gps.yaw", "extra")
 EARLIER, LATER = (1, 10, 10, None, None), (2, 20, 20, "k", None)
 
 
-@pytest.mark.parametrize("sink", [{}, UPSERT], ids=["append", "upsert"])
+@pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
 def test_rows_staged_before_all_these_changes_are_published_after_them(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
     _deliver(site, (1, 10))
@@ -96,7 +96,7 @@ def test_rows_staged_before_all_these_changes_are_published_after_them(site: Sit
     assert _table(site, *SEEN) == [EARLIER, LATER]
 
 
-@pytest.mark.parametrize("sink", [{}, UPSERT], ids=["append", "upsert"])
+@pytest.mark.parametrize("sink", [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param(UPSERT, id="upsert")])
 def test_a_round_goes_on_after_all_these_changes_in_the_middle_of_it(site: Site, sink: dict[str, Any]) -> None:
     _create(site)
     _deliver(site, (1, 10))
@@ -110,7 +110,7 @@ def test_a_round_goes_on_after_all_these_changes_in_the_middle_of_it(site: Site,
     assert len(site.manifest().sinks["kept"].staged_for) == 2  # type: ignore[index]
 
 
-@pytest.mark.parametrize("sink", [{}, UPSERT], ids=["append", "upsert"])
+@pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
 def test_each_round_goes_on_after_another_change(site: Site, sink: dict[str, Any]) -> None:
     """Until the last one the stage returns what it did before."""
     _create(site)

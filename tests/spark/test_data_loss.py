@@ -152,8 +152,8 @@ class Topic:
         assert found.topics == {self.name: {1: OffsetRange(first=4, end=9)}}
 
 
-KINDS: list[Callable[[pytest.FixtureRequest], Any]] = [Folder, Table, ForgottenVersions, Topic]
-AT_NIGHT = [pytest.param(WholeTable, marks=pytest.mark.nightly)]
+KINDS: list[Callable[[pytest.FixtureRequest], Any]] = [Folder, ForgottenVersions, Topic]
+AT_NIGHT = [pytest.param(kind, marks=pytest.mark.nightly) for kind in (Table, WholeTable)]
 
 
 class Dying:
@@ -271,7 +271,7 @@ def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("has_checkpoint", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
     site: Site, request: pytest.FixtureRequest, has_checkpoint: bool
 ) -> None:

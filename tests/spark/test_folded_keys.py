@@ -24,7 +24,7 @@ from tests.support.systems import quick
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 9
+ROUNDS = 6
 KEYS = 12
 FOLD_VERSIONS = 2
 

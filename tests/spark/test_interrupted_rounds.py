@@ -65,6 +65,15 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Event:
     return seen
 
 
+def places(at_night: bool) -> list[Any]:
+    """With and without the work directory; the one of them that is for the night."""
+    names = {False: "in place", True: "with home and tables alone"}
+    return [pytest.param(lost, id=name, marks=pytest.mark.nightly if lost is at_night else ()) for lost, name in names.items()]
+
+
+BY_DAY_IN_PLACE, BY_NIGHT_IN_PLACE = places(at_night=True), places(at_night=False)
+
+
 def asked(running: Running, changes: Changes, held: Event, wanted: Wanted, *, drain: bool = False) -> CheckpointResponse:
     """Asks in the middle of the third batch; the answer. A stop waits for the end of that batch, a checkpoint does not."""
     held.clear()
@@ -94,7 +103,7 @@ def test_a_short_run_takes_one_checkpoint_in_all(site: Site, changes: Changes) -
     assert public(site.tables) == changes.answer()
 
 
-@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+@pytest.mark.parametrize("work_is_lost", BY_NIGHT_IN_PLACE)
 def test_a_round_that_is_cancelled_goes_on_from_its_newest_checkpoint(
     site: Site, changes: Changes, held: Event, work_is_lost: bool
 ) -> None:
@@ -189,7 +198,7 @@ def test_a_round_whose_checkpoints_are_public_keeps_few_of_them_while_a_stage_wa
     assert len(list((site.tables / "admit").glob("*.parquet"))) <= len(public) + 6, "what was packed is gone"
 
 
-@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+@pytest.mark.parametrize("work_is_lost", BY_DAY_IN_PLACE)
 def test_a_stop_interrupts_the_round_and_the_next_start_goes_on_with_it(
     site: Site, changes: Changes, held: Event, work_is_lost: bool
 ) -> None:
@@ -219,7 +228,7 @@ def test_a_drain_ends_the_round_where_it_is(site: Site, changes: Changes, held: 
     assert public(site.tables) == changes.answer(read)
 
 
-@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+@pytest.mark.parametrize("work_is_lost", BY_NIGHT_IN_PLACE)
 def test_the_next_round_of_a_suspended_pipeline_has_all_of_its_state(site: Site, changes: Changes, work_is_lost: bool) -> None:
     pipeline = orders(on_end="suspend")
     ends(site, pipeline, changes, run="monday")

@@ -176,7 +176,10 @@ GROWN = {
 }
 
 
-@pytest.mark.parametrize("sink", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    "sink",
+    [pytest.param({}, id="append", marks=pytest.mark.nightly), pytest.param({"mode": "upsert", "keys": ["id"]}, id="upsert")],
+)
 def test_fields_that_structs_have_gained_are_added_at_any_depth(site: Site, sink: dict[str, Any]) -> None:
     before = [f"{old} {name}" for name, (old, *_) in zip("abcd", _named(GROWN), strict=True)]
     after = [f"{new} {name}" for name, (_, new, *_) in zip("abcd", _named(GROWN), strict=True)]
@@ -212,8 +215,10 @@ WIDENED = [
 
 @pytest.mark.parametrize(
     "sink",
-    [{}, {"mode": "upsert", "keys": ["id"], "sequence_by": "n", "apply_as_deletes": "v0 < 0"}],
-    ids=["append", "upsert"],
+    [
+        pytest.param({}, id="append", marks=pytest.mark.nightly),
+        pytest.param({"mode": "upsert", "keys": ["id"], "sequence_by": "n", "apply_as_deletes": "v0 < 0"}, id="upsert"),
+    ],
 )
 def test_a_table_that_widens_types_takes_the_wider_ones(site: Site, sink: dict[str, Any]) -> None:
     """The types of an upsert's key, its order and its condition are widened, too."""
