@@ -100,7 +100,7 @@ class RoundRun:
         plan_stages(self.graph, self.site.spark, self.site.params, mistakes)
         mistakes.check()
         ended = ended_sources(self.graph, newest, self.round.round)
-        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted, ended)
+        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted, ended, self.site.sources)
         self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:

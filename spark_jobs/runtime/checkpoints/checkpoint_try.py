@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -38,6 +38,7 @@ from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
+from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
@@ -60,6 +61,8 @@ class _Logged:
     """Fields of the stage's cut."""
     consumers: Sequence[ConsumerCut]
     """Of its channel."""
+    streams: Sequence[SourceStream]
+    """Of its sources, as far as it has read them."""
 
 
 @dataclass
@@ -118,6 +121,7 @@ class CheckpointTry:
             files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
             history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found))
+            sources = self._in_time(lambda: self._seen([stream for each in found.values() for stream in each.streams]))
             cuts = {}
             for stage in stages:
                 name = stage.stage.name
@@ -150,7 +154,7 @@ class CheckpointTry:
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
             inputs=inputs,
-            sources=dict(self.sources),
+            sources=sources,
             losses=self.losses,
             stages=cuts,
             sinks=sinks,
@@ -269,8 +273,17 @@ class CheckpointTry:
             found[name] = _Logged(
                 stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
+                stage.read_up_to(cut.batches[name]),
             )
         return found
+
+    def _seen(self, streams: Iterable[SourceStream]) -> dict[InputName, tuple[KnownSource, ...]]:
+        """Returns what each source is, with what tells at the next start whether all that was read of it is still the same."""
+        sources = {name: list(known) for name, known in self.sources.items()}
+        for stream in streams:
+            name, position = stream.read.name, stream.read.position
+            sources[name][position] = stream.kind.seen(stream.read, sources[name][position])
+        return {name: tuple(known) for name, known in sources.items()}
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
         """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""

@@ -80,7 +80,7 @@ class FileSource(SourceKind):
                 + (" Or declare hold_watermark=True." if bounded else ""),
             )
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownFiles:
         return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:

@@ -69,7 +69,7 @@ class KafkaSource(SourceKind):
             raise _unanswered(name, "where its topics end", error) from error
         return kafka_pin(line or "{}")
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownKafka:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownKafka:
         try:
             cluster, topics = kafka_topics(frame, leaf)
         except spark_failures() as error:

@@ -65,8 +65,14 @@ class SourceKind(ABC):
         """
 
     @abstractmethod
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownSource:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownSource:
         """Returns what a stream is. Where reading begins is left open: see :meth:`resolve`.
+
+        Args:
+            name: The source.
+            frame: What its function returns.
+            leaf: The stream.
+            before: What the stream was when it was read before; None if it was not there.
 
         Raises:
             InvalidPipelineError: It reads something that is not there.
@@ -104,6 +110,18 @@ class SourceKind(ABC):
             SourceChangedError: What is read has other columns by now.
         """
         return {}
+
+    def seen(self, read: ReadSoFar, known: KnownSource) -> KnownSource:
+        """Returns what a stream is, with what tells at the next start whether all that was read of it is still the same.
+
+        Args:
+            read: How far a checkpoint has read it.
+            known: What it is, with what other stages have read of it.
+
+        Raises:
+            StorageError: What it reads does not answer.
+        """
+        return known
 
     @abstractmethod
     def after(self, known: KnownSource, pin: Pin) -> KnownSource:

@@ -25,7 +25,7 @@ class OtherSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return True
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownOther:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownOther:
         return KnownOther(source=leaf.format)
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:

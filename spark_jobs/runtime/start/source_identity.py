@@ -89,7 +89,7 @@ def ended_sources(graph: Graph, state: Manifest | None, round_number: RoundNumbe
 
 
 def find_sources(
-    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources
+    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources, before: Sources
 ) -> dict[InputName, FoundSource]:
     """Looks at every source of a pipeline that is still read; writes nothing.
 
@@ -99,6 +99,7 @@ def find_sources(
         params: The pipeline's.
         adopted: Sources that begin where an old query stopped.
         ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
+        before: What the sources were when they were read before.
 
     Raises:
         InvalidPipelineError: A source cannot be read as it is declared.
@@ -111,7 +112,9 @@ def find_sources(
             found[name] = FoundSource(frame, (), ended[name], begins_by_itself=False)
             continue
         leaves = tuple(streaming_leaves(frame))
-        known = tuple(kind_of(leaf).identify(name, frame, leaf) for leaf in leaves)
+        earlier = before.get(name, ())
+        streams = zip(leaves, earlier if len(earlier) == len(leaves) else (None,) * len(leaves), strict=True)
+        known = tuple(kind_of(leaf).identify(name, frame, leaf, was) for leaf, was in streams)
         found[name] = FoundSource(frame, leaves, known, source.follows is None and name not in adopted)
     return found
 
