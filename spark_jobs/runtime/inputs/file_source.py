@@ -179,8 +179,9 @@ class FileSource(SourceKind):
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
         own = FileSourceLog(log.files, log.directory)
-        done = own.passed() | _lost_paths(losses)
-        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in done)})
+        passed, lost = own.passed(), _lost_paths(losses)
+        files = tuple(file for file in pin.files if (file.path, file.timestamp_ms) not in passed and file.path not in lost)
+        left = pin.model_copy(update={"files": files})
         return FilesBound(left, own, _files_per_batch(leaf))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
@@ -350,14 +351,13 @@ class FileSourceLog:
         if self.latest() < 0:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
-    def passed(self) -> set[str]:
-        """Returns the files that were passed over."""
-        return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
+    def passed(self) -> set[tuple[str, int]]:
+        """Returns the files that were passed over, with their modification times: a file that comes later under the name is to be read."""
+        return {(entry["path"], int(entry["timestamp"])) for entry in self._read(0) if entry["batchId"] == _PASSED}
 
     def timestamps(self, end: int) -> dict[str, int]:
         """Returns the modification times of the files that were passed over, or added by the entries up to ``end``."""
-        passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
-        return {entry["path"]: int(entry["timestamp"]) for entry in [*passed, *self.between(-1, end)]}
+        return dict(self.passed()) | {entry["path"]: int(entry["timestamp"]) for entry in self.between(-1, end)}
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
