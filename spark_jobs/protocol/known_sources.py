@@ -61,11 +61,13 @@ class KnownKafka(Part):
 
 
 class KnownOther(Part):
-    """A stream of another kind: nothing but its format tells what it is."""
+    """A stream of another kind: its format and its options tell what it is."""
 
     format: Literal["other"] = "other"
     source: str
     """Spark's name of the format."""
+    options: dict[str, str] | None = None
+    """By option, in small letters, the SHA-256 of its value without secrets. None: nobody has looked."""
 
 
 KnownSource = KnownDelta | KnownFiles | KnownKafka | KnownOther

@@ -254,7 +254,8 @@ class Application:
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
         known = self._sources_before(decision, facts)
-        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known)
+        mask = masking(self.parameters.secrets)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = replace_round(decision, facts)

@@ -17,6 +17,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedE
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
@@ -42,7 +43,7 @@ class DeltaSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() == "delta"
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownDelta:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownDelta:
         """See :meth:`SourceKind.identify`.
 
         An older copy of a table that was put back has the same id, and soon the same versions. It is told from the table by the newest
@@ -117,6 +118,19 @@ class DeltaSource(SourceKind):
                 "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
                 "Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them.",
             )
+        if "excluderegex" in options:
+            raise refused_input(
+                name,
+                "sets excludeRegex: rows of data files whose names it matches would be missing silently",
+                "Remove the option. To leave rows out, filter them in the function of the source.",
+            )
+        for option in ("ignoreChanges", "ignoreFileDeletion"):
+            if options.get(option.lower(), "false").lower() == "true":
+                raise refused_input(
+                    name,
+                    f"sets {option}: rows that an UPDATE, MERGE or DELETE has only copied into new files would come once more",
+                    "Remove the option, and read the table as a change data feed (readChangeFeed=true).",
+                )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
                 name,

@@ -12,6 +12,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, Rejecte
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import Leaf
@@ -65,7 +66,7 @@ class SourceKind(ABC):
         """
 
     @abstractmethod
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None) -> KnownSource:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownSource:
         """Returns what a stream is. Where reading begins is left open: see :meth:`resolve`.
 
         Args:
@@ -73,6 +74,7 @@ class SourceKind(ABC):
             frame: What its function returns.
             leaf: The stream.
             before: What the stream was when it was read before; None if it was not there.
+            mask: Takes secrets out of what is recorded.
 
         Raises:
             InvalidPipelineError: It reads something that is not there.
