@@ -217,7 +217,8 @@ class CheckpointTry:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
         own: tuple[str, ...] = ()
-        if rewinds and not whole:
+        replaces_own = known is None and (rewinds or self._replaces_own(sink.name))
+        if replaces_own:
             own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
@@ -233,11 +234,16 @@ class CheckpointTry:
             publish=publish,
             known_published=known,
             replace=replace,
+            replaces_own=replaces_own,
             own_files=own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
             named_before=tuple(others),
         )
+
+    def _replaces_own(self, sink: SinkName) -> bool:
+        """Returns whether the parent may replace no rows of others in a sink."""
+        return self.parent is not None and sink in self.parent.sinks and self.parent.sinks[sink].replaces_own
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
         """Finds a cut. Returns it with what Spark's logs say at it.
