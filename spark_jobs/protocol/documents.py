@@ -307,8 +307,11 @@ class SinkCut(Part):
     replace: bool = False
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
+    replaces_own: bool = False
+    """Whether its publication may replace no rows of others: in an incarnation begun with ``--on-rewind replace``, as long as nothing of it
+    is public."""
     own_files: tuple[str, ...] = ()
-    """With ``--on-rewind replace``: prefixes of the names of all files that this pipeline has staged for the table."""
+    """Where it replaces its own rows only: prefixes of the names of all files that this pipeline has staged for the table."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()

@@ -12,6 +12,14 @@ from spark_jobs.protocol.pins import FilePin
 from spark_jobs.protocol.table_shape import TableShape
 
 
+class DeltaCommit(Part):
+    """A commit of a Delta table."""
+
+    version: int
+    sha256: str
+    """Of the beginning of its file."""
+
+
 class KnownDelta(Part):
     """A Delta table."""
 
@@ -24,6 +32,10 @@ class KnownDelta(Part):
     """The first version that is read, where the source says from where; None: the whole table is."""
     shape: TableShape | None = None
     """What its columns were when it was looked at last: those that rows are read with. None: nobody has looked."""
+    seen: DeltaCommit | None = None
+    """The newest commit that was there at a start, or that a checkpoint has read. None: nobody has looked, or its file was not there."""
+    lineage: str = ""
+    """Tells the table from one with the same id that was read before: an older copy was put back, and others have written to it."""
 
 
 class KnownFiles(Part):
@@ -49,11 +61,13 @@ class KnownKafka(Part):
 
 
 class KnownOther(Part):
-    """A stream of another kind: nothing but its format tells what it is."""
+    """A stream of another kind: its format and its options tell what it is."""
 
     format: Literal["other"] = "other"
     source: str
     """Spark's name of the format."""
+    options: dict[str, str] | None = None
+    """By option, in small letters, the SHA-256 of its value without secrets. None: nobody has looked."""
 
 
 KnownSource = KnownDelta | KnownFiles | KnownKafka | KnownOther

@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.codec import canonical, sha256
+from spark_jobs.protocol.delta_log import commit_name
+from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FILE_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+_BEGINNING_BYTES = 65_536
 _WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
 
@@ -95,6 +98,35 @@ class DeltaJvm:
         except Py4JJavaError:
             return False
         return True
+
+    def commit_sha256(self, path: str, version: int) -> str | None:
+        """The SHA-256 of the beginning of a commit's file; None where the log no longer has the file.
+
+        The beginning is enough: it has times and names of files, which no two commits share.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        log = self.log(path)
+        file = self.java("org.apache.hadoop.fs.Path")(log.logPath(), commit_name(version))
+        try:
+            stream = file.getFileSystem(log.newDeltaHadoopConf()).open(file)
+            try:
+                return sha256(bytes(stream.readNBytes(_BEGINNING_BYTES)))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if any("java.io.FileNotFoundException" in java_class_names(cause) for cause in java_causes(error)):
+                return None
+            raise StorageError(
+                f"Version {version} of the log of table {path} cannot be read: {java_message(error)}",
+                safe="Nothing was written to the table.",
+                remedy="Look at the storage of the table; a retry reads it again.",
+                table=path,
+                version=version,
+            ) from error
 
     def files(self, path: str) -> Any:
         """The data files of a table: a frame of Delta's ``AddFile``, for the JVM."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import PipelineUuid, SinkName
 from spark_jobs.publication.delta_rs import OpenTable
@@ -52,7 +53,7 @@ def rows_of_others(
 
 
 def refuse_rows_of_others(
-    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, files: Mapping[str, int], prefixes: Collection[str]
+    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, mode: SinkMode, files: Mapping[str, int], prefixes: Collection[str]
 ) -> None:
     """Refuses to replace the rows of a table that has others than those which the pipeline has published.
 
@@ -60,6 +61,7 @@ def refuse_rows_of_others(
         table: The table.
         pipeline: Whose rows are to be replaced.
         sink: The sink.
+        mode: Its mode.
         files: As for :func:`rows_of_others`.
         prefixes: As there.
 
@@ -67,14 +69,17 @@ def refuse_rows_of_others(
         UnsupportedTableError: Says how many there are.
         StorageError: The storage fails.
     """
+    if mode is SinkMode.COMPLETE:
+        keep = "To keep them, give the sink another table: each checkpoint of a complete result replaces all rows of its table."
+    else:
+        keep = "To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM)."
     if rows := rows_of_others(table.commits(), files, pipeline, prefixes):
         raise UnsupportedTableError(
             f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
             "remove them.",
             exists="Other writers have added them, or the table's log no longer says who has.",
             safe="Nothing was written to any table.",
-            remedy="To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM). To lose "
-            "them, empty the table first (DELETE FROM), then repeat.",
+            remedy=f"{keep} To lose them, empty the table first (DELETE FROM), then repeat.",
             sink=sink,
             table=table.facts.uri,
             rows=rows,

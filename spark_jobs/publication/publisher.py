@@ -21,7 +21,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkMode, SinkResult
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -357,16 +357,16 @@ def _needs_spark(pending: PendingTransaction) -> bool:
 
 
 def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
-    """Whether a transaction replaces what the pipeline has published before it was begun anew: rows of others stay.
+    """Returns whether a transaction may replace only what the pipeline has published before it was begun anew: rows of others stay.
 
-    A complete result replaces all rows that the table has, whosever they are.
+    Later transactions of a complete result replace all rows that the table has, whosever they are.
     """
-    return pending.replace and cut.mode is not SinkMode.COMPLETE
+    return pending.replace and cut.replaces_own and pending.after is None
 
 
 def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: SinkCut, publishers: Publishers) -> None:
     files = publishers.rows_by_file(pending.publisher, cut.table)
-    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, files, cut.own_files)
+    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, cut.mode, files, cut.own_files)
 
 
 def _refuse_unkept(

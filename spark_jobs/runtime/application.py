@@ -253,7 +253,9 @@ class Application:
             ended = ended_sources(self.graph, facts.head, decision.round.round)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
-        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended)
+        known = self._sources_before(decision, facts)
+        mask = masking(self.parameters.secrets)
+        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
         settled = self._settle(request, decision, facts, sources)
         if settled.renewed:
             decision = replace_round(decision, facts)

@@ -100,8 +100,9 @@ class RoundRun:
         plan_stages(self.graph, self.site.spark, self.site.params, mistakes)
         mistakes.check()
         ended = ended_sources(self.graph, newest, self.round.round)
-        found = find_sources(self.graph, self.site.spark, self.site.params, self.round.adopted, ended)
-        self.site = replace(self.site, sources=settle(found, self.site.sources, ()).sources)
+        before, adopted = self.site.sources, self.round.adopted
+        found = find_sources(self.graph, self.site.spark, self.site.params, adopted, ended, before, self.mask)
+        self.site = replace(self.site, sources=settle(found, before, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
         """The sources that are others than those which the checkpoint has read that this attempt goes on from."""

@@ -27,7 +27,7 @@ NEARLY = "9999-12-30 12:00:00"
 ORDINARY = "2026-01-01 12:00:00"
 
 
-def write(site: Site, *times: str, name: str = "in") -> None:
+def write(site: Site, *times: str | None, name: str = "in") -> None:
     at = site.spark.createDataFrame([(n, time) for n, time in enumerate(times)], "n long, at string")
     at.select("n", F.col("at").cast("timestamp")).write.format("delta").mode("append").save(str(site.home.parent / name))
 
@@ -47,6 +47,12 @@ def sessions(rows: DataFrame) -> DataFrame:
 def join(rows: DataFrame) -> DataFrame:
     later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
     return rows.join(later, F.expr("n + 1000 = m AND later BETWEEN at AND at + INTERVAL 7 DAYS"), "left").select("n", "m")
+
+
+def join_with_one_limit(rows: DataFrame) -> DataFrame:
+    """The watermark lets go the left rows only: no later row would be too early for a right one."""
+    later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
+    return rows.join(later, F.expr("n + 1000 = m AND later <= at + INTERVAL 7 DAYS"), "left").select("n", "m")
 
 
 def distinct(rows: DataFrame) -> DataFrame:
@@ -138,6 +144,18 @@ def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_publi
         (site.home.parent / "mended").touch()
         site.run(pipeline, fresh=True)
         assert public_count(site.tables / "made") == 1
+
+
+def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: Site) -> None:
+    """The independent answer is a batch query's. The right rows stay in the state, and were never held back."""
+    write(site, ORDINARY, ORDINARY)
+    pipeline = draining(site, join_with_one_limit)
+    site.run(pipeline)
+    batch = join_with_one_limit(site.spark.read.format("delta").load(str(site.home.parent / "in")))
+    assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
+    write(site, None)
+    with pytest.raises(RejectedError, match="its state still holds 1 row of a join"):
+        site.run(pipeline, fresh=True, on_rewind="replace")
 
 
 def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:

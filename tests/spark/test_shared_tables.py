@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 
@@ -17,6 +19,7 @@ SINKS = {
     "append": {},
     "append by Spark": {"table_properties": {"delta.enableRowTracking": "true"}},
     "upsert": {"mode": "upsert", "keys": ["n"]},
+    "complete": {"mode": "complete"},
 }
 
 
@@ -29,7 +32,7 @@ def _pipeline(site: Site, **sink: Any) -> Pipeline:
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "shared"), **sink))
     def mine(rows: DataFrame) -> DataFrame:
-        return rows
+        return rows.groupBy("n").count().select("n") if sink.get("mode") == "complete" else rows
 
     return pipeline
 
@@ -56,3 +59,29 @@ def test_rows_of_others_are_not_replaced(site: Site, sink: dict[str, Any]) -> No
     site.spark.sql(f"DELETE FROM {table}")
     site.run(pipeline, fresh=True, on_rewind="replace")
     assert _table(site) == [10, 11]
+
+
+def test_rows_that_others_add_before_the_first_publication_are_not_replaced_by_a_complete_one(site: Site) -> None:
+    """Later publications of a complete result replace all rows, as they always do."""
+    table, home = f"delta.`{site.tables / 'shared'}`", open_files(str(site.home))
+    inputs.append(site.home.parent / "in", pd.DataFrame({"n": [10, 11]}))
+    pipeline = _pipeline(site, mode="complete", publish="external")
+    site.run(pipeline)
+    publish(home)
+    site.run(pipeline, fresh=True, on_rewind="replace")
+    site.spark.sql(f"INSERT INTO {table} VALUES (1)")
+    with pytest.raises(UnsupportedTableError, match="1 rows that this pipeline has not published"):
+        publish(home)
+    assert _table(site) == [1, 10, 11]
+    inputs.append(site.home.parent / "in", pd.DataFrame({"n": [12]}))
+    site.run(pipeline)
+    with pytest.raises(UnsupportedTableError, match="1 rows that this pipeline has not published"):
+        publish(home)
+    site.spark.sql(f"DELETE FROM {table} WHERE n = 1")
+    publish(home)
+    assert _table(site) == [10, 11, 12]
+    site.spark.sql(f"INSERT INTO {table} VALUES (1)")
+    inputs.append(site.home.parent / "in", pd.DataFrame({"n": [13]}))
+    site.run(pipeline)
+    publish(home)
+    assert _table(site) == [10, 11, 12, 13]

@@ -18,15 +18,18 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.known_sources import KnownDelta
 from spark_jobs.protocol.steps import observed_by
+from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
 from tests.spark.test_sources_in_motion import Meanwhile
 from tests.support.kafka_broker import KafkaBroker, kafka_options
+from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
 
@@ -235,7 +238,10 @@ def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:
 
 
 def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) -> None:
-    """An older copy was put back, with the same id: what is written next has version numbers that were read already."""
+    """An older copy was put back, with the same id: what is written next has version numbers that were read already.
+
+    The independent answer: the rows that were read before, and those of the table as it is, which is read from its beginning.
+    """
     path, copy_of_it = site.home.parent / "in", site.home.parent / "backup"
     pipeline = Pipeline("back", on_end="suspend")
 
@@ -255,7 +261,54 @@ def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) 
         site.run(pipeline)
     for n in range(4, 8):
         write_deltalake(str(path), pa.table({"n": [n]}), mode="append")
-    assert DeltaTable(str(path)).version() == 5
+    for _ in range(2):
+        with pytest.raises(RejectedError, match="an older copy of .* was put back, whose version 3 is another one"):
+            site.run(pipeline)
+    assert public(site.tables / "copy") == Counter((n,) for n in range(4))
+    site.run(pipeline, new_sources=["rows"])
+    now = DeltaTable(str(path)).to_pyarrow_table()["n"].to_pylist()
+    assert public(site.tables / "copy") == Counter((n,) for n in [*range(4), *now])
+
+
+def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it_runs(site: Site) -> None:
+    path, backup = site.home.parent / "in", site.home.parent / "backup"
+    pipeline = Pipeline("running", checkpoint=CheckpointSettings(interval="1 second"))
+
+    @pipeline.source(bounded=False)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(str(path))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+
+    def add(n: int, to: Path = path) -> None:
+        write_deltalake(str(to), pa.table({"n": [n]}), mode="append")
+
+    def put_back(*numbers: int) -> None:
+        prepared = site.home.parent / f"prepared {numbers}"
+        shutil.copytree(backup, prepared)
+        for n in numbers:
+            add(n, prepared)
+        path.rename(site.home.parent / f"away {numbers}")
+        prepared.rename(path)
+
+    def has_read(running: Running, version: int) -> bool:
+        known = running.head().sources[InputName("rows")][0]
+        return isinstance(known, KnownDelta) and known.seen is not None and known.seen.version == version
+
+    add(0)
+    add(1)
+    shutil.copytree(path, backup)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.checkpointed()
+        add(2)
+        running.until(lambda: has_read(running, 2))
+    put_back(3, 4)
+    with Running(site.spark, pipeline, site.home) as running:
+        assert "whose version 2 is another one" in str(running.ends())
+    with Running(site.spark, pipeline, site.home, options=RunOptions(new_sources=("rows",))) as running:
+        running.checkpointed(2)
+        put_back(5, 6, 7)
+        assert "whose version 3 is another one" in str(running.ends())
 
 
 @pytest.mark.parametrize("kind", ["delta", "files", "kafka"])

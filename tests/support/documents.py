@@ -55,7 +55,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
-from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
+from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownFiles, KnownKafka
 from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
@@ -87,7 +87,7 @@ _STAGED_FOR = StagedFor(table_id="9c0b", since=(StagedSince(first=BatchId(0), sh
 _KAFKA = KafkaPin(topics={"clicks": {0: 7, 1: 0}})
 _KNOWN = {
     InputName("departures"): (
-        KnownDelta(path="/data/flights", table="9c0a", begins=2),
+        KnownDelta(path="/data/flights", table="9c0a", begins=2, seen=DeltaCommit(version=4, sha256="9c0a" * 16)),
         KnownFiles(path="file:///data/in"),
         KnownKafka(cluster="c1", topics={"clicks": "t1"}, begins={"clicks": {0: 3}}),
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -38,6 +38,7 @@ from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
+from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
@@ -60,6 +61,8 @@ class _Logged:
     """Fields of the stage's cut."""
     consumers: Sequence[ConsumerCut]
     """Of its channel."""
+    streams: Sequence[SourceStream]
+    """Of its sources, as far as it has read them."""
 
 
 @dataclass
@@ -118,6 +121,7 @@ class CheckpointTry:
             files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
             history.see_state(pinned, files)
             channels = self._in_time(lambda: self._channels(store, number, stages, found))
+            sources = self._in_time(lambda: self._seen([stream for each in found.values() for stream in each.streams]))
             cuts = {}
             for stage in stages:
                 name = stage.stage.name
@@ -150,7 +154,7 @@ class CheckpointTry:
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
             inputs=inputs,
-            sources=dict(self.sources),
+            sources=sources,
             losses=self.losses,
             stages=cuts,
             sinks=sinks,
@@ -213,7 +217,8 @@ class CheckpointTry:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
         own: tuple[str, ...] = ()
-        if rewinds and not whole:
+        replaces_own = known is None and (rewinds or self._replaces_own(sink.name))
+        if replaces_own:
             own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
@@ -229,11 +234,16 @@ class CheckpointTry:
             publish=publish,
             known_published=known,
             replace=replace,
+            replaces_own=replaces_own,
             own_files=own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
             named_before=tuple(others),
         )
+
+    def _replaces_own(self, sink: SinkName) -> bool:
+        """Returns whether the parent may replace no rows of others in a sink."""
+        return self.parent is not None and sink in self.parent.sinks and self.parent.sinks[sink].replaces_own
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
         """Finds a cut. Returns it with what Spark's logs say at it.
@@ -269,8 +279,17 @@ class CheckpointTry:
             found[name] = _Logged(
                 stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
+                stage.read_up_to(cut.batches[name]),
             )
         return found
+
+    def _seen(self, streams: Iterable[SourceStream]) -> dict[InputName, tuple[KnownSource, ...]]:
+        """Returns what each source is, with what tells at the next start whether all that was read of it is still the same."""
+        sources = {name: list(known) for name, known in self.sources.items()}
+        for stream in streams:
+            name, position = stream.read.name, stream.read.position
+            sources[name][position] = stream.kind.seen(stream.read, sources[name][position])
+        return {name: tuple(known) for name, known in sources.items()}
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
         """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""

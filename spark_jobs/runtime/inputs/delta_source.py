@@ -15,8 +15,9 @@ from pyspark.sql.types import StructField, StructType
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.known_sources import KnownDelta, KnownSource
+from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
@@ -42,16 +43,33 @@ class DeltaSource(SourceKind):
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() == "delta"
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownDelta:
-        path = leaf.options["path"]
-        _, metadata, _ = DeltaJvm(frame.sparkSession).snapshot(path)
-        return KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata))
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownDelta:
+        """See :meth:`SourceKind.identify`.
+
+        An older copy of a table that was put back has the same id, and soon the same versions. It is told from the table by the newest
+        commit that was seen before. Where the log no longer has that commit's file, nothing can be compared.
+        """
+        path, delta = leaf.options["path"], DeltaJvm(frame.sparkSession)
+        version, metadata, _ = delta.snapshot(path)
+        known = KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata), seen=_commit(delta, path, version))
+        known = known.model_copy(update={"lineage": _lineage(delta, known, version, before)})
+        if (
+            not isinstance(before, KnownDelta)
+            or before.table != known.table
+            or before.seen is None
+            or before.seen.version <= version
+        ):
+            return known
+        return known.model_copy(update={"seen": before.seen})  # an older copy that has not caught up
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownDelta) or not isinstance(now, KnownDelta):
             return another_kind(before, now)
         if before.table != now.table:
             return f"reads another Delta table: {now.path} has the id {now.table}, and {before.path} had {before.table}"
+        if before.lineage != now.lineage:
+            which = f"version {before.seen.version}" if before.seen else "a version that was read"
+            return f"reads another Delta table: an older copy of {now.path} was put back, whose {which} is another one than was there"
         reasons = unreadable(before.shape, now.shape) if before.shape and now.shape else []
         return (
             f"reads a table whose earlier rows cannot be read any more: {now.path} {'; it '.join(reasons)}" if reasons else None
@@ -69,6 +87,14 @@ class DeltaSource(SourceKind):
 
     def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
         return now.model_copy(update={"begins": before.begins}) if isinstance(before, KnownDelta) else now
+
+    def seen(self, read: ReadSoFar, known: KnownSource) -> KnownSource:
+        if not isinstance(known, KnownDelta) or (version := _last_version(read.line)) is None:
+            return known
+        if known.seen is not None and version <= known.seen.version:
+            return known
+        commit = _commit(DeltaJvm(read.session), read.leaf.options["path"], version)
+        return known if commit is None else known.model_copy(update={"seen": commit})
 
     def begin_at(self, frame: DataFrame, leaf: Leaf, known: KnownSource) -> None:
         if isinstance(known, KnownDelta) and known.begins is not None:
@@ -92,6 +118,19 @@ class DeltaSource(SourceKind):
                 "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
                 "Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them.",
             )
+        if "excluderegex" in options:
+            raise refused_input(
+                name,
+                "sets excludeRegex: rows of data files whose names it matches would be missing silently",
+                "Remove the option. To leave rows out, filter them in the function of the source.",
+            )
+        for option in ("ignoreChanges", "ignoreFileDeletion"):
+            if options.get(option.lower(), "false").lower() == "true":
+                raise refused_input(
+                    name,
+                    f"sets {option}: rows that an UPDATE, MERGE or DELETE has only copied into new files would come once more",
+                    "Remove the option, and read the table as a change data feed (readChangeFeed=true).",
+                )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
                 name,
@@ -131,18 +170,19 @@ class DeltaSource(SourceKind):
         """See :meth:`SourceKind.check_same`. Spark itself goes on in whatever table is at the path."""
         path = read.leaf.options["path"]
         newest = delta_pin(read.session, path)
-        if why := self.difference(read.known, KnownDelta(path=path, table=newest.table)):
+        now = KnownDelta(path=path, table=newest.table)
+        lineage = _lineage(DeltaJvm(read.session), now, newest.version, read.known)
+        if why := self.difference(read.known, now.model_copy(update={"lineage": lineage})):
             raise another_source({read.name: why})
         if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
             raise _gone_back(read.name, newest, read.pin.version)
         self.check_position(read.name, read.session, read.leaf, read.line)
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
-        if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
+        if (read := _last_version(line)) is None:
             return
-        read = offset["reservoirVersion"] - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
         newest = delta_pin(session, leaf.options["path"])
-        if newest.table == offset["reservoirId"] and newest.version < read:
+        if newest.table == json.loads(line)["reservoirId"] and newest.version < read:
             raise _gone_back(name, newest, read)
 
     def lost(self, read: ReadSoFar, *, thorough: bool) -> LostVersions | None:
@@ -251,6 +291,36 @@ def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError
         expected=version,
         found=newest.version,
     )
+
+
+def _last_version(line: str) -> int | None:
+    """Returns the last version of which a query has read anything; None if it has read nothing of a Delta table."""
+    if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
+        return None
+    return int(offset["reservoirVersion"]) - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
+
+
+def _commit(delta: DeltaJvm, path: str, version: int) -> DeltaCommit | None:
+    """Returns the commit of a version; None where the table's log has no file of it."""
+    found = delta.commit_sha256(path, version) if version >= 0 else None
+    return None if found is None else DeltaCommit(version=version, sha256=found)
+
+
+def _lineage(delta: DeltaJvm, now: KnownDelta, newest: int, before: KnownSource | None) -> str:
+    """Returns the lineage of a table: the one that it had before, or a new one if an older copy was put back and has caught up.
+
+    Args:
+        delta: Delta's own classes.
+        now: The table.
+        newest: Its newest version. Behind what was seen before there is nothing to compare: positions are compared instead.
+        before: What the source was before.
+    """
+    if not isinstance(before, KnownDelta) or before.table != now.table:
+        return ""
+    if before.seen is None or before.seen.version > newest:
+        return before.lineage
+    found = delta.commit_sha256(now.path, before.seen.version)
+    return before.lineage if found in (None, before.seen.sha256) else str(found)
 
 
 @dataclass(frozen=True)

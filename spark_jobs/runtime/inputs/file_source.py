@@ -15,6 +15,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
 from spark_jobs.runtime.inputs.csv_headers import misplaced
@@ -29,6 +30,9 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _FIXED_COLUMNS = frozenset({"binaryfile", "text"})
+_PARSED = frozenset({"csv", "json", "xml"})
+_ANY_NAME = "ignoreExtension"
+"""Avro's option to read files whatever their names are."""
 _COMPACT_INTERVAL = 10
 """``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
 _PASSED = 2**62
@@ -59,6 +63,19 @@ class FileSource(SourceKind):
                 raise refused_input(
                     name, f"sets {option}: rows of files that {what} would be missing silently", "Remove the option."
                 )
+        if leaf.format.lower() in _PARSED and options.get("mode", "").upper() == "DROPMALFORMED":
+            raise refused_input(
+                name,
+                "sets mode=DROPMALFORMED: rows that cannot be parsed would be left out silently",
+                "Remove the option. With a column _corrupt_record in the schema the text of such a row comes, and a stage can write it "
+                "into a table of its own. With mode=FAILFAST the run fails.",
+            )
+        if leaf.format.lower() == "avro" and options.get(_ANY_NAME.lower(), "true").lower() == "false":
+            raise refused_input(
+                name,
+                f"sets {_ANY_NAME}=false: rows of files whose names do not end in .avro would be missing silently",
+                "Remove the option. To read only some files, set pathGlobFilter=*.avro.",
+            )
         if "maxfileage" in options:
             raise refused_input(
                 name,
@@ -80,7 +97,7 @@ class FileSource(SourceKind):
                 + (" Or declare hold_watermark=True." if bounded else ""),
             )
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownFiles:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownFiles:
         return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
@@ -97,8 +114,12 @@ class FileSource(SourceKind):
             FileSourceLog(log.files, log.directory).pass_over(known.passed)
 
     def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
-        """See :meth:`SourceKind.prepare`. Spark forgets files that are a week older than its newest one, and takes no others that old."""
-        return {"maxFileAge": _FOR_EVER}
+        """See :meth:`SourceKind.prepare`.
+
+        Spark forgets files that are a week older than its newest one, and takes no others that old. It reads no row of Avro files with
+        other names if Hadoop's configuration says so.
+        """
+        return {"maxFileAge": _FOR_EVER} | ({_ANY_NAME: "true"} if leaf.format.lower() == "avro" else {})
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
         """Returns the files that Spark's file source would find now: listed by Spark, with the source's own options."""
@@ -179,8 +200,9 @@ class FileSource(SourceKind):
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "FilesBound":
         assert isinstance(pin, FilesPin)
         own = FileSourceLog(log.files, log.directory)
-        done = own.passed() | _lost_paths(losses)
-        left = pin.model_copy(update={"files": tuple(file for file in pin.files if file.path not in done)})
+        passed, lost = own.passed(), _lost_paths(losses)
+        files = tuple(file for file in pin.files if (file.path, file.timestamp_ms) not in passed and file.path not in lost)
+        left = pin.model_copy(update={"files": files})
         return FilesBound(left, own, _files_per_batch(leaf))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
@@ -350,14 +372,13 @@ class FileSourceLog:
         if self.latest() < 0:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
-    def passed(self) -> set[str]:
-        """Returns the files that were passed over."""
-        return {entry["path"] for entry in self._read(0) if entry["batchId"] == _PASSED}
+    def passed(self) -> set[tuple[str, int]]:
+        """Returns the files that were passed over, with their modification times: a file that comes later under the name is to be read."""
+        return {(entry["path"], int(entry["timestamp"])) for entry in self._read(0) if entry["batchId"] == _PASSED}
 
     def timestamps(self, end: int) -> dict[str, int]:
         """Returns the modification times of the files that were passed over, or added by the entries up to ``end``."""
-        passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
-        return {entry["path"]: int(entry["timestamp"]) for entry in [*passed, *self.between(-1, end)]}
+        return dict(self.passed()) | {entry["path"]: int(entry["timestamp"]) for entry in self.between(-1, end)}
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
         """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""

@@ -18,6 +18,7 @@ from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, Storag
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
 from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import java_causes, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -69,7 +70,7 @@ class KafkaSource(SourceKind):
             raise _unanswered(name, "where its topics end", error) from error
         return kafka_pin(line or "{}")
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownKafka:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownKafka:
         try:
             cluster, topics = kafka_topics(frame, leaf)
         except spark_failures() as error:

@@ -12,6 +12,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, Rejecte
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.plan import Leaf
@@ -65,8 +66,15 @@ class SourceKind(ABC):
         """
 
     @abstractmethod
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownSource:
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownSource:
         """Returns what a stream is. Where reading begins is left open: see :meth:`resolve`.
+
+        Args:
+            name: The source.
+            frame: What its function returns.
+            leaf: The stream.
+            before: What the stream was when it was read before; None if it was not there.
+            mask: Takes secrets out of what is recorded.
 
         Raises:
             InvalidPipelineError: It reads something that is not there.
@@ -104,6 +112,18 @@ class SourceKind(ABC):
             SourceChangedError: What is read has other columns by now.
         """
         return {}
+
+    def seen(self, read: ReadSoFar, known: KnownSource) -> KnownSource:
+        """Returns what a stream is, with what tells at the next start whether all that was read of it is still the same.
+
+        Args:
+            read: How far a checkpoint has read it.
+            known: What it is, with what other stages have read of it.
+
+        Raises:
+            StorageError: What it reads does not answer.
+        """
+        return known
 
     @abstractmethod
     def after(self, known: KnownSource, pin: Pin) -> KnownSource:

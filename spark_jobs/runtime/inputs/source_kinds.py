@@ -1,14 +1,17 @@
 """The kinds of sources that there are. Only here is decided which one a stream is of."""
 
+import re
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownOther, KnownSource
 from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
@@ -18,20 +21,34 @@ from spark_jobs.runtime.inputs.old_query import kind_of as kind_of_old
 from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf
 
+_SOCKETS = frozenset({"socket", "textsocketsourceprovider"})
+"""How a source of Spark's can be named, without its package."""
+
+_SECRETS = r"secret|passw|passphrase|token|(access|api|private)[._-]?key|credential"
+_TELLS_NOTHING = re.compile(rf"{_SECRETS}|^(max|min)\w*pertrigger$")
+"""Names of options that hold secrets, which are to be changed now and then, or limit batches."""
+
 
 class OtherSource(SourceKind):
-    """Any other stream. Only a source without an end may read one: its end and its identity cannot be known."""
+    """Any other stream. Only a source without an end may read one: its end cannot be known. Its options tell what it reads."""
 
     def reads(self, leaf: Leaf) -> bool:
         return True
 
-    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KnownOther:
-        return KnownOther(source=leaf.format)
+    def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownOther:
+        options = {key.lower(): mask(value) for key, value in leaf.options.items()}
+        telling = {key: sha256(value.encode()) for key, value in options.items() if not _TELLS_NOTHING.search(key)}
+        return KnownOther(source=leaf.format, options=telling)
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownOther) or not isinstance(now, KnownOther):
             return another_kind(before, now)
-        return None if before.source == now.source else f"reads {now.source!r}, and before it read {before.source!r}"
+        if before.source != now.source:
+            return f"reads {now.source!r}, and before it read {before.source!r}"
+        if before.options is None or now.options is None:
+            return None
+        changed = sorted({key for key, _ in before.options.items() ^ now.options.items()})
+        return f"reads {now.source!r} with other options than before: {', '.join(changed)}" if changed else None
 
     def after(self, known: KnownSource, pin: Pin) -> KnownSource:
         raise NotImplementedError("it has no pin")
@@ -51,6 +68,12 @@ class OtherSource(SourceKind):
     def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:
         if bounded:
             raise _endless(name, leaf)
+        if leaf.format.lower().rpartition(".")[2] in _SOCKETS:
+            raise refused_input(
+                name,
+                "reads a socket, which gives each row once: those that are not staged when a run ends would be lost",
+                "Let the rows be written to Kafka, to files or into a Delta table, and read that.",
+            )
 
 
 def _endless(name: InputName, leaf: Leaf) -> InvalidPipelineError:

@@ -21,6 +21,9 @@ _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """What keeps a state as well, although no watermark flushes it."""
 TIMEOUT, TIMER = "timeout", "timer"
 """Names of what :func:`batch_facts` cannot count: only a reader of the state can."""
+JOIN = "join"
+JOIN_SIDE = re.compile(r"(?P<side>left|right) side of join (?P<operator>\d+)")
+"""How :func:`batch_facts` calls a join of which the watermark lets go one side only."""
 DEDUPLICATION = "deduplication"
 """The name of what ``dropDuplicatesWithinWatermark`` keeps."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
@@ -554,7 +557,10 @@ def _left_in_state(node: Any) -> tuple[str, int] | None:
         return ("window", left) if by_time and not whole else None
     if name == "StreamingSymmetricHashJoinExec":
         sides = node.stateWatermarkPredicates()
-        return ("join", left) if sides.left().isDefined() and sides.right().isDefined() else None
+        flushed = [side for side, found in (("left", sides.left()), ("right", sides.right())) if found.isDefined()]
+        if len(flushed) == 1:  # perhaps: the other side keeps its rows for ever, and is counted with it
+            return f"{flushed[0]} side of join {int(node.stateInfo().get().operatorId())}", left
+        return (JOIN, left) if flushed else None
     if name.startswith("FlatMapGroups"):  # perhaps: a group may be kept without a timeout
         return TIMEOUT, left
     return {"StreamingDeduplicateWithinWatermarkExec": (DEDUPLICATION, left)}.get(name)

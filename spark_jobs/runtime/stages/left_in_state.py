@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.protocol.ids import BatchId
-from spark_jobs.runtime.spark.plan import TIMEOUT, TIMER
+from spark_jobs.runtime.spark.plan import JOIN, JOIN_SIDE, TIMEOUT, TIMER
 from spark_jobs.runtime.spark.session import spark_failures
 
 _LOG = logging.getLogger(__name__)
@@ -24,13 +24,21 @@ def left_in_state(
         session: The stage's.
         checkpoint: Spark's checkpoint directory of the stage.
         batch: The last batch.
-        counted: By operator what Spark has counted. A group may be kept without a timeout, and is no row that was held back.
+        counted: By operator what Spark has counted. A group may be kept without a timeout, and is no row that was held back; nor is a row
+            of the side of a join that the watermark does not let go.
         timers: Whether an operator can have timers, which Spark does not count.
     """
-    left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT}
+    sides = [side for operator in counted if (side := JOIN_SIDE.fullmatch(operator))]
+    left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT and not JOIN_SIDE.fullmatch(operator)}
     if not counted and not timers:
         return {}, []
     keys: list[str] = []
+    for side in sides:
+        reader = session.read.format("statestore").option("batchId", batch).option("operatorId", side["operator"])
+        held = reader.option("joinSide", side["side"]).load(checkpoint)
+        if rows := held.count():
+            left[JOIN] = left.get(JOIN, 0) + rows
+            keys += _some(held)
     stores = session.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName", "stateStoreName")
     for store in stores.distinct().collect():
         reader = session.read.format("statestore").option("batchId", batch).option("operatorId", store["operatorId"])

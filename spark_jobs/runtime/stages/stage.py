@@ -146,6 +146,13 @@ class StageRun:
         streams = zip(self.arguments, lines, strict=True)
         return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
 
+    def read_up_to(self, last: BatchId) -> list[SourceStream]:
+        """Returns the streams of sources as far as the batches up to ``last`` have read them."""
+        if last == NO_BATCH or not any(self.sources):
+            return []
+        streams = zip(self.sources, self.spark_log.offsets(last).sources, strict=True)
+        return [replace(stream, read=replace(stream.read, line=line)) for stream, line in streams if stream is not None]
+
     def left_behind(self, last: BatchId) -> frozenset[InputName]:
         """Returns the inputs that had ended before batch ``last``, which read something without rows in their place."""
         if not self.ended or last == NO_BATCH:

@@ -89,12 +89,10 @@ def check_replacement(
     """
     for sink, place in places.items():
         uri, mode = place.path.as_uri(), sinks[sink].mode
-        if mode is SinkMode.COMPLETE:
-            continue
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, mode), uri)
-            refuse_rows_of_others(table, pipeline, sink, files, own_files(table, pipeline, stages[sink]))
+            refuse_rows_of_others(table, pipeline, sink, mode, files, own_files(table, pipeline, stages[sink]))
 
 
 def check_new_stages(

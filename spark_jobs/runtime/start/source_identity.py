@@ -17,6 +17,7 @@ from spark_jobs.protocol.documents import Manifest, RoundDocument
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.masking import Mask
 from spark_jobs.runtime.inputs.inputs import source_frame
 from spark_jobs.runtime.inputs.source_kind import another_source
 from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
@@ -89,7 +90,7 @@ def ended_sources(graph: Graph, state: Manifest | None, round_number: RoundNumbe
 
 
 def find_sources(
-    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources
+    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources, before: Sources, mask: Mask
 ) -> dict[InputName, FoundSource]:
     """Looks at every source of a pipeline that is still read; writes nothing.
 
@@ -99,6 +100,8 @@ def find_sources(
         params: The pipeline's.
         adopted: Sources that begin where an old query stopped.
         ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
+        before: What the sources were when they were read before.
+        mask: Takes secrets out of what is recorded.
 
     Raises:
         InvalidPipelineError: A source cannot be read as it is declared.
@@ -111,7 +114,9 @@ def find_sources(
             found[name] = FoundSource(frame, (), ended[name], begins_by_itself=False)
             continue
         leaves = tuple(streaming_leaves(frame))
-        known = tuple(kind_of(leaf).identify(name, frame, leaf) for leaf in leaves)
+        earlier = before.get(name, ())
+        streams = zip(leaves, earlier if len(earlier) == len(leaves) else (None,) * len(leaves), strict=True)
+        known = tuple(kind_of(leaf).identify(name, frame, leaf, was, mask) for leaf, was in streams)
         found[name] = FoundSource(frame, leaves, known, source.follows is None and name not in adopted)
     return found
 

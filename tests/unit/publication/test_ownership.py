@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import IncarnationId, PipelineUuid
 from spark_jobs.publication.delta_rs import log_of, open_table, rows_by_file
@@ -95,9 +95,12 @@ def test_a_table_remembers_every_incarnation_that_has_published_into_it(publishe
     assert table.incarnations(PipelineUuid("another")) == []
 
 
-def begun_anew(pipeline: StagedPipeline) -> None:
+def begun_anew(pipeline: StagedPipeline, mode: SinkMode = SinkMode.APPEND) -> None:
     second = IncarnationId("second")
-    pipeline.checkpoint({DAILY: [(9, "z")]}, publish=Publish.EXTERNAL, incarnation=second, replace=True)
+    rows = {DAILY: [(9, "z")]}
+    pipeline.checkpoint(
+        rows, publish=Publish.EXTERNAL, incarnation=second, replace=True, cut={"mode": mode, "replaces_own": True}
+    )
 
 
 def test_a_replacement_leaves_rows_of_others_that_came_before_it(published: StagedPipeline) -> None:
@@ -108,6 +111,21 @@ def test_a_replacement_leaves_rows_of_others_that_came_before_it(published: Stag
     assert "--on-rewind keep" in refused.value.remedy
     assert published.rows(DAILY) == [(1, "a"), (2, "b"), (3, "c")]
     DeltaTable(published.tables[DAILY]).delete("id = 3")
+    publish(published.files)
+    assert published.rows(DAILY) == [(9, "z")]
+
+
+def test_the_first_complete_result_leaves_rows_of_others_and_a_later_one_replaces_them(published: StagedPipeline) -> None:
+    begun_anew(published, SinkMode.COMPLETE)
+    insert(published, (3, "c"))
+    with pytest.raises(UnsupportedTableError, match="1 rows that this pipeline has not published") as refused:
+        publish(published.files)
+    assert "give the sink another table" in refused.value.remedy
+    assert published.rows(DAILY) == [(1, "a"), (2, "b"), (3, "c")]
+    DeltaTable(published.tables[DAILY]).delete("id = 3")
+    publish(published.files)
+    insert(published, (3, "c"))
+    begun_anew(published, SinkMode.COMPLETE)
     publish(published.files)
     assert published.rows(DAILY) == [(9, "z")]
 

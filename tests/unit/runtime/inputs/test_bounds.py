@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
-from spark_jobs.runtime.inputs.file_source import EndlessFiles, FilesBound, FileSourceLog
+from spark_jobs.runtime.inputs.file_source import EndlessFiles, FilesBound, FileSource, FileSourceLog
+from spark_jobs.runtime.inputs.source_kind import OwnLog
+from spark_jobs.runtime.spark.plan import Leaf
 from spark_jobs.storage.local import LocalFiles
 
 BOUND = DeltaBound(DeltaPin(path="/t", table="id", version=5))
@@ -187,7 +190,7 @@ class TestFilesThatArePassedOver:
         pins = [FilePin(path=path, timestamp_ms=0, size_bytes=1) for path in ("a", "b")]
         for _ in range(2):
             log.pass_over(pins)
-        assert log.passed() == {"a", "b"}
+        assert log.passed() == {("a", 0), ("b", 0)}
         assert log.timestamps(0) == {"a": 0, "b": 0}
         assert log.between(-1, 0) == []
         assert log.latest() == 0
@@ -199,5 +202,17 @@ class TestFilesThatArePassedOver:
             log.rewrite(number, [json.loads(entry(f"f{number}", number, 1))])
         for number in range(9):
             (tmp_path / f"sources/0/{number}").unlink()
-        assert log.passed() == {"a"}
+        assert log.passed() == {("a", 0)}
         assert [found["path"] for found in log.between(-1, 9)] == [f"f{number}" for number in range(1, 10)]
+
+    def test_do_not_stand_for_files_that_come_later_under_their_names(self, tmp_path: Path) -> None:
+        own = OwnLog(LocalFiles(tmp_path), "sources/0")
+        log = FileSourceLog(own.files, own.directory)
+        old, new, other = (FilePin(path=path, timestamp_ms=n, size_bytes=1) for path, n in (("a", 0), ("a", 7), ("b", 0)))
+        log.pass_over([old, other])
+        pin = FilesPin(path="/in", files=(new, other))
+        bound = FileSource().bound(pin, None, Leaf(0, "StreamingRelation", "json", {}, StructType()), own, ())
+        assert bound.unread(log_line(0)) == "1 of its 1 files, such as a"
+        assert bound.passed_over(log_line(0)) == log_line(1)
+        assert log.between(-1, 1) == [json.loads(entry("a", 1, 7))]
+        assert bound.unread(log_line(1)) is None
