@@ -307,8 +307,6 @@ class SinkCut(Part):
     replace: bool = False
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
-    own_files: tuple[str, ...] = ()
-    """With ``--on-rewind replace``: prefixes of the names of all files that this pipeline has staged for the table."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from spark_jobs.protocol.errors import UnsupportedTableError
-from spark_jobs.protocol.ids import PipelineUuid, SinkName
+from spark_jobs.protocol.ids import PipelineUuid, SinkName, StageName, file_prefix
 from spark_jobs.publication.delta_rs import OpenTable
 
 _REWRITING = frozenset({"DELETE", "MERGE", "OPTIMIZE", "REORG", "UPDATE"})
@@ -51,8 +51,13 @@ def rows_of_others(
     return sum(count for path, count in rows.items() if not is_own(path))
 
 
+def own_prefixes(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
+    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
+    return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))
+
+
 def refuse_rows_of_others(
-    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, files: Mapping[str, int], prefixes: Collection[str]
+    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, stage: StageName, files: Mapping[str, int]
 ) -> None:
     """Refuses to replace the rows of a table that has others than those which the pipeline has published.
 
@@ -60,14 +65,14 @@ def refuse_rows_of_others(
         table: The table.
         pipeline: Whose rows are to be replaced.
         sink: The sink.
+        stage: The stage whose rows the sink gets.
         files: As for :func:`rows_of_others`.
-        prefixes: As there.
 
     Raises:
         UnsupportedTableError: Says how many there are.
         StorageError: The storage fails.
     """
-    if rows := rows_of_others(table.commits(), files, pipeline, prefixes):
+    if rows := rows_of_others(table.commits(), files, pipeline, own_prefixes(table, pipeline, stage)):
         raise UnsupportedTableError(
             f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
             "remove them.",

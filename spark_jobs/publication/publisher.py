@@ -366,7 +366,7 @@ def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
 
 def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: SinkCut, publishers: Publishers) -> None:
     files = publishers.rows_by_file(pending.publisher, cut.table)
-    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, files, cut.own_files)
+    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, cut.stage, files)
 
 
 def _refuse_unkept(

@@ -36,14 +36,13 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName, file_prefix
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files

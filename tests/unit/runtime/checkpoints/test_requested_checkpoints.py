@@ -223,7 +223,7 @@ def test_after_an_export_that_has_failed_the_same_directory_may_be_named_by_anot
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     first = asks(site, Wanted.SAVEPOINT, str(tmp_path / target) if target else "")
     directory = tmp_path / "mine" if target else tmp_path / f"home/savepoints/{first.request}"
-    (staged,) = path_of(site.staged.tables[HOURLY]).rglob("part-*.parquet")
+    (staged,) = path_of(site.staged.tables[HOURLY]).rglob("*part-*.parquet")
     staged.rename(tmp_path / "away")
     site.driver.completed([first], manifest)
     answer = site.requests.answer_of(first.request)

@@ -14,13 +14,12 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, RejectedError
-from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber
+from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber, file_prefix
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
 from spark_jobs.runtime.start.savepoint_import import bring_in, open_savepoint
