@@ -7,6 +7,7 @@ The files of actions stay where they were written; they go when no manifest name
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, SinkCut
@@ -16,6 +17,7 @@ from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
 """A sink cut carries at most so many files of actions of earlier checkpoints, and names as many others. The oldest are merged into one."""
+_FIRST_BATCH = BatchId(0)
 
 
 def carried(
@@ -61,7 +63,7 @@ def named_before(
     The parent tells it. Also where an attempt has gone back to an older checkpoint and its log begins earlier than the parent's channel:
     no log forgets what the channel of a kept checkpoint begins with.
 
-    A file of actions that cannot be read is named like any other: it is read when something is deleted.
+    A file of actions that is damaged or gone is named like any other, and is not merged.
 
     Args:
         store: The home's checkpoints. A merged file is written there, durably.
@@ -75,10 +77,7 @@ def named_before(
     named = (each for each in (names_of(parent, sink) if parent else ()) if each.batch >= oldest and not covers(before, each))
     wanted = sorted((each for each in named if reached is None or each.last <= reached), key=lambda each: each.first)
     found = [each.model_copy(update={"staged_for": ()}) for each in wanted]
-    try:
-        return _merged(store, number, sink, found, oldest)
-    except (CorruptDocumentError, NotFoundError):
-        return found
+    return _merged(store, number, sink, found, oldest, passed_over=(CorruptDocumentError, NotFoundError))
 
 
 def names_of(manifest: Manifest, sink: SinkName) -> list[CarriedActions]:
@@ -95,23 +94,36 @@ def covers(found: Iterable[CarriedActions], each: CarriedActions) -> bool:
 
 
 def _merged(
-    store: CheckpointStore, number: CheckpointId, sink: SinkName, found: Sequence[CarriedActions], oldest: BatchId | None = None
+    store: CheckpointStore,
+    number: CheckpointId,
+    sink: SinkName,
+    found: Sequence[CarriedActions],
+    oldest: BatchId = _FIRST_BATCH,
+    passed_over: tuple[type[Exception], ...] = (),
 ) -> Sequence[CarriedActions]:
     """Returns the same files of actions; where they are too many, the older ones as one.
 
-    That one is without staged files of batches before ``oldest``.
+    That one is without staged files of batches before ``oldest``. Those whose reading raises ``passed_over`` stay by themselves.
     """
     if len(found) <= CARRIED_MAX:
         return found
-    *older, newest = found
-    lines = [line for each in older for line in store.read_actions(each) if oldest is None or line["batch"] >= oldest]
+    older, left, lines = list[CarriedActions](), list[CarriedActions](), list[dict[str, Any]]()
+    for each in found[:-1]:
+        try:
+            lines += [line for line in store.read_actions(each) if line["batch"] >= oldest]
+        except passed_over:
+            left.append(each)
+        else:
+            older.append(each)
+    if not older:
+        return found
     merged = {
         "last": older[-1].last,
         "batch": older[-1].batch,
         "actions": store.write_actions(number, sink, lines),
         "staged_for": distinct(shape for each in older for shape in each.staged_for),
     }
-    return [older[0].model_copy(update=merged), newest]
+    return [*left, older[0].model_copy(update=merged), found[-1]]
 
 
 def _as_carried(manifest: Manifest, cut: SinkCut) -> CarriedActions:

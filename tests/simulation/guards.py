@@ -22,7 +22,7 @@ from spark_jobs.publication import delta_rs, pending
 from spark_jobs.runtime import application
 from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
-from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep
+from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.start import attempt, way_back
 from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
@@ -126,7 +126,7 @@ def _sweep_before_the_manifest(site: Site, patch: pytest.MonkeyPatch) -> None:
         stages = running[id(effort)]
         known = effort.parent or manifest
         for stage in stages:
-            named = named_by_checkpoints(store, known, stage.stage, stage.log.oldest())
+            named = NamedByCheckpoints(store, known, stage.stage, stage.log.oldest())
             sweep(stage, manifest.stages[stage.stage.name].batch, named)
         real_complete(effort, store, manifest)
 

@@ -14,7 +14,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.publisher import never_public, published
-from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
+from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_folding import trim
 from spark_jobs.runtime.stages.stage import StageRun
@@ -87,7 +87,7 @@ class _Needless:
         needs it.
         """
         named = {
-            stage.stage.name: named_by_checkpoints(self._store, self._newest, stage.stage, stage.log.oldest())
+            stage.stage.name: NamedByCheckpoints(self._store, self._newest, stage.stage, stage.log.oldest())
             for stage in self._stages
         }
         deleted = 0 if swept else self._sweep(named, own=False)
