@@ -370,6 +370,11 @@ class Manifest(Document):
         """Whether this is the last checkpoint of its round, at its end or by a drain: sinks with :attr:`Publish.FINAL` are published."""
         return self.drained or self.checkpoint_kind is CheckpointKind.FINAL
 
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether the attempt that has taken this checkpoint takes no other one."""
+        return self.checkpoint_kind in (CheckpointKind.FINAL, CheckpointKind.STOP)
+
 
 class ErrorReport(Part):
     """An error that crossed a process."""

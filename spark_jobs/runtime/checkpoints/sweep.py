@@ -1,8 +1,11 @@
 """Deletes staged files that nothing names (design, section 7, 'Deleting').
 
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
-batches that it holds: later ones may be under way. What a failed batch has left in a public table after the one look that an attempt takes
-there is left to ``VACUUM``, as what any failed write to Delta leaves.
+batches that it holds: later ones may be under way.
+
+A look through the directory of a public table costs more the larger the table is. An attempt takes it only if the one before has not come
+to a clean end, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. What it cannot judge
+then, and what a failed task has left of a batch that succeeded, is left to ``VACUUM``, as what any failed write to Delta leaves.
 """
 
 import logging
@@ -26,6 +29,21 @@ from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
+
+
+_SWEPT = "swept.json"
+
+
+def leave_swept(work: Files) -> None:
+    """Marks a work directory whose attempt ends, and has left nothing in the public tables that nothing names. Durable; idempotent."""
+    work.create(_SWEPT, b"{}\n")
+
+
+def take_back_swept(work: Files) -> bool:
+    """Returns whether a work directory has the mark of :func:`leave_swept`, and takes it away, durably: stages are about to run."""
+    swept = _SWEPT in work.names("")
+    work.delete(_SWEPT)
+    return swept
 
 
 class NamedByCheckpoints:

@@ -95,8 +95,8 @@ class Copied:
         self.store.complete(manifest)
         self.public |= {path.name for path, _ in named}
         results = {SINK: SinkResult(table="file:///t", checkpoint=number, version=number, rows=1)}
-        self.swept = subsume(self.home, [self.run], manifest, results, retained=self.retained, swept=self.swept)
-        assert self.swept
+        first, self.swept = not self.swept, True
+        assert subsume(self.home, [self.run], manifest, results, retained=self.retained, first=first, walk=first)
         assert self.public <= self.files(), "what is public is there"
         return manifest
 

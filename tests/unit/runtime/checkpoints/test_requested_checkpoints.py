@@ -367,7 +367,7 @@ def test_a_savepoint_that_was_begun_before_a_fresh_start_is_ended_as_it_was_begu
     def checkpoint(number: int, asked: RequestId | None) -> Manifest:
         fields: dict[str, Any] = {"checkpoint_kind": CheckpointKind.SAVEPOINT, "attempt": AttemptNumber(number), "request": asked}
         manifest = site.pipeline.checkpoint({}, incarnation=IncarnationId("second"), **fields)
-        subsume(site.home, [], manifest, {}, retained=1, swept=False)
+        subsume(site.home, [], manifest, {}, retained=1, first=True, walk=True)
         return manifest
 
     second = checkpoint(2, request.request)
