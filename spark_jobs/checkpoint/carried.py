@@ -1,6 +1,6 @@
 """Finds what a checkpoint names of those before it, so that their manifests can be discarded.
 
-It *carries* the files of a sink that only the end of its round makes public. It also names the other files that earlier checkpoints have
+It *carries* the files of a sink whose rows become public by round. It also names the other files that earlier checkpoints have
 named of batches that a private log remembers: without them nobody could tell which staged files are public and which are left over.
 
 The files of actions stay where they were written; they go when no manifest names them any more.
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut, is_published_by_round
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName
 from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
-"""A sink cut carries at most so many files of actions of earlier checkpoints, and names as many others. The oldest are merged into one."""
+"""A sink cut carries at most so many files of actions of one round, and names as many others. The oldest are merged into one."""
 _FIRST_BATCH = BatchId(0)
 
 
@@ -39,14 +39,16 @@ def carried(
     if parent is None or sink not in parent.sinks:
         return parent.brought.get(sink, ()) if parent else ()
     before = parent.sinks[sink]
-    if before.publish is Publish.FINAL:
+    if is_published_by_round(before.publish, parent.graph):
         found = [
             each.model_copy(update={"staged_for": before.staged_for}) for each in (*before.carried, _as_carried(parent, before))
         ]
     else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
-    return _merged(store, number, sink, found)
+    # The checkpoint at the end of an earlier round may be published by itself: its files are in no file with those of others.
+    earlier, current = ([each for each in found if (each.round == parent.round) == is_current] for is_current in (False, True))
+    return [*earlier, *_merged(store, number, sink, current)]
 
 
 def named_before(
@@ -131,6 +133,7 @@ def _as_carried(manifest: Manifest, cut: SinkCut) -> CarriedActions:
         first=manifest.checkpoint,
         last=manifest.checkpoint,
         batch=manifest.stages[cut.stage].batch,
+        round=manifest.round,
         actions=cut.actions,
         replace=cut.replace,
         staged_for=cut.staged_for,

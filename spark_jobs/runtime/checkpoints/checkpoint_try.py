@@ -23,6 +23,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     SinkCut,
     SinkMode,
+    is_published_by_round,
 )
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
@@ -207,7 +208,7 @@ class CheckpointTry:
         reached = None
         if publish is Publish.FINAL and replace:
             reached = known or CheckpointId(0)
-        elif publish is Publish.FINAL:
+        elif not replace and is_published_by_round(publish, self.round.graph):
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
