@@ -1,21 +1,23 @@
 """Finds what a checkpoint names of those before it, so that their manifests can be discarded.
 
-It *carries* the files of a sink that only the end of its round makes public. It also names the other files that earlier checkpoints have
+It *carries* the files of a sink whose rows become public by round. It also names the other files that earlier checkpoints have
 named of batches that a private log remembers: without them nobody could tell which staged files are public and which are left over.
 
 The files of actions stay where they were written; they go when no manifest names them any more.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut, is_published_by_round
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName
 from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
-"""A sink cut carries at most so many files of actions of earlier checkpoints, and names as many others. The oldest are merged into one."""
+"""A sink cut carries at most so many files of actions of one round, and names as many others. The oldest are merged into one."""
+_FIRST_BATCH = BatchId(0)
 
 
 def carried(
@@ -37,14 +39,16 @@ def carried(
     if parent is None or sink not in parent.sinks:
         return parent.brought.get(sink, ()) if parent else ()
     before = parent.sinks[sink]
-    if before.publish is Publish.FINAL:
+    if is_published_by_round(before.publish, parent.graph):
         found = [
             each.model_copy(update={"staged_for": before.staged_for}) for each in (*before.carried, _as_carried(parent, before))
         ]
     else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
-    return _merged(store, number, sink, found)
+    # The checkpoint at the end of an earlier round may be published by itself: its files are in no file with those of others.
+    earlier, current = ([each for each in found if (each.round == parent.round) == is_current] for is_current in (False, True))
+    return [*earlier, *_merged(store, number, sink, current)]
 
 
 def named_before(
@@ -61,7 +65,7 @@ def named_before(
     The parent tells it. Also where an attempt has gone back to an older checkpoint and its log begins earlier than the parent's channel:
     no log forgets what the channel of a kept checkpoint begins with.
 
-    A file of actions that cannot be read is named like any other: it is read when something is deleted.
+    A file of actions that is damaged or gone is named like any other, and is not merged.
 
     Args:
         store: The home's checkpoints. A merged file is written there, durably.
@@ -75,10 +79,7 @@ def named_before(
     named = (each for each in (names_of(parent, sink) if parent else ()) if each.batch >= oldest and not covers(before, each))
     wanted = sorted((each for each in named if reached is None or each.last <= reached), key=lambda each: each.first)
     found = [each.model_copy(update={"staged_for": ()}) for each in wanted]
-    try:
-        return _merged(store, number, sink, found, oldest)
-    except (CorruptDocumentError, NotFoundError):
-        return found
+    return _merged(store, number, sink, found, oldest, passed_over=(CorruptDocumentError, NotFoundError))
 
 
 def names_of(manifest: Manifest, sink: SinkName) -> list[CarriedActions]:
@@ -95,23 +96,36 @@ def covers(found: Iterable[CarriedActions], each: CarriedActions) -> bool:
 
 
 def _merged(
-    store: CheckpointStore, number: CheckpointId, sink: SinkName, found: Sequence[CarriedActions], oldest: BatchId | None = None
+    store: CheckpointStore,
+    number: CheckpointId,
+    sink: SinkName,
+    found: Sequence[CarriedActions],
+    oldest: BatchId = _FIRST_BATCH,
+    passed_over: tuple[type[Exception], ...] = (),
 ) -> Sequence[CarriedActions]:
     """Returns the same files of actions; where they are too many, the older ones as one.
 
-    That one is without staged files of batches before ``oldest``.
+    That one is without staged files of batches before ``oldest``. Those whose reading raises ``passed_over`` stay by themselves.
     """
     if len(found) <= CARRIED_MAX:
         return found
-    *older, newest = found
-    lines = [line for each in older for line in store.read_actions(each) if oldest is None or line["batch"] >= oldest]
+    older, left, lines = list[CarriedActions](), list[CarriedActions](), list[dict[str, Any]]()
+    for each in found[:-1]:
+        try:
+            lines += [line for line in store.read_actions(each) if line["batch"] >= oldest]
+        except passed_over:
+            left.append(each)
+        else:
+            older.append(each)
+    if not older:
+        return found
     merged = {
         "last": older[-1].last,
         "batch": older[-1].batch,
         "actions": store.write_actions(number, sink, lines),
         "staged_for": distinct(shape for each in older for shape in each.staged_for),
     }
-    return [older[0].model_copy(update=merged), newest]
+    return [*left, older[0].model_copy(update=merged), found[-1]]
 
 
 def _as_carried(manifest: Manifest, cut: SinkCut) -> CarriedActions:
@@ -119,6 +133,7 @@ def _as_carried(manifest: Manifest, cut: SinkCut) -> CarriedActions:
         first=manifest.checkpoint,
         last=manifest.checkpoint,
         batch=manifest.stages[cut.stage].batch,
+        round=manifest.round,
         actions=cut.actions,
         replace=cut.replace,
         staged_for=cut.staged_for,

@@ -17,7 +17,7 @@ from itertools import chain
 from spark_jobs.checkpoint.carried import covers, names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
-from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.documents import Manifest, Publish, is_published_by_round
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
@@ -165,13 +165,16 @@ def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkNam
 def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
     """Returns whether a checkpoint is published in a sink with the head, which carries its files or replaces its rows.
 
-    The sink has the policy final, and it was not public when the head was made: what is public the head does not carry.
+    Its rows become public by round, and it was not public when the head was made: what is public the head does not carry. The last one of a
+    round is not gone with the head where somebody else may still publish it by itself.
     """
+    cut = manifest.sinks[sink]
     return (
         manifest.checkpoint < head.checkpoint
-        and manifest.sinks[sink].publish is Publish.FINAL
+        and is_published_by_round(cut.publish, manifest.graph)
+        and not (cut.publish is Publish.EXTERNAL and manifest.ends_round)
         and sink in head.sinks
-        and head.sinks[sink].publish is Publish.FINAL
+        and is_published_by_round(head.sinks[sink].publish, head.graph)
         and manifest.checkpoint > (head.sinks[sink].known_published or 0)
     )
 

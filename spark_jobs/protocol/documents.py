@@ -1,5 +1,6 @@
 """The bodies of the durable documents in a home (design, section 5). ``docs/reference/formats.md`` says who may write and read what."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -273,6 +274,21 @@ class ActionsFile(Part):
     size_bytes: int
 
 
+def is_published_by_round(publish: Publish, graph: Mapping[str, Any]) -> bool:
+    """Returns whether rows of a sink become public with the last checkpoint of a round alone.
+
+    Each checkpoint carries for such a sink what those before it have added in the round.
+
+    Args:
+        publish: The policy of the sink.
+        graph: The description of the pipeline.
+    """
+    sources = graph.get("sources", {}).values()
+    return publish is Publish.FINAL or (
+        publish is Publish.EXTERNAL and bool(sources) and all(each.get("bounded") for each in sources)
+    )
+
+
 class CarriedActions(Part):
     """Files of actions of earlier checkpoints, whose manifests may be discarded."""
 
@@ -280,6 +296,8 @@ class CarriedActions(Part):
     last: CheckpointId
     batch: BatchId
     """Where the stage was cut at ``last``."""
+    round: RoundNumber | None = None
+    """The round of those checkpoints; None: a savepoint has brought them."""
     actions: ActionsFile
     replace: bool
     """Whether the rows that the table has go before these are added."""
@@ -310,12 +328,10 @@ class SinkCut(Part):
     replaces_own: bool = False
     """Whether its publication may replace no rows of others: in an incarnation begun with ``--on-rewind replace``, as long as nothing of it
     is public."""
-    own_files: tuple[str, ...] = ()
-    """Where it replaces its own rows only: prefixes of the names of all files that this pipeline has staged for the table."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
-    """With :attr:`Publish.FINAL`: what the checkpoints before this one have added and is not public, oldest first."""
+    """Where rows become public by round: what the checkpoints before this one have added and is not public, oldest first."""
     named_before: tuple[CarriedActions, ...] = ()
     """What the checkpoints before this one have added besides, oldest first, of batches that the stage's private log had not forgotten at
     the cut. Whoever deletes staged files leaves these: they may be public."""
@@ -374,6 +390,11 @@ class Manifest(Document):
     def ends_round(self) -> bool:
         """Whether this is the last checkpoint of its round, at its end or by a drain: sinks with :attr:`Publish.FINAL` are published."""
         return self.drained or self.checkpoint_kind is CheckpointKind.FINAL
+
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether the attempt that has taken this checkpoint takes no other one."""
+        return self.checkpoint_kind in (CheckpointKind.FINAL, CheckpointKind.STOP)
 
 
 class ErrorReport(Part):

@@ -3,6 +3,8 @@
 from typing import NewType
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+from spark_jobs.protocol.codec import sha256
+
 PipelineName = NewType("PipelineName", str)
 PipelineUuid = NewType("PipelineUuid", str)
 IncarnationId = NewType("IncarnationId", str)
@@ -57,6 +59,14 @@ def incarnation_of(app: AppId, pipeline: PipelineUuid) -> IncarnationId | None:
     found, _, rest = app.partition("/")
     incarnation, _, sink = rest.partition("/")
     return IncarnationId(incarnation) if found == pipeline and sink else None
+
+
+def file_prefix(incarnation: IncarnationId, stage: StageName) -> str:
+    """Returns the prefix of the names of a stage's staged files; the batch and ``-`` follow.
+
+    The sweep recognises files that nothing names by it, and a replacement the rows of this pipeline.
+    """
+    return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
 
 
 def start_request_id(attempt: AttemptNumber) -> RequestId:

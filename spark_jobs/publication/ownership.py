@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import UnsupportedTableError
-from spark_jobs.protocol.ids import PipelineUuid, SinkName
+from spark_jobs.protocol.ids import PipelineUuid, SinkName, StageName, file_prefix
 from spark_jobs.publication.delta_rs import OpenTable
 
 _REWRITING = frozenset({"DELETE", "MERGE", "OPTIMIZE", "REORG", "UPDATE"})
@@ -52,8 +52,13 @@ def rows_of_others(
     return sum(count for path, count in rows.items() if not is_own(path))
 
 
+def own_prefixes(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
+    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
+    return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))
+
+
 def refuse_rows_of_others(
-    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, mode: SinkMode, files: Mapping[str, int], prefixes: Collection[str]
+    table: OpenTable, pipeline: PipelineUuid, sink: SinkName, mode: SinkMode, stage: StageName, files: Mapping[str, int]
 ) -> None:
     """Refuses to replace the rows of a table that has others than those which the pipeline has published.
 
@@ -62,8 +67,8 @@ def refuse_rows_of_others(
         pipeline: Whose rows are to be replaced.
         sink: The sink.
         mode: Its mode.
+        stage: The stage whose rows the sink gets.
         files: As for :func:`rows_of_others`.
-        prefixes: As there.
 
     Raises:
         UnsupportedTableError: Says how many there are.
@@ -73,7 +78,7 @@ def refuse_rows_of_others(
         keep = "To keep them, give the sink another table: each checkpoint of a complete result replaces all rows of its table."
     else:
         keep = "To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM)."
-    if rows := rows_of_others(table.commits(), files, pipeline, prefixes):
+    if rows := rows_of_others(table.commits(), files, pipeline, own_prefixes(table, pipeline, stage)):
         raise UnsupportedTableError(
             f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
             "remove them.",

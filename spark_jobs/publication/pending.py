@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut, is_published_by_round
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -154,7 +154,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
         )
     if reached is not None and reached > manifest.checkpoint:
         _refuse_unknown(store, manifest, sink, reached)
-        store.chain(reached, down_to=manifest.checkpoint)
+        _check_chain(store, manifest, sink, reached)
         return []
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else None
     if known is not None and known > (reached or 0):
@@ -169,6 +169,15 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
     return [m for m in _chain(store, manifest, sink, reached) if sink in m.sinks]
 
 
+def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
+    """Refuses a table that has reached a checkpoint which does not come after ``manifest``, as far as those between are there."""
+    try:
+        store.chain(reached, down_to=manifest.checkpoint)
+    except NotFoundError:
+        if not (sink in manifest.sinks and is_published_by_round(manifest.sinks[sink].publish, manifest.graph)):
+            raise
+
+
 def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
     """The checkpoints after ``reached`` up to ``manifest``, oldest first. It may begin later, with one that carries what was before."""
     try:
@@ -178,7 +187,7 @@ def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: 
         with suppress(NotFoundError):
             for ancestor in store.ancestry(manifest.checkpoint):
                 kept.insert(0, ancestor)
-        if sink in kept[0].sinks and kept[0].sinks[sink].publish is Publish.FINAL:
+        if sink in kept[0].sinks and is_published_by_round(kept[0].sinks[sink].publish, kept[0].graph):
             return kept
         raise
 
@@ -228,7 +237,7 @@ def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
 
 def is_unfinished(manifest: Manifest, cut: SinkCut) -> bool:
     """Whether a checkpoint holds rows for a sink that only the end of a round makes public: whoever goes on from it publishes them."""
-    return cut.publish is Publish.FINAL and not manifest.ends_round
+    return is_published_by_round(cut.publish, manifest.graph) and not manifest.ends_round
 
 
 def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:
@@ -275,9 +284,19 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
 
 
 def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
-    """The checkpoints of each transaction. What a later one replaces needs none of its own."""
-    if policy is Publish.FINAL:
+    """The checkpoints of each transaction. What a later one replaces needs none of its own.
+
+    Rounds that somebody else publishes have a transaction each, as far as their last checkpoints are on the chain.
+    """
+    if policy is Publish.FINAL and pending[-1].sinks[sink].publish is Publish.FINAL:
         return [pending]
+    if policy is Publish.FINAL:
+        groups = list[list[Manifest]]()
+        for manifest in pending:
+            if not groups or groups[-1][-1].ends_round:
+                groups.append([])
+            groups[-1].append(manifest)
+        return groups
     counting = _counting(pending, sink)
     superseded = pending[: len(pending) - len(counting)]
     return [[*superseded, counting[0]], *([m] for m in counting[1:])]

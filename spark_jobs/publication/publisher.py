@@ -21,7 +21,14 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
+from spark_jobs.protocol.documents import (
+    Manifest,
+    Publish,
+    Publisher,
+    SinkCut,
+    SinkResult,
+    is_published_by_round,
+)
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -78,7 +85,8 @@ def publish(
         checkpoint: The checkpoint; by default the newest valid one.
         sinks: Only these; by default all.
         by_policy: Leave out what is not due: sinks with :attr:`Publish.EXTERNAL`, and sinks with :attr:`Publish.FINAL` unless the
-            checkpoint is final or drained. Without it, an external sink is published and a final one that is not due is refused.
+            checkpoint is final or drained. Without it, an external sink is published, and one that is published by round is refused
+            unless the checkpoint ends its round.
         policy: Instead of the policy that the manifest records for each sink.
         publishers: Who makes the Delta transactions; by default sinks that need Spark are refused.
 
@@ -175,6 +183,8 @@ def plan_publication(
     wanted = set(manifest.sinks if sinks is None else sinks)
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
+    if policy is None:
+        policies |= {sink: Publish.FINAL for sink in due if is_published_by_round(policies[sink], manifest.graph)}
     number = manifest.checkpoint if checkpoint is None else checkpoint
     lacking = due if manifest.checkpoint == number else []
     plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in lacking}
@@ -366,7 +376,7 @@ def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
 
 def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: SinkCut, publishers: Publishers) -> None:
     files = publishers.rows_by_file(pending.publisher, cut.table)
-    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, cut.mode, files, cut.own_files)
+    refuse_rows_of_others(open_table(cut.table), pending.manifest.pipeline, sink, cut.mode, cut.stage, files)
 
 
 def _refuse_unkept(
@@ -469,7 +479,7 @@ def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoi
     for oldest in _round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
     if oldest and sink in oldest.sinks and oldest.parent is not None and store.kept(oldest.parent) is None:
-        rows += sum(each.actions.rows for each in oldest.sinks[sink].carried)
+        rows += sum(each.actions.rows for each in oldest.sinks[sink].carried if each.round in (None, oldest.round))
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version_with(cut, checkpoint), rows=rows)
 
 

@@ -90,13 +90,14 @@ class RunningPipeline:
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
+        self._run.begin()
+        drain = drain_begun(self._run.site.work)
+        if drain is not None:
+            return self._go_on_draining(drain), self._published or {}
         if not is_taken_over(self._run.site.work):
             if not first:
                 self._take_over_stops()
             take_over(self._run.site.work)
-        drain = drain_begun(self._run.site.work)
-        if drain is not None:
-            return self._go_on_draining(drain), self._published or {}
         self._run.site.heartbeat.state(RunState.RUNNING)
         try:
             manifest = self._run_stages()

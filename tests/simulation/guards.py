@@ -22,7 +22,7 @@ from spark_jobs.publication import delta_rs, pending
 from spark_jobs.runtime import application
 from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
-from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep
+from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.start import attempt, way_back
 from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
@@ -126,7 +126,7 @@ def _sweep_before_the_manifest(site: Site, patch: pytest.MonkeyPatch) -> None:
         stages = running[id(effort)]
         known = effort.parent or manifest
         for stage in stages:
-            named = named_by_checkpoints(store, known, stage.stage, stage.log.oldest())
+            named = NamedByCheckpoints(store, known, stage.stage, stage.log.oldest())
             sweep(stage, manifest.stages[stage.stage.name].batch, named)
         real_complete(effort, store, manifest)
 
@@ -218,42 +218,40 @@ _REWINDS = Plan(rewinds=True)
 _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
-    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=19),
-    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=1),
-    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=1),
-    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=8),
-    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=16),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=10),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=16),
+    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=2),
+    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=2),
+    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=2),
     Guard(
         "what is not public is not discarded",
         _what_is_not_public_goes,
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=265),
-    Guard("in place only on the host that has not gone down", _any_host, hint=23),
-    Guard(
-        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=12
-    ),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=268),
+    Guard("in place only on the host that has not gone down", _any_host, hint=87),
+    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=5),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=10),
-    Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=1),
-    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=1),
+    Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
+    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=11),
     Guard(
         "consumers are cut before producers",
         _producers_first,
         _UNALIGNED,
         _held_up_at("list stages/again/checkpoint/commits"),
-        hint=9,
+        hint=2,
     ),
     Guard(
         "a cut waits until producers have committed",
         _consumers_are_not_waited_for,
         _UNALIGNED,
         _held_up_at("write commits/"),
-        hint=6,
+        hint=0,
     ),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=1),
-    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=10),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=0),
     Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=22),
 ]

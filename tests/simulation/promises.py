@@ -195,6 +195,10 @@ class Promises(Watcher):
         policies = {cut["publish"] for cut in body["sinks"].values()}
         ends_round = body["checkpoint_kind"] == "final" or body["drained"]
         ending = "external" not in policies and ends_round
+        ends = all(source["bounded"] for source in body["graph"]["sources"].values())
+        by_round = {
+            sink for sink, cut in body["sinks"].items() if cut["publish"] == "final" or (cut["publish"] == "external" and ends)
+        }
         tables = {sink: cut["table"].removeprefix("file://") for sink, cut in body["sinks"].items()}
         added = {sink: tuple(f"{tables[sink]}/{line['add']['path']}" for line in some) for sink, some in lines.items()}
         cuts = body["stages"].values()
@@ -226,8 +230,8 @@ class Promises(Watcher):
             drained=body["drained"],
             request=body["request"],
             by_policy=ending or policies == {"every_checkpoint"},
-            at_the_end=frozenset(sink for sink, cut in body["sinks"].items() if cut["publish"] == "final" and not ends_round),
-            ends=all(source["bounded"] for source in body["graph"]["sources"].values()),
+            at_the_end=frozenset(() if ends_round else by_round),
+            ends=ends,
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
         )

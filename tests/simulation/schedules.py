@@ -84,7 +84,16 @@ class Plan:
     @staticmethod
     def drawn(random: Random) -> "Plan":
         bounded, unaligned, external, between, rewinds = (random.random() < 0.4 for _ in range(5))
-        return Plan(bounded and not external, unaligned, external and not bounded, between, rewinds)
+        public = random.choice(("at the end", "early", "every checkpoint")) if bounded and not external else "by default"
+        return Plan(
+            bounded and not external,
+            unaligned,
+            external and not bounded,
+            between,
+            rewinds,
+            every_checkpoint=public == "every checkpoint",
+            early=public == "early",
+        )
 
 
 @cache

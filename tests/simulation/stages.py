@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.api.source import Source
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import PinnedInput, StopStatus
-from spark_jobs.protocol.ids import BatchId, StageName
+from spark_jobs.protocol.ids import BatchId, StageName, file_prefix
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -34,7 +34,6 @@ from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.tables.outlets import Outlet, PublicTable
 from spark_jobs.runtime.tables.tables import StagingTable
 from spark_jobs.storage.files import local_path

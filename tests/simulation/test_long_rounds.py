@@ -30,7 +30,8 @@ class LongRound(Schedule, Watcher):
     """
 
     def __init__(self, publish: Publish | None, killed_after: int | None = None) -> None:
-        super().__init__(1, Plan(bounded=True, rows=ROWS, early=publish is None), QUIET)
+        plan = Plan(bounded=True, rows=ROWS, early=publish is None, external=publish is Publish.EXTERNAL)
+        super().__init__(1, plan, QUIET)
         self._policy, self._killed_after = publish, killed_after
         self.site.input.rows = ROWS
         self.promises.also.append(self)
@@ -76,7 +77,11 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("killed_after", [None, 7], ids=["one driver", "driver after driver"])
-@pytest.mark.parametrize("publish", [Publish.EVERY_CHECKPOINT, Publish.FINAL, None], ids=["early", "at the end", "both"])
+@pytest.mark.parametrize(
+    "publish",
+    [Publish.EVERY_CHECKPOINT, Publish.FINAL, None, Publish.EXTERNAL],
+    ids=["early", "at the end", "both", "by somebody else"],
+)
 def test_while_a_stage_waits_for_another_old_checkpoints_go(publish: Publish | None, killed_after: int | None) -> None:
     schedule = LongRound(publish, killed_after)
     outcome = schedule.run()

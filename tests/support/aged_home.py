@@ -138,7 +138,7 @@ def end(
         work_directory=attempt.work_directory.id,
     )
     store.complete(manifest)
-    subsume(files, [], manifest, {}, retained=1, swept=False)
+    subsume(files, [], manifest, {}, retained=1, first=True, walk=True)
     return manifest
 
 

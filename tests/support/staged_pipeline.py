@@ -32,6 +32,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
     app_id,
+    file_prefix,
 )
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.steps import Step
@@ -150,7 +151,9 @@ class StagedPipeline:
         self.tables[sink] = uri
         return uri
 
-    def stage(self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, uri: str | None = None) -> list[dict[str, Any]]:
+    def stage(
+        self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
+    ) -> list[dict[str, Any]]:
         """Writes rows into a table's directory, beside its own files: by default the sink's. One file per partition value."""
         uri = uri or self.tables[sink]
         directory = path_of(uri)
@@ -159,7 +162,7 @@ class StagedPipeline:
         for day in sorted({day for _, day in rows}, key=str):
             some = [(number, name) for number, name in rows if name == day]
             folder = f"day={'__HIVE_DEFAULT_PARTITION__' if day is None else quote(day, safe=' ')}/" if partitioned else ""
-            relative = f"{folder}part-{uuid4()}.parquet"
+            relative = f"{folder}{prefix}part-{uuid4()}.parquet"
             (directory / relative).parent.mkdir(exist_ok=True)
             columns = {"id": pa.array([number for number, _ in some], pa.int64())}
             if not partitioned:
@@ -197,6 +200,7 @@ class StagedPipeline:
         number = self.store.first_id(incarnation) if parent is None else self.store.next_id(parent)
         cuts = {}
         for sink, added in rows.items():
+            prefix = f"{file_prefix(incarnation, StageName(sink))}{number}-"
             facts = open_table(self.tables[sink]).facts
             staged_in = cut["merge"].staged_in if cut.get("merge") else None
             recorded = {
@@ -206,7 +210,7 @@ class StagedPipeline:
                 "staged_for": (facts.shape,),
                 "partition_by": facts.partition_by,
                 "app": app_id(PIPELINE, incarnation, sink),
-                "actions": self.store.write_actions(number, sink, self.stage(sink, added, number, uri=staged_in)),
+                "actions": self.store.write_actions(number, sink, self.stage(sink, added, number, prefix=prefix, uri=staged_in)),
                 "publish": publish,
                 "known_published": known_published,
                 "replace": replace,

@@ -23,6 +23,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     SinkCut,
     SinkMode,
+    is_published_by_round,
 )
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
@@ -33,7 +34,6 @@ from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
-from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
@@ -44,7 +44,6 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
@@ -213,13 +212,10 @@ class CheckpointTry:
         reached = None
         if publish is Publish.FINAL and replace:
             reached = known or CheckpointId(0)
-        elif publish is Publish.FINAL:
+        elif not replace and is_published_by_round(publish, self.round.graph):
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
-        own: tuple[str, ...] = ()
         replaces_own = known is None and (rewinds or self._replaces_own(sink.name))
-        if replaces_own:
-            own = self._in_time(lambda: own_files(open_table(public.uri), self.pipeline.uuid, name))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
             stage=name,
@@ -235,7 +231,6 @@ class CheckpointTry:
             known_published=known,
             replace=replace,
             replaces_own=replaces_own,
-            own_files=own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
             named_before=tuple(others),

@@ -14,7 +14,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName, start_request_id
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.publisher import never_public, published
-from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, sweep, sweep_abandoned
+from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep, sweep_abandoned
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_folding import trim
 from spark_jobs.runtime.stages.stage import StageRun
@@ -30,7 +30,8 @@ def subsume(
     results: Mapping[SinkName, SinkResult],
     *,
     retained: int,
-    swept: bool,
+    first: bool,
+    walk: bool,
 ) -> bool:
     """Deletes what nothing names any more after ``manifest``, which this attempt has created. What cannot be deleted is logged, and left.
 
@@ -40,20 +41,21 @@ def subsume(
         manifest: The newest checkpoint.
         results: What its publication came to.
         retained: How many complete checkpoints are kept.
-        swept: Whether this attempt has swept the public tables before: it looks through them once, for what an attempt that ended has left.
+        first: Whether what earlier attempts have left in the home is still to be deleted.
+        walk: Whether the directories of the public tables are looked through for staged files that nothing names.
 
     Returns:
-        Whether it has swept them.
+        Whether all of it was deleted.
     """
     try:
         needless = _Needless(home, stages, manifest, results, retained)
-        needless.delete_staged(swept=swept)
+        needless.delete_staged(walk=walk)
         needless.discard()
-        if not swept:
+        if first:
             sweep_abandoned(home, Attempts(home).read(manifest.attempt), {each.incarnation for each in needless.kept})
     except (OSError, StreamPipelineError) as error:
         _LOG.warning("not all that nothing names was deleted: %s", error)
-        return swept
+        return False
     return True
 
 
@@ -79,24 +81,23 @@ class _Needless:
         numbers = {each.checkpoint for each in needed}
         self.kept = kept(self._manifests, retained=retained, published=self._published, needed=numbers)
 
-    def delete_staged(self, *, swept: bool) -> None:
+    def delete_staged(self, *, walk: bool) -> None:
         """Deletes staged files that nothing names, and what private logs need not remember.
 
-        The public tables are swept once, for they are large, and ``VACUUM`` knows what in them is needless: before the logs forget the
-        batches of the parent. What is the runtime's own is swept each time, after that: it goes as soon as neither a log nor a checkpoint
-        needs it.
+        The public tables are swept before the logs forget the batches of the parent. What is the runtime's own is swept each time, after
+        that: it goes as soon as neither a log nor a checkpoint needs it.
         """
         named = {
-            stage.stage.name: named_by_checkpoints(self._store, self._newest, stage.stage, stage.log.oldest())
+            stage.stage.name: NamedByCheckpoints(self._store, self._newest, stage.stage, stage.log.oldest())
             for stage in self._stages
         }
-        deleted = 0 if swept else self._sweep(named, own=False)
+        deleted = self._sweep(named, own=False) if walk else 0
         parent = None if self._newest.parent is None else self._store.manifest(self._newest.parent)
         for stage in self._stages:
             name = stage.stage.name
             trim(stage.log, stage.output.consumers, self._last_needless(name, parent), stage.directory, named[name])
         deleted += self._sweep(named, own=True)
-        if deleted or not swept:
+        if deleted or walk:
             _LOG.info("%d staged files that nothing names deleted", deleted)
 
     def discard(self) -> None:

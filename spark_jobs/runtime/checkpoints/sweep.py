@@ -1,11 +1,15 @@
 """Deletes staged files that nothing names (design, section 7, 'Deleting').
 
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
-batches that it holds: later ones may be under way. What a failed batch has left in a public table after the one look that an attempt takes
-there is left to ``VACUUM``, as what any failed write to Delta leaves.
+batches that it holds: later ones may be under way.
+
+A look through the directory of a public table costs more the larger the table is. An attempt takes it only if the one before has not come
+to a clean end, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. What it cannot judge
+then, and what a failed task has left of a batch that succeeded, is left to ``VACUUM``, as what any failed write to Delta leaves.
 """
 
-from collections.abc import Container, Mapping
+import logging
+from collections.abc import Container
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,6 +20,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
@@ -23,51 +28,73 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
+_LOG = logging.getLogger(__name__)
+
+
+_SWEPT = "swept.json"
+
+
+def leave_swept(work: Files) -> None:
+    """Marks a work directory whose attempt ends, and has left nothing in the public tables that nothing names. Durable; idempotent."""
+    work.create(_SWEPT, b"{}\n")
+
+
+def take_back_swept(work: Files) -> bool:
+    """Returns whether a work directory has the mark of :func:`leave_swept`, and takes it away, durably: stages are about to run."""
+    swept = _SWEPT in work.names("")
+    work.delete(_SWEPT)
+    return swept
+
 
 class NamedByCheckpoints:
-    """The files of a stage that checkpoints name; a container of their paths. The files of actions are read when it is first asked.
+    """The files of a stage that checkpoints name which were cut at a batch or later; a container of their paths.
 
-    They may be public, also where no batch has staged them: packed ones.
+    They may be public, also where no batch has staged them: packed ones. A checkpoint that is gone is told of by those that are left.
+
+    If a manifest or a file of actions is damaged or gone, every path counts as named. The private log forgets its batches all the same, and
+    what a failed batch has left of them stays in the table's directory. So no damage stops the deletion of everything else.
+
+    The files are read when the container is first asked.
 
     Args:
         store: The home's checkpoints.
-        actions: What the checkpoints have added, by path of the file.
+        manifest: The newest checkpoint; its ancestors are asked as well.
+        stage: The stage.
+        since: The batch.
     """
 
-    def __init__(self, store: CheckpointStore, actions: Mapping[str, CarriedActions]) -> None:
-        self._store, self._actions = store, actions
+    def __init__(self, store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> None:
+        self._store, self._manifest, self._stage, self._since = store, manifest, stage, since
 
     def __contains__(self, path: object) -> bool:
-        """Returns whether a checkpoint names a file.
+        """Returns whether a checkpoint names a file, or may name it.
 
         Raises:
-            CorruptDocumentError: A file of actions cannot be read: nobody knows what may be deleted.
-            NotFoundError: One is gone.
+            StorageError: The storage fails.
         """
-        return path in self.paths
+        return self.paths is None or path in self.paths
 
     @cached_property
-    def paths(self) -> frozenset[str]:
-        """The paths, relative to the directory that the stage's files are in; errors as those of a question."""
-        lines = (line for each in self._actions.values() for line in self._store.read_actions(each))
+    def paths(self) -> frozenset[str] | None:
+        """The paths, relative to the directory that the stage's files are in; None if not all of them are known."""
+        try:
+            lines = [line for each in self._actions().values() for line in self._store.read_actions(each)]
+        except (CorruptDocumentError, NotFoundError) as error:
+            _LOG.warning(
+                "stage %s: staged files that nothing names are not deleted while this is so: %s", self._stage.name, error
+            )
+            return None
         return frozenset(unquote(line["add"]["path"]) for line in lines)
 
-
-def named_by_checkpoints(store: CheckpointStore, manifest: Manifest, stage: Stage, since: BatchId) -> NamedByCheckpoints:
-    """Finds the stage's files that checkpoints have named which were cut at batch ``since`` or later: ``manifest`` and its ancestors.
-
-    Those that are gone are told of by those that are left.
-
-    Raises:
-        CorruptDocumentError: A manifest of these cannot be read: nobody knows what may be deleted.
-    """
-    found: dict[str, CarriedActions] = {}
-    for each in store.incarnation(manifest) if stage.sink else ():
-        if stage.name not in each.stages or each.stages[stage.name].batch < since:
-            break
-        for sink in (sink for sink, cut in each.sinks.items() if cut.stage == stage.name):  # none in one that was a savepoint
-            found |= {one.actions.path: one for one in names_of(each, sink) if one.batch >= since}
-    return NamedByCheckpoints(store, found)
+    def _actions(self) -> dict[str, CarriedActions]:
+        """Returns what the checkpoints have added, by path of the file."""
+        stage, found = self._stage.name, dict[str, CarriedActions]()
+        for each in self._store.incarnation(self._manifest) if self._stage.sink else ():
+            if stage not in each.stages or each.stages[stage].batch < self._since:
+                break
+            for sink in (sink for sink, cut in each.sinks.items() if cut.stage == stage):  # none in one that was a savepoint
+                found |= {one.actions.path: one for one in names_of(each, sink) if one.batch >= self._since}
+        return found
 
 
 def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.functions import PARAMS, call
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import BatchId, InputName, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName, file_prefix
 from spark_jobs.protocol.losses import LostVersions
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.fitting import misfits_of
@@ -34,7 +34,6 @@ from spark_jobs.runtime.stages.stage_inputs import (
     streams_of,
 )
 from spark_jobs.runtime.stages.stage_output import StageOutput
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import held_position
 from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
 from spark_jobs.runtime.tables.schemas import returned_alone

@@ -12,13 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.api.source import Static
 from spark_jobs.checkpoint.named_files import make_durable
-from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import BEGIN_ANEW, InterruptedRunError, InvalidPipelineError, RejectedError, SourceChangedError
-from spark_jobs.protocol.ids import BatchId, PipelineUuid, StageName
+from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.delta_rs import OpenTable
 from spark_jobs.publication.merges import repeated_keys
 from spark_jobs.runtime.inputs.bounds import Bound, ExpectedFile
 from spark_jobs.runtime.inputs.source_kind import without_it
@@ -319,16 +317,3 @@ def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], 
             f"{listed.size_bytes} bytes were found in {listed.count} files, and {sum(s or 0 for s in sizes)} were expected"
         )
     return changed
-
-
-def file_prefix(incarnation: str, stage: StageName) -> str:
-    """Returns the prefix of the names of a stage's staged files, by which the sweep recognises files that nothing names.
-
-    The batch follows, and ``-``.
-    """
-    return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
-
-
-def own_files(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
-    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
-    return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))

@@ -11,11 +11,10 @@ from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, S
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, StageName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
-from spark_jobs.publication.ownership import refuse_rows_of_others, rows_of_others
+from spark_jobs.publication.ownership import own_prefixes, refuse_rows_of_others, rows_of_others
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import SinkLine, close_incarnation
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.stages.staging import own_files
 from spark_jobs.runtime.start.rewind import WITHOUT_THOSE_ROWS
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
@@ -92,7 +91,7 @@ def check_replacement(
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, mode), uri)
-            refuse_rows_of_others(table, pipeline, sink, mode, files, own_files(table, pipeline, stages[sink]))
+            refuse_rows_of_others(table, pipeline, sink, mode, stages[sink], files)
 
 
 def check_new_stages(
@@ -116,7 +115,9 @@ def check_new_stages(
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, stage.sink.mode), uri)
-            own = sum(files.values()) - rows_of_others(table.commits(), files, pipeline, own_files(table, pipeline, stage.name))
+            own = sum(files.values()) - rows_of_others(
+                table.commits(), files, pipeline, own_prefixes(table, pipeline, stage.name)
+            )
             if own:
                 raise RejectedError(
                     f"Stage '{stage.name}' is new and would read its sources from the beginning, and its table {uri} has {own} rows "

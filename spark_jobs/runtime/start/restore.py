@@ -26,7 +26,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -41,7 +41,6 @@ _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
 _AT_ONCE = 16
-_LAST_OF_AN_ATTEMPT = (CheckpointKind.FINAL, CheckpointKind.STOP)
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class _Line:
         unknown = next((batch for batch in since if not planned.get(batch)), None)
         if unknown is not None:  # such as one in which the state was brought into another number of partitions
             raise self._not_replayable(older, f"it is not known how batch {unknown} of stage '{name}' was planned")
-        attempts = range(older.attempt + (older.checkpoint_kind in _LAST_OF_AN_ATTEMPT), newest.attempt + 1)
+        attempts = range(older.attempt + older.ends_attempt, newest.attempt + 1)
         statics = newest.graph["statics"].keys() & newest.graph["stages"][name]["inputs"].values()
         if statics and older.attempt < min(Attempts(self._home).numbers(), default=older.attempt):
             raise self._not_replayable(older, f"which versions of {', '.join(sorted(statics))} were read is forgotten")

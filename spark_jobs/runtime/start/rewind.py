@@ -86,16 +86,20 @@ class SavepointTables:
             decided[cut.app] = table.transaction_version(cut.app)
         return decided
 
-    def unpublished(self) -> frozenset[SinkName]:
-        """Returns the sinks whose unfinished rows go along; not where the savepoint's own line has made them public since."""
-        found = set()
+    def unpublished(self) -> dict[SinkName, CheckpointId]:
+        """Returns the sinks whose unfinished rows go along; not where the savepoint's own line has made them public since.
+
+        With each the checkpoint that its own line has made public by now, and whose rows do not go along: it may be the last one of an
+        earlier round. 0 where none is, and in other tables than those of that line.
+        """
+        found = dict[SinkName, CheckpointId]()
         for sink, cut in self._opened.manifest.sinks.items():
             if sink in self.places and is_unfinished(self._opened.manifest, cut):
                 before = _before_closing(open_table(cut.table), cut.app) if sink in self.kept else None
-                reached = before.transaction_version(cut.app) if before else None
-                if sink not in self.kept or (before and (reached or 0) < self._opened.manifest.checkpoint):
-                    found.add(sink)
-        return frozenset(found)
+                reached = CheckpointId((before.transaction_version(cut.app) if before else None) or 0)
+                if sink not in self.kept or (before and reached < self._opened.manifest.checkpoint):
+                    found[sink] = reached
+        return found
 
     def takes(self, cut: SinkCut) -> bool:
         """Returns whether the home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
@@ -164,7 +168,7 @@ class SavepointTables:
         Raises:
             RejectedError: One was changed since those rows were staged.
         """
-        for sink in self.unpublished() & self.kept.keys():
+        for sink in self.unpublished().keys() & self.kept.keys():
             refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
 
     def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:

@@ -11,7 +11,7 @@ Invariants:
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -36,14 +36,13 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
 )
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName, file_prefix
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_log import SparkLog
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files
@@ -92,6 +91,7 @@ class Beginning:
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
         remembering: The sinks whose deleted keys come from the savepoint.
         unpublished: The sinks whose rows go along: an unfinished round has staged them, and no checkpoint of its own line publishes them.
+            With each the checkpoint that this line has made public.
     """
 
     home: Files
@@ -101,7 +101,7 @@ class Beginning:
     staged_in: Mapping[StageName, str]
     kept: frozenset[StageName]
     remembering: frozenset[SinkName] = frozenset()
-    unpublished: frozenset[SinkName] = frozenset()
+    unpublished: Mapping[SinkName, CheckpointId] = field(default_factory=dict)
 
 
 def open_savepoint(url: str) -> OpenedSavepoint:
@@ -237,7 +237,9 @@ class _Stage:
         mapped = self.cut.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
         unpublished = [sink for sink in self.begins.unpublished if self.opened.manifest.sinks[sink].stage == self.name]
         rows = self.cut.channel.in_flight_rows
-        rows += sum(pending_rows(self.opened.files, self.opened.manifest, sink) for sink in unpublished)
+        rows += sum(
+            pending_rows(self.opened.files, self.opened.manifest, sink, self.begins.unpublished[sink]) for sink in unpublished
+        )
         if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
                 f"Stage '{self.name}' has {rows} rows staged in files that have the column names of another table.",
@@ -310,7 +312,7 @@ class _Stage:
         """Copies what an unfinished round has staged for a sink; durable on return. The incarnation's next checkpoint carries it."""
         store = CheckpointStore(self.opened.files)
         lines, copies, replace = list[dict[str, Any]](), dict[str, str](), False
-        for each in pending_actions(store, self.opened.manifest, sink):
+        for each in pending_actions(store, self.opened.manifest, sink, self.begins.unpublished[sink]):
             replace = replace or each.replace
             for line in store.read_actions(each):
                 own = line["add"] | {"path": self._own_name(line["batch"], line["add"]["path"])}

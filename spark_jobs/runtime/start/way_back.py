@@ -7,7 +7,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
-from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RequestId, StageName, new_work_directory_id
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
@@ -35,27 +35,48 @@ def new_work_directory(host: str) -> WorkDirectory:
 
 
 def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent."""
+    """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent.
+
+    The mark that stages may run there goes first of all that a drain does. So a mark of a drain that is lost later lets no stage run.
+    """
     with step(Step.DRAIN_BEGIN):
         work.create(_DRAINING, canonical({"request": request}) + b"\n")
+        work.delete(_TAKEN_OVER)
 
 
 def drain_begun(work: Files) -> RequestId | None:
-    """Returns the request for which the stages of a work directory are being drained; None if they are not."""
+    """Returns the request for which the stages of a work directory are being drained; None if they are not.
+
+    Raises:
+        CorruptDocumentError: The mark of the drain was altered.
+    """
     if _DRAINING not in work.names(""):
         return None
-    return RequestId(json.loads(work.read(_DRAINING))["request"])
+    data = work.read(_DRAINING)
+    try:
+        return RequestId(json.loads(data)["request"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise CorruptDocumentError(
+            f"{work.url}/{_DRAINING} does not name the request of a drain.",
+            exists="The newest checkpoint stands.",
+            safe="Nothing was changed.",
+            remedy="Start the pipeline again: it goes on from its newest checkpoint.",
+            path=f"{work.url}/{_DRAINING}",
+        ) from error
 
 
 def take_over(work: Files) -> None:
-    """Marks a work directory that has every batch for which an open drain may have been asked. Durable; idempotent."""
+    """Marks a work directory in which stages may run: every drain that was asked for before it was built is answered.
+
+    Durable; idempotent.
+    """
     work.create(_TAKEN_OVER, b"{}\n")
 
 
 def is_taken_over(work: Files) -> bool:
-    """Returns whether every drain that was asked for before a work directory was built is answered.
+    """Returns whether stages may run in a work directory.
 
-    The attempt that built it may have died before it turned such drains down.
+    They may not yet if the attempt that built it may have died before it turned older drains down; and not any more once a drain has begun.
     """
     return _TAKEN_OVER in work.names("")
 
@@ -74,7 +95,12 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         return "it was not built to its end"
     if not work.names(""):
         return "it is gone"
-    drain = drain_begun(work)
+    try:
+        drain = drain_begun(work)
+    except CorruptDocumentError:
+        return "its stages were being drained, and nobody can tell for which request"
+    if drain is None and not is_taken_over(work):
+        return "nothing says that stages may run there"
     if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
         return "its stages were being drained for a request that is no longer open"
     if boot != previous.boot and previous.boot is not None:

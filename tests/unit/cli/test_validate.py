@@ -10,7 +10,7 @@ from typer.testing import Result
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.start.way_back import boot_id
+from spark_jobs.runtime.start.way_back import boot_id, take_over
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
@@ -74,6 +74,13 @@ def test_an_interrupted_round_would_be_continued(interrupted: UsedHome) -> None:
     assert fates(found) == {"hourly": "continues", "daily": "continues"}
 
 
+def leave_work_directory(home: UsedHome) -> None:
+    """What an attempt has left whose stages may run on where they were."""
+    for stage in ("hourly", "daily"):
+        home.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    take_over(home.files.below("work/work"))
+
+
 def unbounded(home: UsedHome) -> UsedHome:
     """The home, of which the pipeline's input goes on."""
     Path(home.entry).write_text(FLIGHTS.replace("bounded=True", 'bounded=False, watermark_delay="1 hour"'))
@@ -97,8 +104,7 @@ def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoin
 ) -> None:
     home = unbounded(unused)
     home.begin(boot=boot)
-    for stage in ("hourly", "daily"):
-        home.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    leave_work_directory(home)
     if taken:
         home.complete(drained=False, checkpoint_kind=CheckpointKind.PERIODIC, publish=Publish.EVERY_CHECKPOINT)
     if not present:
@@ -119,8 +125,7 @@ def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoin
 
 def test_the_next_round_would_go_on_in_place_or_from_the_final_checkpoint(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
-    for stage in ("hourly", "daily"):
-        interrupted.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    leave_work_directory(interrupted)
     found = outlook(interrupted)
     assert (found["in_place"], found["checkpoint"]) == (True, 1)
     rescaled = outlook(interrupted, "--state-partitions", "8")
@@ -147,8 +152,7 @@ def test_a_run_that_has_its_answer_would_be_given_it_again(interrupted: UsedHome
 
 def test_after_a_suspended_round_the_next_one_would_begin(interrupted: UsedHome) -> None:
     interrupted.complete(drained=False)
-    for stage in ("hourly", "daily"):
-        interrupted.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
+    leave_work_directory(interrupted)
     found = outlook(interrupted)
     assert (found["decision"], found["round"], found["checkpoint"]) == ("begin", 2, 1)
 

@@ -6,10 +6,10 @@ import pytest
 
 from spark_jobs.checkpoint import carried as module
 from spark_jobs.checkpoint.carried import carried
-from spark_jobs.checkpoint.retention import discard
+from spark_jobs.checkpoint.retention import discard, discardable, kept
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, RoundNumber, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, RoundNumber, StageName
 from spark_jobs.publication.pending import pending_lines
 from spark_jobs.publication.publisher import publish
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, a_stage_cut
@@ -34,6 +34,46 @@ def complete(pipeline: StagedPipeline, *rows: Row, final: bool = False, known: i
         "cut": own,
     }
     return pipeline.checkpoint({HOURLY: rows}, **(fields | changes))
+
+
+@pytest.fixture
+def audited(pipeline: StagedPipeline, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StagedPipeline:
+    """Two rounds of five checkpoints, each round to be published by somebody else. What nobody needs is discarded each time."""
+    monkeypatch.setattr(module, "CARRIED_MAX", request.param)
+    for number in range(1, 11):
+        final, this_round = number % 5 == 0, RoundNumber(1 + (number > 5))
+        graph = {"sources": {"events": {"bounded": True}}}
+        complete(pipeline, (number, "a"), final=final, publish=Publish.EXTERNAL, graph=graph, round=this_round)
+        manifests, reached = pipeline.store.manifests(), {HOURLY: None}
+        stay = kept(manifests, retained=1, published=reached)
+        gone = discardable(manifests, stay, remembered={STAGE: BatchId(1_000)}, published=reached)
+        discard(pipeline.files, gone)
+    return pipeline
+
+
+MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=["merged", "as they are"])
+
+
+@MERGED_OR_NOT
+def test_a_round_that_somebody_else_publishes_keeps_its_last_checkpoint_alone(audited: StagedPipeline) -> None:
+    assert audited.store.taken() == [5, 9, 10], "the last of each round, and the head's parent"
+    with pytest.raises(RejectedError, match="published from final checkpoints only; 9 is periodic"):
+        publish(audited.files, CheckpointId(9))
+    assert audited.rows(HOURLY) == []
+
+
+@MERGED_OR_NOT
+@pytest.mark.parametrize("asked", [(5, 10), (10,), (10, 5), (5, 5, 10, 5)])
+def test_each_round_can_be_published_by_its_number_and_each_row_is_public_once(
+    audited: StagedPipeline, asked: tuple[int, ...]
+) -> None:
+    ends = []
+    for number in asked:
+        results = publish(audited.files, CheckpointId(number))
+        assert results[HOURLY].rows == 5
+        ends.append(number)
+        assert audited.rows(HOURLY) == sorted([(row, "a") for row in range(1, max(ends) + 1)], key=str)
+    assert audited.commits(HOURLY) == sorted({asked[0], 10})
 
 
 def spans(manifest: Manifest) -> list[tuple[int, int]]:

@@ -1,18 +1,20 @@
 """Whose rows a table has, by its log alone, and that a replacement leaves those of others."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.protocol.documents import Publish, SinkMode
+from spark_jobs.checkpoint.carried import carried
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkMode
 from spark_jobs.protocol.errors import UnsupportedTableError
-from spark_jobs.protocol.ids import IncarnationId, PipelineUuid
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, StageName
 from spark_jobs.publication.delta_rs import log_of, open_table, rows_by_file
 from spark_jobs.publication.ownership import rows_of_others
 from spark_jobs.publication.publisher import publish
-from tests.support.staged_pipeline import DAILY, PIPELINE, SCHEMA, StagedPipeline, path_of
+from tests.support.staged_pipeline import DAILY, PIPELINE, SCHEMA, StagedPipeline, a_stage_cut, path_of
 
 
 @pytest.fixture
@@ -75,11 +77,7 @@ def test_a_merge_of_others_may_have_added_rows(published: StagedPipeline) -> Non
 
 def test_a_file_whose_commit_was_cleaned_is_known_by_its_name(published: StagedPipeline) -> None:
     insert(published, (3, "c"))
-    table = DeltaTable(published.tables[DAILY])
-    table.create_checkpoint()
-    log = path_of(published.tables[DAILY]) / "_delta_log"
-    for commit in sorted(log.glob("*.json"))[:-1]:
-        commit.unlink()
+    clean_log(published)
     manifest = published.store.head()
     assert manifest is not None
     lines = published.store.read_actions(manifest.sinks[DAILY])
@@ -95,12 +93,33 @@ def test_a_table_remembers_every_incarnation_that_has_published_into_it(publishe
     assert table.incarnations(PipelineUuid("another")) == []
 
 
-def begun_anew(pipeline: StagedPipeline, mode: SinkMode = SinkMode.APPEND) -> None:
+def clean_log(pipeline: StagedPipeline) -> None:
+    """Deletes all commits of the table's log that a checkpoint of the log stands for."""
+    DeltaTable(pipeline.tables[DAILY]).create_checkpoint()
+    log = path_of(pipeline.tables[DAILY]) / "_delta_log"
+    for commit in sorted(log.glob("*.json"))[:-1]:
+        commit.unlink()
+
+
+def begun_anew(pipeline: StagedPipeline, mode: SinkMode = SinkMode.APPEND, **how: Any) -> Manifest:
     second = IncarnationId("second")
-    rows = {DAILY: [(9, "z")]}
-    pipeline.checkpoint(
-        rows, publish=Publish.EXTERNAL, incarnation=second, replace=True, cut={"mode": mode, "replaces_own": True}
+    cut = {"mode": mode, "replaces_own": True}
+    return pipeline.checkpoint(
+        {DAILY: [(9, "z")]}, incarnation=second, replace=True, cut=cut, **{"publish": Publish.EXTERNAL} | how
     )
+
+
+def test_a_replacement_by_many_checkpoints_knows_its_own_rows_although_the_log_was_cleaned(published: StagedPipeline) -> None:
+    published.checkpoint({DAILY: []}, publish=Publish.EVERY_CHECKPOINT)
+    publish(published.files)
+    clean_log(published)
+    assert others(published) == 2, "the log alone does not tell"
+    stages = {StageName(DAILY): a_stage_cut(1)}
+    first = begun_anew(published, publish=Publish.FINAL, checkpoint_kind=CheckpointKind.PERIODIC, stages=stages)
+    before = carried(published.store, CheckpointId(first.checkpoint + 1), first, DAILY, None)
+    published.checkpoint({DAILY: [(10, "y")]}, round=first.round, cut={"carried": tuple(before)})
+    publish(published.files, by_policy=True)
+    assert published.rows(DAILY) == [(10, "y"), (9, "z")]
 
 
 def test_a_replacement_leaves_rows_of_others_that_came_before_it(published: StagedPipeline) -> None:

@@ -243,7 +243,7 @@ def damage_staged_file(pipeline: StagedPipeline) -> None:
 
 
 def damage_part_of_staged_file(pipeline: StagedPipeline) -> None:
-    path = next(path_of(pipeline.tables[DAILY]).glob("part-*.parquet"))
+    path = next(path_of(pipeline.tables[DAILY]).glob("*part-*.parquet"))
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -355,7 +355,7 @@ def test_a_file_that_is_gone_because_somebody_else_published_and_vacuumed_is_no_
         if not raced:
             raced.append(True)
             publish(pipeline.files)
-            for path in path_of(pipeline.tables[DAILY]).glob("part-*.parquet"):
+            for path in path_of(pipeline.tables[DAILY]).glob("*part-*.parquet"):
                 path.unlink()
         return missing_files(*given)
 

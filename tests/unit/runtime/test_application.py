@@ -201,7 +201,7 @@ class StoppedHome(Home):
 
 
 def vacuum(home: StoppedHome) -> None:
-    for path in home.table.rglob("part-*.parquet"):
+    for path in home.table.rglob("*part-*.parquet"):
         path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""What an attempt does with a stage whose inputs end, after what earlier ones have done."""
+"""What an attempt does with a stage whose inputs end, and with what is left in its tables, after what earlier ones have done."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from spark_jobs.protocol.documents import Manifest, OnEnd
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, RoundNumber, StageName
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import a_manifest, a_stage_cut
+from tests.support.private_logs import begun, staged
+from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_stage_cut
+from tests.unit.control.test_channel import attempt
 
+PREFIX = "0123456789abcdef-"
 STAGE, LAST = StageName("history"), BatchId(3)
 CUT = a_stage_cut(LAST, finished=True, drained=True, drain_batches=1)
 FINISHED = a_manifest(round=RoundNumber(1), stages={STAGE: CUT})
@@ -71,3 +77,113 @@ def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_pat
     attempt = Attempt(tmp_path, monkeypatch, FINISHED)
     attempt.stage.spark_log.pending = lambda: True
     assert attempt.to_its_end() == ["run", "drained", "ended"]
+
+
+class Table:
+    """The directory of a public table; counts the files that are looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.looks = path, 0
+        path.mkdir()
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def rglob(self, pattern: str) -> list[Path]:
+        found = list(self.path.rglob(pattern))
+        self.looks += len(found)
+        return found
+
+
+class Daily:
+    """A pipeline that runs once a day; each run stages a file for its table and ends with a checkpoint."""
+
+    def __init__(self, root: Path) -> None:
+        self.home, self.table, self.number = LocalFiles(root / "home"), Table(root / "table"), 0
+        self.work = self.home.below("work/1")
+        self.log = begun(self.work, "stages/history/log")
+
+    def write(self, name: str) -> Path:
+        """A file of the batch that comes next."""
+        path = self.table.path / f"{PREFIX}{self.number - 1}-{name}.parquet"
+        path.write_bytes(b"rows")
+        return path
+
+    def run(self, *kinds: CheckpointKind, dies: bool = False, restarts: int = 0) -> int:
+        """A run that takes these checkpoints. Returns how many files of the table it looks at."""
+        attempts, before = Attempts(self.home), self.table.looks
+        live = attempt(max(attempts.numbers(), default=0) + 1).model_copy(update={"incarnation": IncarnationId("first")})
+        attempts.begin(live, known=attempts.numbers())
+        status = SimpleNamespace(stages={STAGE: SimpleNamespace(restarts=restarts)})
+        site: Any = SimpleNamespace(work=self.work, heartbeat=SimpleNamespace(status=status))
+        graph: Any = SimpleNamespace(checkpointing=CHECKPOINTING)
+        none: Any = None
+        run = RoundRun(graph, self.home, none, live, none, site, Publishers())
+        run.begin()
+        for kind in kinds:
+            self.number += 1
+            self.log.append(staged(self.number - 1, self.write("staged").name))
+            cut = a_stage_cut(self.number - 1, channel=a_channel(self.number - 1, first=BatchId(0)))
+            manifest = a_manifest(self.number, checkpoint_kind=kind, attempt=live.attempt, stages={STAGE: cut})
+            CheckpointStore(self.home).complete(manifest)
+            if not dies:
+                run.publish([self._stage()], manifest)
+        return self.table.looks - before
+
+    def _stage(self) -> StageRun:
+        fakes: dict[str, Any] = {
+            "stage": SimpleNamespace(name=STAGE, sink=None),
+            "log": self.log,
+            "table": SimpleNamespace(path=self.table),
+            "file_prefix": PREFIX,
+            "directory": LocalFiles(self.table.path),
+            "output": SimpleNamespace(consumers=[]),
+            "outlet": SimpleNamespace(is_own=False),
+        }
+        return cast(StageRun, SimpleNamespace(**fakes))
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.FINAL, CheckpointKind.STOP])
+def test_after_a_clean_end_no_run_looks_through_its_tables(tmp_path: Path, kind: CheckpointKind) -> None:
+    daily = Daily(tmp_path)
+    looks = [daily.run(CheckpointKind.PERIODIC, kind) for _ in range(5)]
+    assert looks[0] > 0, "nobody knows what was there before"
+    assert looks[1:] == [0] * 4
+
+
+def test_after_a_crash_what_it_has_left_goes_and_the_next_run_looks_no_more(tmp_path: Path) -> None:
+    daily = Daily(tmp_path)
+    daily.run(CheckpointKind.FINAL)
+    daily.number += 1
+    left = daily.write("left")
+    daily.number -= 1
+    assert daily.run(dies=True) == 0
+    assert daily.run(CheckpointKind.FINAL) > 0
+    assert not left.exists()
+    assert daily.run(CheckpointKind.FINAL) == 0
+
+
+def test_what_an_attempt_that_died_had_staged_after_the_first_checkpoint_of_the_next_goes_with_its_last(tmp_path: Path) -> None:
+    daily = Daily(tmp_path)
+    daily.number += 2
+    left = daily.write("left")
+    daily.number -= 2
+    daily.run(CheckpointKind.PERIODIC, CheckpointKind.FINAL)
+    assert not left.exists()
+
+
+def test_a_run_that_dies_before_its_last_checkpoint_is_public_is_followed_by_one_that_looks(tmp_path: Path) -> None:
+    daily = Daily(tmp_path)
+    daily.run(CheckpointKind.FINAL)
+    daily.run(CheckpointKind.FINAL, dies=True)
+    assert daily.run(CheckpointKind.FINAL) > 0
+
+
+def test_a_run_in_which_a_stage_has_failed_looks_through_its_tables_at_its_end(tmp_path: Path) -> None:
+    daily = Daily(tmp_path)
+    daily.run(CheckpointKind.FINAL)
+    daily.number += 1
+    left = daily.write("left")
+    daily.number -= 1
+    daily.run(CheckpointKind.FINAL, restarts=1)
+    assert not left.exists()

@@ -95,8 +95,8 @@ class Copied:
         self.store.complete(manifest)
         self.public |= {path.name for path, _ in named}
         results = {SINK: SinkResult(table="file:///t", checkpoint=number, version=number, rows=1)}
-        self.swept = subsume(self.home, [self.run], manifest, results, retained=self.retained, swept=self.swept)
-        assert self.swept
+        first, self.swept = not self.swept, True
+        assert subsume(self.home, [self.run], manifest, results, retained=self.retained, first=first, walk=first)
         assert self.public <= self.files(), "what is public is there"
         return manifest
 
@@ -234,15 +234,32 @@ def test_many_files_of_actions_become_one_which_forgets_what_the_log_has_forgott
     assert min(line["batch"] for line in copied.store.read_actions(merged)) >= copied.log.oldest() > 0
 
 
-def test_a_file_of_actions_that_is_damaged_fails_no_checkpoint_and_nothing_is_deleted_that_it_may_name(
-    copied: Copied, monkeypatch: pytest.MonkeyPatch
+def test_a_file_of_actions_that_is_damaged_stops_no_deletion_of_anything_that_it_cannot_name(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "CARRIED_MAX", 2)
+    monkeypatch.setattr(module, "CARRIED_MAX", 4)
     damaged = [copied.complete() for _ in range(2)][-1]
-    copied.home.replace(damaged.sinks[SINK].actions.path, b"damaged")
-    for _ in range(5):
+    path = damaged.sinks[SINK].actions.path
+    copied.home.replace(path, b"damaged")
+    for _ in range(20):
         copied.complete()
-    assert len(copied.spans()) == 6
+        assert len(copied.spans()) <= module.CARRIED_MAX + 1
+        assert len(copied.store.taken()) <= 2
+    assert copied.log.oldest() == 0, "its consumer waits"
+    copied.reads_from = PAST_ALL
+    for _ in range(6):
+        copied.complete()
+    assert path in caplog.text
+    assert "Restore the file from a copy" in caplog.text
+    assert copied.log.oldest() > 40
+    assert len(copied.spans()) <= 4
+    assert path not in [f"checkpoints/{name}" for name in copied.home.names("checkpoints")]
+    caplog.clear()
+    left = copied.stage(copied.batches * copied.store.taken()[-1], dies=True)
+    copied.begins_anew()
+    copied.complete()
+    assert not left.exists()
+    assert not caplog.text, "the damage is forgotten with the batches"
 
 
 def test_what_is_replaced_before_it_is_public_is_not_named(copied: Copied) -> None:

@@ -223,7 +223,7 @@ def test_after_an_export_that_has_failed_the_same_directory_may_be_named_by_anot
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     first = asks(site, Wanted.SAVEPOINT, str(tmp_path / target) if target else "")
     directory = tmp_path / "mine" if target else tmp_path / f"home/savepoints/{first.request}"
-    (staged,) = path_of(site.staged.tables[HOURLY]).rglob("part-*.parquet")
+    (staged,) = path_of(site.staged.tables[HOURLY]).rglob("*part-*.parquet")
     staged.rename(tmp_path / "away")
     site.driver.completed([first], manifest)
     answer = site.requests.answer_of(first.request)
@@ -367,7 +367,7 @@ def test_a_savepoint_that_was_begun_before_a_fresh_start_is_ended_as_it_was_begu
     def checkpoint(number: int, asked: RequestId | None) -> Manifest:
         fields: dict[str, Any] = {"checkpoint_kind": CheckpointKind.SAVEPOINT, "attempt": AttemptNumber(number), "request": asked}
         manifest = site.pipeline.checkpoint({}, incarnation=IncarnationId("second"), **fields)
-        subsume(site.home, [], manifest, {}, retained=1, swept=False)
+        subsume(site.home, [], manifest, {}, retained=1, first=True, walk=True)
         return manifest
 
     second = checkpoint(2, request.request)

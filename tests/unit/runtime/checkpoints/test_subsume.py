@@ -74,7 +74,8 @@ class Passed:
             name: SinkResult(table=sink.table, checkpoint=manifest.checkpoint, version=k, rows=1)
             for name, sink in manifest.sinks.items()
         }
-        self.swept = subsume(self.home, [self.run], manifest, results, retained=retained, swept=self.swept)
+        first, self.swept = not self.swept, True
+        assert subsume(self.home, [self.run], manifest, results, retained=retained, first=first, walk=first)
 
     def manifest(self, k: int, **changes: Any) -> Manifest:
         stored = f"state/passed/{k}-1-1/1.delta"

@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.stage import Stage
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import work_path
-from spark_jobs.protocol.documents import WorkDirectory
-from spark_jobs.protocol.errors import CorruptDocumentError, FencedError
+from spark_jobs.protocol.documents import Manifest, WorkDirectory
+from spark_jobs.protocol.errors import FencedError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, StageName, WorkDirectoryId, new_work_directory_id
-from spark_jobs.runtime.checkpoints.sweep import named_by_checkpoints, orphans, sweep, sweep_abandoned
+from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
@@ -139,20 +140,20 @@ def cut_at(batch: int) -> dict[str, Any]:
     return {"stages": {HOURLY: a_stage_cut(batch)}}
 
 
-def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_an_unreadable_one_forbids_to_delete(tmp_path: Path) -> None:
+def paths(store: CheckpointStore, manifest: Manifest, since: int = 0) -> int | None:
+    """How many files of the stage checkpoints name; None if it may be any."""
+    named = NamedByCheckpoints(store, manifest, cast(Stage, SimpleNamespace(name=HOURLY, sink=object())), BatchId(since))
+    assert ("never staged" in named) == (named.paths is None)
+    return None if named.paths is None else len(named.paths)
+
+
+def test_checkpoints_are_asked_as_far_back_as_the_log_remembers_and_what_one_cannot_tell_counts_as_named(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
     manifests = [pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6)]
-    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
-
-    def named(since: int) -> int:
-        return len(named_by_checkpoints(pipeline.store, manifests[-1], hourly, BatchId(since)).paths)
-
-    assert [named(0), named(2), named(3), named(5), named(7)] == [3, 3, 2, 1, 0]
+    assert [paths(pipeline.store, manifests[-1], since) for since in (0, 2, 3, 5, 7)] == [3, 3, 2, 1, 0]
     pipeline.files.contents[manifests[0].sinks[HOURLY].actions.path] = b"{}"  # type: ignore[attr-defined]
-    assert named(3) == 2
-    with pytest.raises(CorruptDocumentError):
-        named(2)
+    assert [paths(pipeline.store, manifests[-1], since) for since in (3, 2)] == [2, None]
 
 
 def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> None:
@@ -160,20 +161,16 @@ def test_a_checkpoint_that_was_a_savepoint_names_no_files(tmp_path: Path) -> Non
     pipeline.make_table()
     pipeline.checkpoint({}, **cut_at(2))
     manifest = pipeline.checkpoint({HOURLY: [(1, "monday")]}, **cut_at(4))
-    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
-    assert len(named_by_checkpoints(pipeline.store, manifest, hourly, BatchId(0)).paths) == 1
+    assert paths(pipeline.store, manifest) == 1
 
 
-def test_a_corrupt_checkpoint_forbids_to_delete_only_where_another_one_continues_it(tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_counts_as_naming_every_file_only_where_another_one_continues_it(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     pipeline.make_table()
     first, _, third = (pipeline.checkpoint({HOURLY: [(batch, "monday")]}, **cut_at(batch)) for batch in (2, 4, 6))
-    hourly = cast(Stage, SimpleNamespace(name=HOURLY, sink=object()))
     pipeline.files.contents["manifests/2.json"] = b"torn"  # type: ignore[attr-defined]
-    with pytest.raises(CorruptDocumentError):
-        named_by_checkpoints(pipeline.store, third, hourly, BatchId(0))
-    passed_over = third.model_copy(update={"parent": first.checkpoint})
-    assert len(named_by_checkpoints(pipeline.store, passed_over, hourly, BatchId(0)).paths) == 2
+    assert paths(pipeline.store, third) is None
+    assert paths(pipeline.store, third.model_copy(update={"parent": first.checkpoint})) == 2
 
 
 def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_with_nothing() -> None:

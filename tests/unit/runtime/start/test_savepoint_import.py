@@ -7,30 +7,33 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.checkpoint.carried import carried
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import CheckpointKind, Manifest
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, RejectedError
-from spark_jobs.protocol.ids import InputName, RequestId, RoundNumber
+from spark_jobs.protocol.ids import CheckpointId, InputName, RequestId, RoundNumber, file_prefix
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
-from spark_jobs.runtime.stages.staging import file_prefix
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
 from spark_jobs.runtime.start.restore import restore
+from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import bring_in, open_savepoint
+from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.local import LocalFiles
 from tests.support.crashes import Watched
 from tests.support.damage import write_checksum
 from tests.support.private_logs import STAGED_FOR
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
-from tests.support.staged_pipeline import HOURLY, Overtaking, a_manifest
+from tests.support.staged_pipeline import HOURLY, PIPELINE, Overtaking, a_manifest, path_of
 from tests.support.systems import Crashed, quick
 
 
@@ -99,6 +102,25 @@ def test_it_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, ho
     channel = manifest.stages[COPIED].channel
     log = PrivateLog(home.below("work/w2"), "stages/copied/log", channel.staged_in)
     assert log.table_id == "the-table", "as consumers' offsets call it"
+
+
+@pytest.mark.parametrize(("reached", "rows"), [(0, 3), (1, 2)])
+def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now(
+    site: SavepointSite, home: LocalFiles, reached: int, rows: int
+) -> None:
+    """Somebody else publishes each round."""
+    policy: dict[str, Any] = {"publish": Publish.EXTERNAL, "graph": {"sources": {"events": {"bounded": True}}}}
+    first = site.complete([(1, "a")], checkpoint_kind=CheckpointKind.FINAL, **policy)
+    before = carried(CheckpointStore(site.home), CheckpointId(2), first, HOURLY, None)
+    taken = site.complete([(2, "a"), (3, "a")], cut={"carried": tuple(before)}, **policy)
+    tables = SavepointTables(site.home, PIPELINE, saved(site, taken), {HOURLY: TablePlace(path_of(site.table))})
+    assert tables.unpublished() == {HOURLY: 0}
+    if reached:
+        publish(site.home, first.checkpoint)
+    assert tables.unpublished() == {HOURLY: reached}
+    begins = replace(beginning(home, home_root(home)), unpublished=tables.unpublished())
+    manifest = bring_in(saved(site, taken, "again"), begins)
+    assert [each.actions.rows for each in manifest.brought[HOURLY]] == [rows]
 
 
 def test_files_in_flight_are_copies_of_its_own_and_consumed_ones_are_forgotten(site: SavepointSite, home: LocalFiles) -> None:

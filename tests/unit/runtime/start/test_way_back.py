@@ -23,6 +23,7 @@ def home(tmp_path: Path) -> LocalFiles:
     """A home whose newest attempt has used its work directory."""
     files = LocalFiles(tmp_path)
     files.create(f"{attempt(1).work_directory.path}/stages/copied", b"")
+    take_over(files.below(attempt(1).work_directory.path))
     create_document(
         files, f"requests/{STOP}.json", CheckpointRequest(request=STOP, requested_at=NOW, wanted=Wanted.STOP, drain=True)
     )
@@ -38,13 +39,45 @@ def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFil
     assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained for a request that is no longer open"
 
 
-def test_a_work_directory_is_taken_over_once_somebody_says_so(home: LocalFiles) -> None:
+def test_stages_run_in_a_work_directory_from_when_it_is_taken_over_until_a_drain_begins(home: LocalFiles) -> None:
     work = home.below(attempt(1).work_directory.path)
+    work.delete("taken_over.json")
     assert not is_taken_over(work)
+    assert why_not_in_place(home, attempt(1), None, None) == "nothing says that stages may run there"
     take_over(work)
     take_over(work)
     assert is_taken_over(work)
     assert why_not_in_place(home, attempt(1), None, None) is None
+    begin_drain(work, STOP)
+    assert not is_taken_over(work)
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        (None, "nothing says that stages may run there"),
+        (b"", "its stages were being drained, and nobody can tell for which request"),
+        (b'{"requ', "its stages were being drained, and nobody can tell for which request"),
+        (b"{}", "its stages were being drained, and nobody can tell for which request"),
+        (b"7", "its stages were being drained, and nobody can tell for which request"),
+        (b'{"request": "stop-another"}', "its stages were being drained for a request that is no longer open"),
+    ],
+)
+def test_where_the_mark_of_a_drain_is_lost_or_damaged_no_stage_goes_on(home: LocalFiles, left: bytes | None, why: str) -> None:
+    """Their watermarks are at the end of time: every later row would be late."""
+    work = home.below(attempt(1).work_directory.path)
+    begin_drain(work, STOP)
+    work.delete("draining.json")
+    if left is not None:
+        work.create("draining.json", left)
+    assert why_not_in_place(home, attempt(1), None, None) == why
+
+
+def test_an_attempt_that_died_as_it_began_a_drain_is_followed_by_one_that_goes_on_with_it(home: LocalFiles) -> None:
+    work = home.below(attempt(1).work_directory.path)
+    begin_drain(work, STOP)
+    take_over(work)
+    assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (STOP, None)
 
 
 def test_a_work_directory_that_has_lost_batches_of_the_checkpoint_is_not_continued(home: LocalFiles) -> None:
