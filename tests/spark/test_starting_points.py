@@ -93,14 +93,14 @@ def test_from_now_on_means_from_the_first_start_on(site: Site, request: pytest.F
     source.add(1)
     source.add(2)
     site.run(pipeline)
-    known = site.manifest().sources[InputName("rows")]
+    known = [each.model_dump(exclude={"seen"}) for each in site.manifest().sources[InputName("rows")]]
     source.add(3)
     site.run(pipeline)
     source.add(4)
     source.add(5)
     site.run(pipeline)
     assert read(site) == ([3, 4, 5], [3, 4, 5])
-    assert site.manifest().sources[InputName("rows")] == known
+    assert [each.model_dump(exclude={"seen"}) for each in site.manifest().sources[InputName("rows")]] == known
 
 
 @pytest.mark.parametrize("kind", of(FROM_THE_BEGINNING))
