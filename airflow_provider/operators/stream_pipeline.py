@@ -78,8 +78,8 @@ class StreamPipelineOperator(BaseOperator):
         allow_dropped: The state of stages that the pipeline no longer has may be left behind; their tables stay. Templated.
         take_pending: The rows that it holds staged, for sinks that keep their table, are published first. Templated.
         state_partitions: In how many partitions the state is kept from this start on. Templated; empty: in as many as it is.
-        new_sources: Sources that may be other ones than before, such as a table that was made anew. Such a one is read from its
-            beginning, and the state of the stages stays; a source that is the same goes on. Templated.
+        new_sources: Sources that are read from their beginning, once in the run, while the state of the stages stays. They may be
+            other ones than before, such as a table that was made anew. Templated.
         accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files. The run leaves out
             what is gone, and records it; what is there is read. Templated.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.

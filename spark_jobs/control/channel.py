@@ -157,7 +157,7 @@ class Channel:
             restore: What a new incarnation begins with.
             allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
             state_partitions: In how many partitions the state is from then on; None: as it is.
-            new_sources: Sources that may be other ones than before.
+            new_sources: Sources that are read from their beginning. They may be other ones than before.
             accept_data_loss: Sources that are read without what is gone of them.
             restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
 

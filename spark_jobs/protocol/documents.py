@@ -133,7 +133,7 @@ class StartRequest(Document):
     allow_dropped: bool = False
     """Whether the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()
-    """Sources that may be other ones than before: such a one is read from its beginning, and the state of the stages stays."""
+    """Sources that are read from their beginning, once in the run. They may be other ones than before; the state of the stages stays."""
     accept_data_loss: tuple[InputName, ...] = ()
     """Sources that are read without what is gone of them."""
     checkpoint: CheckpointOverrides | None = None
@@ -214,6 +214,8 @@ class RoundDocument(Document):
     """By stage that is new and begins now, by source: where it begins, instead of where :attr:`sources` say."""
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """What each stream of each source was when the round began, and where reading it begins."""
+    new_sources: tuple[InputName, ...] = ()
+    """Sources that the stages read from their beginning, although they have read of them before the round."""
     begun_at: datetime
 
 

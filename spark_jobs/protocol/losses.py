@@ -34,8 +34,20 @@ class LostFiles(Part):
     files: tuple[LostFile, ...]
 
 
+class SkippedVersion(Part):
+    """A version of a Delta table that is left out because it changes or deletes rows. A stream reads only rows that are added."""
+
+    version: int
+    added_files: int
+    added_rows: int | None = None
+    """Rows in those files: new ones, and old ones that were written again. None where the log does not tell."""
+    removed_files: int
+    removed_rows: int | None = None
+    """None where the log does not tell."""
+
+
 class LostVersions(Part):
-    """Versions of a Delta table whose log entries are gone, and data files that are gone."""
+    """Versions of a Delta table whose log entries are gone, versions that change rows, and data files that are gone."""
 
     format: Literal["delta"] = "delta"
     input: InputName
@@ -45,6 +57,8 @@ class LostVersions(Part):
     """The first version without a log entry; None where all have theirs."""
     last: int | None = None
     """The last one. Reading goes on with the next version."""
+    skipped: tuple[SkippedVersion, ...] = ()
+    """Versions that change rows."""
     files: tuple[LostFile, ...] = ()
     """Data files of other versions."""
 
@@ -53,8 +67,8 @@ class OffsetRange(Part):
     """Offsets of a partition."""
 
     first: int
-    end: int
-    """The offset after the last one."""
+    end: int | None = None
+    """The offset after the last one. None: the partition is gone, or is read no more."""
 
 
 class LostOffsets(Part):
@@ -76,11 +90,33 @@ def said(loss: Loss) -> str:
         return said_files(loss.files)
     if isinstance(loss, LostOffsets):
         ranges = [(topic, number, gone) for topic, found in sorted(loss.topics.items()) for number, gone in sorted(found.items())]
-        topic, number, gone = ranges[0]
-        count = sum(each.end - each.first for _, _, each in ranges)
-        return f"{count} offsets, such as {gone.first} to {gone.end - 1} of partition {number} of topic {topic}"
-    versions = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
-    return " and ".join(versions + ([said_files(loss.files)] if loss.files else []))
+        expired = [(topic, number, gone.first, gone.end) for topic, number, gone in ranges if gone.end is not None]
+        left = [(topic, number, gone.first) for topic, number, gone in ranges if gone.end is None]
+        words = []
+        if expired:
+            topic, number, first, end = expired[0]
+            count = sum(end - first for _, _, first, end in expired)
+            words.append(f"{count} offsets, such as {first} to {end - 1} of partition {number} of topic {topic}")
+        if left:
+            topic, number, first = left[0]
+            partitions = f"{len(left)} {'partition' if len(left) == 1 else 'partitions'}"
+            words.append(f"{partitions} that the source reads no more, such as {number} of topic {topic} from offset {first} on")
+        return " and ".join(words)
+    parts = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
+    parts += [_said_skipped(loss)] if loss.skipped else []
+    return " and ".join(parts + ([said_files(loss.files)] if loss.files else []))
+
+
+def _said_skipped(loss: LostVersions) -> str:
+    first, *others = loss.skipped
+    more = f" and {len(others)} more" if others else ""
+    removed, added = _amount(first.removed_files, first.removed_rows), _amount(first.added_files, first.added_rows)
+    return f"version {first.version}{more} of {loss.path}, which removes {removed} and adds {added}"
+
+
+def _amount(files: int, rows: int | None) -> str:
+    with_rows = "" if rows is None else f" with {rows} {'row' if rows == 1 else 'rows'}"
+    return f"{files} {'file' if files == 1 else 'files'}{with_rows}"
 
 
 def said_files(files: Sequence[LostFile]) -> str:
@@ -103,16 +139,23 @@ def beyond(loss: Loss, recorded: Sequence[Loss]) -> Loss | None:
         ranges = [(each.first, each.last) for each in own if isinstance(each, LostVersions)]
         files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
         has_versions = loss.first is None or any(_within(loss.first, loss.last, first, last) for first, last in ranges)
-        if has_versions and not files:
+        passed = {skipped.version for each in own if isinstance(each, LostVersions) for skipped in each.skipped}
+        skipped = tuple(each for each in loss.skipped if each.version not in passed)
+        if has_versions and not files and not skipped:
             return None
-        return loss.model_copy(update={"files": files} | ({"first": None, "last": None} if has_versions else {}))
+        left = {"files": files, "skipped": skipped} | ({"first": None, "last": None} if has_versions else {})
+        return loss.model_copy(update=left)
     topics: dict[str, dict[int, OffsetRange]] = {}
     for topic, numbers in loss.topics.items():
         for number, gone in numbers.items():
             before = [each.topics.get(topic, {}).get(number) for each in own if isinstance(each, LostOffsets)]
-            if not any(each and each.first <= gone.first and gone.end <= each.end for each in before):
+            if not any(each and each.first <= gone.first and _ends_within(gone.end, each.end) for each in before):
                 topics.setdefault(topic, {})[number] = gone
     return loss.model_copy(update={"topics": topics}) if topics else None
+
+
+def _ends_within(end: int | None, outer: int | None) -> bool:
+    return outer is None or (end is not None and end <= outer)
 
 
 def _within(first: int | None, last: int | None, outer_first: int | None, outer_last: int | None) -> bool:

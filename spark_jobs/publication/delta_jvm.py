@@ -1,7 +1,7 @@
 """Delta's own classes, reached through a Spark session. Imports no Spark: who has a session has it already."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.protocol.codec import canonical, sha256
@@ -87,6 +87,15 @@ class DeltaJvm:
     def earliest_version(self, path: str) -> int:
         """The first version whose entry is still in a table's log."""
         return int(self.object("org.apache.spark.sql.delta.DeltaHistoryManager$").getEarliestDeltaFile(self.log(path)))
+
+    def commits(self, path: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """The actions of each commit between two versions of a table, both included."""
+        log, none = self.log(path), self.java("scala.Option").apply(None)
+        configuration, files = log.newDeltaHadoopConf(), log.getChangeLogFiles(first, last, none, False)
+        while files.hasNext():
+            commit = files.next()
+            lines = str(log.store().read(commit._2(), configuration).mkString("\n"))  # one call, however many actions there are
+            yield int(commit._1()), [json.loads(line) for line in lines.splitlines() if line]
 
     def has_version(self, path: str, version: int) -> bool:
         """Whether a table's log still tells what the table was at a version."""

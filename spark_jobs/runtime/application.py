@@ -1,7 +1,7 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -249,14 +249,15 @@ class Application:
         places = find_places(self.graph, self.parameters, spark)
         reached = start.check(places) if start else None
         planned = plan_pipeline(self.graph, self.parameters, session, places)
+        anew = _taken_anew(request, decision)
         if isinstance(decision, Continue):
-            ended = ended_sources(self.graph, facts.head, decision.round.round)
+            ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
         known = self._sources_before(decision, facts)
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
-        settled = self._settle(request, decision, facts, sources)
+        settled = self._settle(request, decision, facts, sources, anew)
         if settled.renewed:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
@@ -345,6 +346,7 @@ class Application:
         decision: Continue | Begin | BeginIncarnation,
         facts: HomeFacts,
         found: Mapping[InputName, FoundSource],
+        anew: Collection[InputName],
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
         before = self._sources_before(decision, facts)
@@ -352,7 +354,7 @@ class Application:
         if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
             newest = None  # such a start takes every watermark back to where it was before the drain
         is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
-        settled = settle(found, before, request.new_sources, newest if is_drained else None)
+        settled = settle(found, before, request.new_sources, newest if is_drained else None, anew=anew)
         if isinstance(decision, Continue) and not settled.renewed:
             check_parameters(decision.round, self.parameters.public())
         return settled
@@ -400,6 +402,8 @@ class Application:
             }
             changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
             changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
+            is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
+            changed |= {"new_sources": _sorted(settled.renewed.union(() if is_read else interrupted.new_sources))}
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, attempt, plan)
             return rounds.begin(following)
@@ -417,6 +421,7 @@ class Application:
                 begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
                 begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
+                new_sources=_sorted(settled.renewed),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -472,6 +477,17 @@ class Application:
             sources=settled.sources,
             losses=list(Rounds(self.home).losses(round_document.round)),
         )
+
+
+def _taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
+    """Returns the sources that a start reads from their beginning. A run does it once, however often it is started."""
+    interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
+    done = interrupted.new_sources if interrupted is not None and interrupted.run == request.run else ()
+    return frozenset(request.new_sources).difference(done)
+
+
+def _sorted(names: Collection[InputName]) -> tuple[InputName, ...]:
+    return tuple(sorted(names))
 
 
 def _replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:

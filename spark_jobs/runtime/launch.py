@@ -44,7 +44,7 @@ class RunOptions:
         restore: The savepoint to begin with.
         allow_dropped: The state of stages that the pipeline no longer has may be left behind.
         state_partitions: In how many partitions the state is from then on.
-        new_sources: Sources that may be other ones than before.
+        new_sources: Sources that are read from their beginning. They may be other ones than before.
         accept_data_loss: Sources that are read without what is gone of them.
         workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
     """

@@ -34,7 +34,7 @@ from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
-from spark_jobs.runtime.stages.lost_input import leave_out_lost
+from spark_jobs.runtime.stages.lost_input import check_lost, leave_out_lost
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -113,15 +113,23 @@ class RoundRun:
         self.site = replace(self.site, sources=settle(found, before, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
-        """The sources that are others than those which the checkpoint has read that this attempt goes on from."""
+        """The sources that are read from their beginning after the checkpoint that this attempt goes on from."""
         parent = self.parent if self.round.sources else None
         if parent is None or (parent.round == self.round.round and parent.origin is None):
             return frozenset()
-        return others_than(parent.sources, self.round.sources)
+        return others_than(parent.sources, self.round.sources) | frozenset(self.round.new_sources)
 
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
+
+    def check_lost(self, stage: StageRun) -> None:
+        """Refuses to start a stage again if a source has lost what it has not read.
+
+        Raises:
+            RejectedError: One has. A new start can accept the loss.
+        """
+        check_lost(stage, self.site.losses)
 
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.

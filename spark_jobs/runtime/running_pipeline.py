@@ -139,9 +139,9 @@ class RunningPipeline:
         run, at_work = self._run, list[StageAtWork]()
         for built in self._build():
             if built.stage.unbounded:
-                at_work.append(RunningStage(built, self._restarts, self._stopping, run.build_again))
+                at_work.append(RunningStage(built, self._restarts, self._stopping, run.check_lost, run.build_again))
             else:
-                at_work.append(EndingStage(built, self._restarts, self._stopping, run.to_its_end))
+                at_work.append(EndingStage(built, self._restarts, self._stopping, run.check_lost, run.to_its_end))
         return at_work
 
     def _build(self) -> list[StageRun]:

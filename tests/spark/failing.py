@@ -12,7 +12,7 @@ def failing_from(first: int, flag: Path) -> Callable[[str], Column]:
 
     def fail(n: int) -> int:
         if n >= first and flag.exists():
-            raise RuntimeError("failed as told")
+            raise ConnectionError("failed as told")
         return n
 
     return F.udf(fail, "long", useArrow=False)

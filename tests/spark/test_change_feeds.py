@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import FEED_DELETES, FEED_SEQUENCE, DeltaSink, Pipeline
+from spark_jobs.protocol.errors import RejectedError
 from tests.spark.conftest import Site
 
 pytestmark = pytest.mark.spark
@@ -67,6 +68,39 @@ def test_the_copy_has_the_rows_of_the_original(site: Site, seed: int) -> None:
             map(tuple, site.spark.read.table(table).select("id", "name").collect())
         )
         assert copied.where("deleted").count() == 0
+
+
+def test_a_source_whose_rows_change_follows_its_change_feed_as_a_new_source(site: Site) -> None:
+    """The table had no feed at the versions that could not be read."""
+    original, options = site.tables / "original", dict[str, str]()
+    pipeline, table = Pipeline("copied", on_end="suspend"), f"delta.`{original}`"
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").options(**options).load(str(original))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
+    def copy(rows: DataFrame) -> DataFrame:
+        return rows.select("id")
+
+    site.spark.sql(f"CREATE TABLE {table} (id LONG) USING delta")
+    site.spark.sql(f"INSERT INTO {table} VALUES (1), (2)")
+    site.run(pipeline, run_id="day 1")
+    site.spark.sql(f"UPDATE {table} SET id = 3 WHERE id = 2")
+    with pytest.raises(
+        RejectedError, match="Source 'rows' changes rows, and stage 'copy' reads only rows that are added"
+    ) as refused:
+        site.run(pipeline, run_id="day 2")
+    assert "readChangeFeed=true" in refused.value.remedy
+    site.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    options["readChangeFeed"] = "true"
+    site.run(pipeline, run_id="day 2", new_sources=["rows"])
+    site.spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    site.run(pipeline, run_id="day 3")
+    copied = site.spark.read.format("delta").load(str(site.tables / "copy"))
+    assert sorted(row["id"] for row in copied.collect()) == [1, 1, 1, 2, 3], (
+        "what was read, the table as it was, and the deleted row"
+    )
 
 
 def test_of_one_commit_what_stays_comes_last_and_commits_come_in_turn(spark: SparkSession) -> None:

@@ -18,9 +18,10 @@ from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.launch import RunOptions
@@ -339,6 +340,60 @@ def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: p
         source.add(3)
         running.until(lambda: public_count(site.tables / "copy") == 5)
     assert copied(site) == [0, 1, 21, 30, 31]
+
+
+def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site: Site, request: pytest.FixtureRequest) -> None:
+    """No restart in place brings them back."""
+    source, flag = Topic(request), site.home.parent / "fail"
+    pipeline = Pipeline(
+        "live",
+        checkpoint=CheckpointSettings(interval="1 second"),
+        restart=RestartStrategy.fixed_delay(attempts=1_000_000, delay="100 milliseconds"),
+    )
+    pipeline.source(name="rows", bounded=False)(lambda spark: source.stream(spark))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(
+        lambda rows: rows.select(failing_from(20, flag)("n").alias("n"))
+    )
+    source.add(0)
+    flag.touch()
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        source.add(2)
+        running.until(lambda: running.status and running.status.stages[StageName("copy")].restarts > 0)
+        source.add(3)
+        source.kafka.expire(source.name, 1, before=3)
+        error = running.ends()
+    assert isinstance(error, RejectedError)
+    assert "has lost what stage 'copy' has not read: 1 offsets" in error.failed
+    assert "--accept-data-loss rows" in error.remedy
+
+
+def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site, tmp_path: Path) -> None:
+    path, pipeline = str(tmp_path / "in"), Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    pipeline.source(name="rows", bounded=False)(lambda spark: spark.readStream.format("delta").load(path))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+
+    def add(*numbers: int) -> None:
+        write_deltalake(path, pa.table({"n": pa.array(numbers, pa.int64())}), mode="append")
+
+    add(0, 1)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        DeltaTable(path).update(updates={"n": "7"}, predicate="n = 1")
+        error = running.ends()
+    assert isinstance(error, RejectedError)
+    assert "version 1" in error.failed
+    add(2)
+    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 3)
+        (lost,) = Rounds(open_files(str(site.home))).losses(running.head().round)
+        DeltaTable(path).delete("n = 0")
+        error = running.ends()
+    assert copied(site) == [0, 1, 2]
+    assert isinstance(lost, LostVersions)
+    assert [(skipped.version, skipped.added_rows, skipped.removed_rows) for skipped in lost.skipped] == [(1, 2, None)]
+    assert isinstance(error, RejectedError), "one loss was accepted, and not the next one"
+    assert "version 3" in error.failed
 
 
 def test_a_loss_is_accepted_of_a_source_only(site: Site, request: pytest.FixtureRequest) -> None:

@@ -44,7 +44,7 @@ class Delta:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.root: Path = request.getfixturevalue("tmp_path")
-        self.path, self.skip = self.root / "in", False
+        self.path = self.root / "in"
 
     def begin(self) -> None:
         write_deltalake(str(self.path), pa.table({"n": pa.array([], pa.int64())}))
@@ -53,8 +53,7 @@ class Delta:
         write_deltalake(str(self.path), pa.table({"n": pa.array(sorted(rows_of([unit])), pa.int64())}), mode="append")
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", 1)
-        return (reader.option("skipChangeCommits", "true") if self.skip else reader).load(str(self.path))
+        return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.path))
 
     def batch(self, spark: SparkSession) -> DataFrame:
         return spark.read.format("delta").load(str(self.path))
@@ -96,6 +95,13 @@ class Delta:
             case Event.SCHEMA_CHANGED:
                 rows = pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]})
                 write_deltalake(str(self.path), rows, mode="append", schema_mode="merge")
+            case Event.ROWS_UPDATED:
+                table.update(updates={"n": "n + 500"}, predicate="n >= 35")
+                self.add(50)
+                return set(range(530, 540))  # also the rows that the update has written again
+            case Event.ROWS_REPLACED:
+                rows = pa.table({"n": pa.array([500], pa.int64())})
+                write_deltalake(str(self.path), rows, mode="overwrite", schema_mode="overwrite")
             case Event.MISSING:
                 self.path.rename(away)
         return set()
@@ -387,8 +393,6 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
         if cell.event is Event.MISSING:
             source.put_back()
         options = {"new_sources": ["rows"]}
-    elif cell.remedy is Remedy.SKIP:
-        source.skip = True
     elif cell.remedy is Remedy.WRITTEN:
         source.write_anew()
     else:
@@ -397,8 +401,15 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
         if cell.event is not Event.MISSING:
             assert option in error.value.remedy or f"--{option.replace('_', '-')}" in error.value.remedy
     site.run(pipeline, run_id=run, **options)
-    expected = batch_rows(site, source) if cell.remedy in (Remedy.NEW, Remedy.WRITTEN) else sorted(set(pinned) - lost)
+    now = batch_rows(site, source)
+    if cell.remedy is Remedy.ACCEPT:
+        expected = sorted({*pinned, *(now if was_public else ())} - lost)
+    elif cell.remedy is Remedy.NEW:
+        expected = sorted([*(pinned if was_public else ()), *now])
+    else:
+        expected = now if cell.remedy is Remedy.WRITTEN else pinned
     assert copied(site) == expected
+    assert bool(site.manifest().losses) == (cell.remedy is Remedy.ACCEPT)
 
 
 @pytest.mark.parametrize(

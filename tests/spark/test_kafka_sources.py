@@ -1,5 +1,6 @@
 """Bounded Kafka sources end exactly at the offsets that were pinned when their round began, partition by partition."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.documents import OnEnd
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.pins import KafkaPin
 from tests.spark.conftest import Site
@@ -203,6 +204,53 @@ def test_what_has_no_beginning_or_no_end_is_refused(
     with pytest.raises(InvalidPipelineError, match=message):
         copied.run("only")
     assert public_count(copied.table) is None
+
+
+@pytest.mark.parametrize(("way", "fails_at", "left"), [("subscribe", 2, 2), ("subscribePattern", -1, 10), ("assign", -1, 10)])
+def test_a_topic_that_leaves_a_source_is_left_out_on_request(
+    kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, way: str, fails_at: int, left: int
+) -> None:
+    """It is deleted, or taken out of the options; in an interrupted round, or between two rounds."""
+    stays, leaves = f"stays-{way}", f"leaves-{way}"
+    for topic in (stays, leaves):
+        kafka.create_topic(topic)
+    kafka.send(stays, _values(0, 10))
+    kafka.send(leaves, _values(100, 110))
+
+    def reading(*topics: str) -> dict[str, str]:
+        named = {
+            "subscribe": ",".join(topics),
+            "subscribePattern": f".*-{way}",
+            "assign": json.dumps({topic: [0] for topic in topics}),
+        }
+        options = kafka_options(kafka, "", maxOffsetsPerTrigger=4)
+        del options["subscribe"]
+        return options | {way: named[way]}
+
+    options = reading(stays, leaves)
+    site = Site(spark, tmp_path)
+    copied, run = Copy(site, options, fails_at), "day 1"
+    copied.flag.touch()
+    if fails_at < 0:
+        copied.run(run)
+        kafka.send(stays, _values(10, 20))
+        run = "day 2"
+    else:
+        with pytest.raises(InterruptedRunError, match="as told"):
+            copied.run(run)
+        copied.flag.unlink()
+    if way == "subscribePattern":
+        kafka.delete_topic(leaves)
+    options.update(reading(stays))
+    gone = f"1 partition that the source reads no more, such as 0 of topic {leaves} from offset {left} on"
+    with pytest.raises(RejectedError, match=gone) as refused:
+        copied.run(run)
+    assert "--accept-data-loss numbers" in refused.value.remedy
+    site.run(copied.pipeline, run_id=run, accept_data_loss=["numbers"])
+    assert public(copied.table) == _numbers(range(10 if fails_at >= 0 else 20), range(100, 100 + left))
+    kafka.send(stays, _values(20, 30))
+    so_far = 10 if fails_at >= 0 else 20
+    assert copied.run("day 3") == _numbers(range(so_far), range(20, 30), range(100, 100 + left))
 
 
 def test_a_new_stage_that_begins_now_reads_the_records_after_those_of_the_last_round(

@@ -232,7 +232,7 @@ def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy) 
 
     def fails(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
         if Path(there).exists():
-            raise ValueError("the switch is there")
+            raise ConnectionError("the switch is there")
         return number
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "steady")))
@@ -293,7 +293,7 @@ def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_s
         error = running.ends()
     assert isinstance(error, RestartsExhaustedError)
     assert "The restart strategy is none. The last failure was InterruptedRunError:" in error.failed
-    assert "ValueError: the switch is there" in error.failed
+    assert "ConnectionError: the switch is there" in error.failed
     attempt = Attempts(running.files).latest()
     assert attempt is not None
     assert attempt.restart == NoRestart()

@@ -339,7 +339,7 @@ def test_a_type_that_old_rows_do_not_have_is_refused_and_taken_as_a_new_source(s
     people = People(site, "id INT, nme STRING")
 
     def source(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("delta").option("skipChangeCommits", True).load(str(people.path))
+        return spark.readStream.format("delta").load(str(people.path))
 
     people.add(2)
     site.run(copying(site, "CAST(id AS LONG) AS id", source=source), run_id="day 1")

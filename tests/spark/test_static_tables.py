@@ -72,7 +72,7 @@ def named(
 
     def fails(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
         if Path(there).exists():
-            raise ValueError("the switch is there")
+            raise ConnectionError("the switch is there")
         return number
 
     @pipeline.source(bounded=False, name="events")

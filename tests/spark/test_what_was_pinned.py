@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline
-from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.errors import InvalidPipelineError, PermanentFailureError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownDelta
 from spark_jobs.protocol.steps import observed_by
@@ -130,6 +130,47 @@ def test_a_file_that_was_changed_after_its_pin_fails_the_run_by_name_until_it_is
     expected = Counter((10 * number + n,) for number in range(6) for n in range(5))
     assert public(site.tables / "copy") == expected
     assert site.manifest().stages[StageName("copy")].input_rows == {"rows": 30}
+
+
+@pytest.mark.parametrize(
+    ("format_", "bad", "condition"),
+    [
+        ("json", b"{no\n", "MALFORMED_RECORD_IN_PARSING"),
+        ("parquet", "texts", "PARQUET_COLUMN_DATA_TYPE_MISMATCH"),
+        pytest.param("parquet", b"no parquet at all", "CANNOT_READ_FILE_FOOTER", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place(
+    site: Site, format_: str, bad: bytes | str, condition: str
+) -> None:
+    """The remedy is followed in a round that has staged a batch."""
+    folder = site.home.parent / "in"
+    folder.mkdir()
+    pipeline, wrong = Pipeline("files", on_end="suspend"), folder / f"1.{format_}"
+
+    @pipeline.source(bounded=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(SCHEMA).option("mode", "FAILFAST").option("maxFilesPerTrigger", 1)
+        return reader.format(format_).load(str(folder))
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+    FORMATS[format_](folder / f"0.{format_}", [0])
+    if isinstance(bad, bytes):
+        wrong.write_bytes(bad)
+    else:
+        pq.write_table(pa.table({"n": ["a text"]}), wrong)
+    os.utime(folder / f"0.{format_}", (1_700_000_000,) * 2)  # Spark reads the oldest first
+    for _ in range(2):
+        with pytest.raises(PermanentFailureError, match=condition) as failed:
+            site.run(pipeline, run_id="day 1")
+        assert "into a file of another name, take this one out of the folder" in failed.value.remedy
+        assert "--accept-data-loss" in failed.value.remedy
+    FORMATS[format_](folder / f"2.{format_}", [1])
+    wrong.unlink()
+    site.run(pipeline, run_id="day 1", accept_data_loss=["rows"])
+    assert public(site.tables / "copy") == Counter([(0,)])
+    site.run(pipeline, run_id="day 2")
+    assert public(site.tables / "copy") == Counter([(0,), (1,)])
 
 
 def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(site: Site) -> None:

@@ -30,6 +30,8 @@ class Event(StrEnum):
     OVERWRITTEN = "overwritten"
     SCHEMA_CHANGED = "schema changed"
     PERMISSION_LOST = "permission lost"
+    ROWS_UPDATED = "rows updated before the next round"
+    ROWS_REPLACED = "rows replaced before the next round"
     LATE = "late"
     MOVED_COLUMNS = "columns at other places"
     EMPTY = "empty"
@@ -55,7 +57,6 @@ class Remedy(StrEnum):
     WRITTEN = "the file is written anew"
     ACCEPT = "`--accept-data-loss`"
     NEW = "`--new-source`"
-    SKIP = "`skipChangeCommits`"
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,19 @@ class Cell:
 
 
 _FILES = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.TEXT, Source.XML)
-NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.LATE, Event.MOVED_COLUMNS)
+NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.ROWS_UPDATED, Event.ROWS_REPLACED, Event.LATE, Event.MOVED_COLUMNS)
 """What happens once the round has ended, and is met by the next one: it concerns rows that come."""
 CELLS: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
-    Cell(Source.DELTA, Event.SHRUNK, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.SHRUNK, Outcome.RIGHT),
     Cell(Source.DELTA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.DELTA, Event.VACUUMED, Outcome.FAILS, Remedy.ACCEPT),
-    Cell(Source.DELTA, Event.RESTORED, Outcome.FAILS, Remedy.SKIP),
-    Cell(Source.DELTA, Event.TRUNCATED, Outcome.FAILS, Remedy.SKIP),
-    Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.FAILS, Remedy.SKIP),
+    Cell(Source.DELTA, Event.RESTORED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.TRUNCATED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.ROWS_UPDATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.ROWS_REPLACED, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.SCHEMA_CHANGED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
     Cell(Source.DELTA, Event.MISSING, Outcome.REFUSED, Remedy.BACK),

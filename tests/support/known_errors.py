@@ -239,8 +239,9 @@ WITHOUT_PROGRAM: Mapping[str, str] = {
     "NOT_NULL_ASSERT_VIOLATION": "needs a table with NOT NULL in a batch: tests/spark/test_tables.py",
     "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py",
     "FAILED_READ_FILE": "a person brings the file back: tests/spark/test_input_cells.py",
-    "DELTA_SOURCE_IGNORE_DELETE": "tests/spark/test_input_cells.py",
-    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": "tests/spark/test_input_cells.py",
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py",
+    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_what_was_pinned.py",
+    "KAFKA_DATA_LOSS": "tests/spark/test_kafka_sources.py",
     "OperationalError": "needs a database that is away",
 }
 """Known errors that no small program shows, with the reason or the test that follows the remedy."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deltalake import DeltaTable
@@ -16,7 +16,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
-from spark_jobs.protocol.losses import Loss, LostFile, LostVersions
+from spark_jobs.protocol.losses import Loss, LostFile, LostVersions, SkippedVersion, beyond
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
@@ -24,13 +24,22 @@ from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
+from spark_jobs.runtime.inputs.source_kind import (
+    OwnLog,
+    ReadSoFar,
+    SourceKind,
+    another_kind,
+    another_source,
+    lost_before_read,
+    refused_input,
+)
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
 
 _STARTING = {"startingversion", "startingtimestamp"}
 _SCHEMA_LOG = "schemaTrackingLocation"
+_SKIP = "skipChangeCommits"
 _OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAPPING = "delta.columnMapping.mode"
 _MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
@@ -131,6 +140,13 @@ class DeltaSource(SourceKind):
                     f"sets {option}: rows that an UPDATE, MERGE or DELETE has only copied into new files would come once more",
                     "Remove the option, and read the table as a change data feed (readChangeFeed=true).",
                 )
+        if options.get(_SKIP.lower(), "false").lower() == "true":
+            raise refused_input(
+                name,
+                f"sets {_SKIP}=true: new rows of a version that also changes others would be left out silently",
+                "Remove the option. A version that changes rows needs none while it is behind the end of the round. A run that would have "
+                "to read one says so, and --accept-data-loss goes on without it.",
+            )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
                 name,
@@ -142,7 +158,12 @@ class DeltaSource(SourceKind):
         """See :meth:`SourceKind.prepare`. Writes a schema log of Delta's with one entry, the table as it is now.
 
         All versions up to now are read with its columns: docs/adr/0022-rows-are-read-with-the-newest-columns.md.
+
+        Delta looks at all versions that there are when a query starts, also behind a pin, and fails at one that changes rows. So it
+        passes over them; :meth:`lost` and :meth:`check_passed` refuse each one that the stream would have to read.
         """
+        if _adds_only(leaf):
+            change_options(leaf, {_SKIP: "true"})
         version, metadata, protocol = DeltaJvm(session).snapshot(leaf.options["path"])
         columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields
         if _simple(columns) != _simple(each for each in leaf.schema.fields if each.name not in _OF_A_FEED or not _is_feed(leaf)):
@@ -195,15 +216,36 @@ class DeltaSource(SourceKind):
         if gone:
             begin = _Position(earliest)
         end = read.pin.version if isinstance(read.pin, DeltaPin) else None
+        skipped = _skipped(read, begin, delta.snapshot(path)[0] if end is None else end)
         files: list[LostFile] = []
         if thorough and (end is None or begin.version <= end):
             left = unread_delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, end)
             statuses = file_statuses(read.session, [url for _, url, _ in left])
             files = _with_rows(path, [file for file in left if statuses[file[1]] is None])
-        if not gone and not files:
+        if not gone and not files and not skipped:
             return None
         versions = (first, earliest - 1) if gone else (None, None)
-        return LostVersions(input=read.name, stage=read.stage, path=path, first=versions[0], last=versions[1], files=tuple(files))
+        return LostVersions(
+            input=read.name,
+            stage=read.stage,
+            path=path,
+            first=versions[0],
+            last=versions[1],
+            skipped=skipped,
+            files=tuple(files),
+        )
+
+    def check_passed(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> None:
+        """See :meth:`SourceKind.check_passed`. Up to a pin :meth:`lost` has looked when the stage was built."""
+        begin, end = _position(read), _position(replace(read, line=line))
+        if read.pin is not None or begin is None or end is None or end.initial:
+            return
+        last = end.version if end.index >= 0 else end.version - 1
+        loss = LostVersions(
+            input=read.name, stage=read.stage, path=read.leaf.options["path"], skipped=_skipped(read, begin, last)
+        )
+        if loss.skipped and (left := beyond(loss, losses)):
+            raise lost_before_read([left])
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         if not isinstance(loss, LostVersions) or loss.last is None:
@@ -343,6 +385,55 @@ def _position(read: ReadSoFar) -> _Position | None:
     return _Position(read.pin.version, initial=True) if isinstance(read.pin, DeltaPin) else None
 
 
+def _skipped(read: ReadSoFar, begin: _Position, last: int) -> tuple[SkippedVersion, ...]:
+    """Returns the versions from a position to ``last`` that change rows, and that the stream passes over."""
+    first = begin.version + 1 if begin.initial else begin.version
+    if not _adds_only(read.leaf) or first > last:
+        return ()
+    keeps_deleted = _options(read.leaf).get("ignoredeletes") == "true"
+    return skipped_versions(DeltaJvm(read.session).commits(read.leaf.options["path"], first, last), keeps_deleted=keeps_deleted)
+
+
+def skipped_versions(
+    commits: Iterable[tuple[int, Sequence[Mapping[str, Any]]]], *, keeps_deleted: bool
+) -> tuple[SkippedVersion, ...]:
+    """Returns the commits that change or delete rows.
+
+    Args:
+        commits: By version the actions of each commit.
+        keeps_deleted: Whether commits that only delete are left out: no row is lost with them.
+    """
+    found = []
+    for version, actions in commits:
+        removed, added = _changing("remove", actions), _changing("add", actions)
+        if removed and (added or not keeps_deleted):
+            found.append(
+                SkippedVersion(
+                    version=version,
+                    added_files=len(added),
+                    added_rows=_rows_in(added),
+                    removed_files=len(removed),
+                    removed_rows=_rows_in(removed),
+                )
+            )
+    return tuple(found)
+
+
+def _changing(kind: str, actions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the actions of a kind that change data: OPTIMIZE only moves rows."""
+    return [action[kind] for action in actions if kind in action and action[kind].get("dataChange", True)]
+
+
+def _rows_in(files: Iterable[Mapping[str, Any]]) -> int | None:
+    rows = 0
+    for file in files:
+        counted = json.loads(file.get("stats") or "{}").get("numRecords")
+        if counted is None:
+            return None
+        rows += counted - (file.get("deletionVector") or {}).get("cardinality", 0)
+    return rows
+
+
 def delta_offset(table: str, version: int) -> str:
     """Returns the line of Spark's offset log that stands for everything before ``version`` of a Delta table."""
     return json.dumps(
@@ -372,8 +463,17 @@ def _simple(columns: Iterable[StructField]) -> str:
 
 
 def _is_feed(leaf: Leaf) -> bool:
-    options = {key.lower(): value.lower() for key, value in leaf.options.items()}
+    options = _options(leaf)
     return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
+
+
+def _adds_only(leaf: Leaf) -> bool:
+    """Returns whether a stream reads rows that are added, and neither changes nor rows that were written again."""
+    return not _is_feed(leaf) and _options(leaf).get("ignorechanges") != "true"
+
+
+def _options(leaf: Leaf) -> dict[str, str]:
+    return {key.lower(): value.lower() for key, value in leaf.options.items()}
 
 
 def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFile]:

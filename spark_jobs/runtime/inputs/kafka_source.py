@@ -124,17 +124,23 @@ class KafkaSource(SourceKind):
     def lost(self, read: ReadSoFar, *, thorough: bool) -> LostOffsets | None:
         ends = _offsets(read.pin.topics) if isinstance(read.pin, KafkaPin) else None
         at = _next_offsets(read)
+        if ends is not None and at and all(at.get(partition, 0) >= end for partition, end in ends.items()):
+            return None  # nothing is read any more
+        oldest = self._oldest(read, at)
         topics: dict[str, dict[int, OffsetRange]] = {}
-        for (topic, number), oldest in self._oldest(read, at).items():
-            first = at[topic, number]
-            if first < oldest and (ends is None or first < ends.get((topic, number), 0)):
-                topics.setdefault(topic, {})[number] = OffsetRange(first=first, end=oldest)
+        for (topic, number), first in at.items():
+            begin = oldest.get((topic, number))
+            if begin is None:
+                topics.setdefault(topic, {})[number] = OffsetRange(first=first)
+            elif first < begin and (ends is None or first < ends.get((topic, number), 0)):
+                topics.setdefault(topic, {})[number] = OffsetRange(first=first, end=begin)
         return LostOffsets(input=read.name, stage=read.stage, topics=topics) if topics else None
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         at = _next_offsets(read)
         oldest = self._oldest(read, at)
-        begins = kafka_pin(kafka_line({partition: max(offset, oldest.get(partition, 0)) for partition, offset in at.items()}))
+        left = {partition: max(offset, oldest[partition]) for partition, offset in at.items() if partition in oldest}
+        begins = kafka_pin(kafka_line(left))
         return read.known.model_copy(update={"begins": begins.topics})
 
     def first_line(self, known: KnownSource) -> str:
@@ -149,7 +155,9 @@ class KafkaSource(SourceKind):
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
-        return KafkaBound(pin, partial(kafka_beginning, log.files, log.directory))
+        gone = {partition for loss in losses if isinstance(loss, LostOffsets) for partition in _read_no_more(loss)}
+        ends = {partition: end for partition, end in _offsets(pin.topics).items() if partition not in gone}
+        return KafkaBound(kafka_pin(kafka_line(ends)), partial(kafka_beginning, log.files, log.directory))
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         raise refused(
@@ -162,7 +170,12 @@ class KafkaSource(SourceKind):
 
 def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineError:
     if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-        return refused_input(name, "reads a Kafka topic that is not there", "Create the topic, or correct its name.")
+        return refused_input(
+            name,
+            "reads a Kafka topic that is not there",
+            "Create the topic, or correct its name. If it is gone for good, leave it out of the "
+            f"source's options, and go on without it: --accept-data-loss {name} (accept_data_loss=['{name}']).",
+        )
     return StorageError(
         f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
         safe="Nothing was written.",
@@ -176,6 +189,10 @@ def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
     if read.line != NO_OFFSET:
         return partition_offsets(read.line)
     return kafka_beginning(read.log.files, read.log.directory)
+
+
+def _read_no_more(loss: LostOffsets) -> list[Partition]:
+    return [(topic, number) for topic, numbers in loss.topics.items() for number, gone in numbers.items() if gone.end is None]
 
 
 def _offsets(topics: Mapping[str, Mapping[int, int]]) -> dict[Partition, int]:

@@ -188,15 +188,19 @@ def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
 
 
 def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """By partition the offset of the oldest record that Kafka still has; partitions that are gone are missing."""
+    """By partition the offset of the oldest record that Kafka still has; partitions that the stream reads no more are missing."""
     partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
     earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
     stream = _micro_batch_stream(leaf, "spark-jobs-pin")
     try:
         admin, found = stream.kafkaOffsetReader().admin(), {}
-        there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
+        everything = java_class(spark, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
+        newest = stream.latestOffset(stream.deserializeOffset("{}"), everything)
+        there = json.loads(newest.json()) if newest is not None else {}
         asked = java_class(spark, "java.util.HashMap")()
-        keys = {(topic, number): partition_class(topic, number) for topic, number in partitions if topic in there}
+        keys = {
+            (topic, number): partition_class(topic, number) for topic, number in partitions if str(number) in there.get(topic, {})
+        }
         for key in keys.values():
             asked.put(key, earliest)
         answer = admin.listOffsets(asked)

@@ -1,10 +1,11 @@
 """The errors of Spark, of Delta and of users' code that have a remedy of their own, and whether another try may heal them."""
 
 import builtins
+import importlib
 import re
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
-_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w+)(?::|$)")
+_LASTING_STATE = re.compile(r"SQLSTATE: (?:21|22|42|0A)\w{3}\b")
+"""The classes of SQL states that say something of the rows or of the query: the same rows fail in the same way again."""
+_PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w+)(?::|$)")
 _STACK_OR_PLAN = re.compile(
     r"^\s+at [\w.$/<>]+\(|^\s*\.\.\. \d+ (?:more|elided)|^(?:== |JVM stacktrace|Driver stacktrace|Caused by: )"
 )
@@ -65,6 +68,11 @@ class KnownError:
     """Whether another try may succeed although nobody has changed the pipeline or its data."""
 
 
+ANOTHER_FILE = (
+    "Write what is right into a file of another name, take this one out of the folder, and go on without it: --accept-data-loss SOURCE "
+    "(accept_data_loss=). The next round reads the other file."
+)
+"""The remedy for a file that cannot be read as it is: one that has changed since it was found is refused."""
 OWN_SCHEMA_LOG = (
     "Remove the option schemaTrackingLocation: the runtime gives each stream a schema log of its own. Columns may be renamed, dropped, "
     "added and widened without the option."
@@ -130,7 +138,9 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("NUMERIC_VALUE_OUT_OF_RANGE", "Use a wider type, or try_cast."),
     KnownError("CANNOT_PARSE_TIMESTAMP", "Use F.try_to_timestamp, or leave out the rows with that value."),
     KnownError("INVALID_ARRAY_INDEX", "Use F.get, which returns null beyond the end."),
-    KnownError("MALFORMED_RECORD_IN_PARSING", "Correct the file, or read it with the option mode=PERMISSIVE."),
+    KnownError(
+        "MALFORMED_RECORD_IN_PARSING", f"Read the source with the option mode=PERMISSIVE. Or leave the file out. {ANOTHER_FILE}"
+    ),
     KnownError("NOT_NULL_ASSERT_VIOLATION", "Leave out the rows with null, or let the column be nullable."),
     KnownError("USER_RAISED_EXCEPTION", "Correct the rows that the stage's own check has found, or the check."),
     KnownError(
@@ -158,12 +168,16 @@ KNOWN: tuple[KnownError, ...] = (
         heals=True,
     ),
     KnownError(
-        "DELTA_SOURCE_IGNORE_DELETE",
-        "Read the table with the option skipChangeCommits=true, which leaves deletes out, or as a change data feed (readChangeFeed=true).",
+        "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", f"The file has another type than the schema. {ANOTHER_FILE}"
     ),
     KnownError(
-        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
-        "Read the table with the option skipChangeCommits=true, which leaves changes out, or as a change data feed (readChangeFeed=true).",
+        "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER", f"The file is not of the source's format, or is cut off. {ANOTHER_FILE}"
+    ),
+    KnownError(
+        "KAFKA_DATA_LOSS",
+        "Bring back the topic, or the records. If they are gone for good, or are read no more, go on without them: --accept-data-loss "
+        "SOURCE (accept_data_loss=).",
+        heals=True,
     ),
     KnownError("FAILED_READ_FILE", "Bring the file back, or make it readable; the run goes on when it is.", heals=True),
 )
@@ -208,22 +222,28 @@ def without_stack(text: str) -> str:
     return "\n".join(kept).strip()
 
 
-def may_heal(error: BaseException) -> bool:
-    """Returns whether another try may succeed although nobody has changed the pipeline: a service, a disk or Java itself was away.
+def heals(error: BaseException) -> bool | None:
+    """Returns whether another try may succeed although nobody has changed the pipeline or its data; None if nothing tells.
 
-    An error of Python's own that nobody knows does not heal: the function is called with the same arguments again.
+    What could not be reached heals: a service, a disk, or Java itself. What a function of the user's has raised does not, unless it is an
+    :class:`OSError`, nor what Spark says of the rows or of the query by the class of a SQL state.
     """
     if jvm_has_ended(error):
         return True
-    if isinstance(error, _LASTING_IN_PYTHON):
-        return False
     known = find(error)
     if known is not None:
         return known.heals
     if _from_spark(error):
-        return any(_heals_in_java(cause) for cause in _causes(error))
+        if any(_python_error(text) or _LASTING_STATE.search(text) for text in _texts(error)):
+            return False
+        return True if any(_heals_in_java(cause) for cause in _causes(error)) else None
     behind = error.__cause__ or error.__context__
-    return behind is not None and may_heal(behind)
+    return heals(behind) if behind is not None else None
+
+
+def may_heal(error: BaseException) -> bool:
+    """Returns whether another call of a function, or another analysis, may succeed: it has the same arguments again."""
+    return not isinstance(error, _LASTING_IN_PYTHON) and bool(heals(error))
 
 
 def _heals_in_java(cause: Any) -> bool:
@@ -235,7 +255,7 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
     """Returns the entry, and the text that names it; without an entry the text at the bottom."""
     if not _from_spark(error):
         return _by_exception(each.__name__ for each in type(error).__mro__), str(error).strip()
-    texts = [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
+    texts = _texts(error)
     for text in texts:
         known = _by_exception(_names_of(_python_error(text)))
         known = known or next(filter(None, map(_by_condition, _CONDITION.findall(text))), None)
@@ -245,15 +265,23 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
     return None, texts[0].strip()
 
 
+def _texts(error: BaseException) -> list[str]:
+    """Returns what an error of Spark's and those behind it say, the bottom first."""
+    return [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
+
+
 def _by_exception(names: Iterable[str]) -> KnownError | None:
     """Returns the entry of an exception of Python's, by its names from its class up."""
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
 def _names_of(exception: str) -> list[str]:
-    """Returns the names of an exception from its class up, as far as Python itself has it."""
-    kind = getattr(builtins, exception, None)
-    return [each.__name__ for each in kind.__mro__] if isinstance(kind, type) else [exception]
+    """Returns the names of an exception from its class up, as far as this process has its module."""
+    module, _, name = exception.rpartition(".")
+    kind = getattr(builtins, name, None)
+    with suppress(Exception):  # whatever a module does when it is imported
+        kind = getattr(importlib.import_module(module), name) if module else kind
+    return [each.__name__ for each in kind.__mro__] if isinstance(kind, type) else [name]
 
 
 def _by_condition(condition: str) -> KnownError | None:
@@ -284,15 +312,15 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
     except StreamPipelineError:
         raise
     except Exception as error:
-        known, heals = find(error), may_heal(error)
+        known, again = find(error), may_heal(error)
         refused = known is not None or isinstance(error, _REFUSING) or is_wrong_call(error)
         if jvm_has_ended(error) or not (refused or calls):
             raise
         where = _place_of(error)
         at = f" (line {where['line']} of {where['file']})" if where else ""
-        if known is None and heals:
+        if known is None and again:
             remedy = "Bring back what could not be reached, then run it again."
-        raise (InterruptedRunError if heals else InvalidPipelineError)(
+        raise (InterruptedRunError if again else InvalidPipelineError)(
             f"{who}: {summary(error).rstrip('.')}{at}.",
             safe=safe,
             remedy=f"{known.remedy if known else remedy} {also}".strip(),
@@ -301,7 +329,7 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
 
 
 def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remedy: str, **evidence: Any) -> InterruptedRunError:
-    """Returns the error for a batch that has failed: one that no other try heals, where that is known.
+    """Returns the error for a batch that has failed: a permanent failure if no other try heals it, as far as anything tells.
 
     Args:
         failed: What failed, without the reason.
@@ -311,10 +339,9 @@ def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remed
         remedy: For an error without a remedy of its own.
         evidence: Ids.
     """
-    known = find(error)
+    known, kind = find(error), PermanentFailureError if heals(error) is False else InterruptedRunError
     if known is None:
-        return InterruptedRunError(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)
-    kind = InterruptedRunError if known.heals else PermanentFailureError
+        return kind(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)
     again = f"{known.remedy} Then run it again: it goes on after the last staged batch."
     return kind(f"{failed}: {summary(error).rstrip('.')}.", exists=exists, safe=safe, remedy=again, **evidence)
 
@@ -328,7 +355,7 @@ def _from_spark(error: BaseException) -> bool:
 
 
 def _python_error(text: str) -> str:
-    """Returns the name of the exception that ends a Python traceback; empty if the text is none."""
+    """Returns the name of the exception that ends a Python traceback, with its module; empty if the text is none."""
     lines = _lines(text)
     found = _PYTHON_ERROR.match(lines[-1]) if lines and "Traceback (most recent call last)" in text else None
     return found[1] if found else ""

@@ -11,12 +11,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument
-from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss, beyond, said
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind, without_it
+from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind, lost_before_read
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -63,7 +62,7 @@ def leave_out_lost(
     new = [left for loss in losses if (left := beyond(loss, site.losses)) is not None]
     refused = [loss for loss in new if loss.input not in accepted]
     if refused:
-        raise _refused(refused)
+        raise lost_before_read(refused)
     if new:
         document = AcceptedLoss(
             round=site.round.round,
@@ -78,6 +77,22 @@ def leave_out_lost(
         _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
     affected = {loss.stage for loss in new}
     return [_go_on(stage, found[stage.stage.name], rebuild, anew=stage.stage.name in affected) for stage in stages]
+
+
+def check_lost(stage: StageRun, recorded: Sequence[Loss]) -> None:
+    """Compares what a stage has not read with what is there.
+
+    Args:
+        stage: The stage; its query does not run.
+        recorded: What was accepted as lost.
+
+    Raises:
+        RejectedError: Something is gone.
+    """
+    names = {stream.read.name for stream in stage.sources if stream is not None}
+    new = [left for _, _, loss in _lost(stage, names) if (left := beyond(loss, recorded)) is not None]
+    if new:
+        raise lost_before_read(new)
 
 
 def _go_on(
@@ -97,25 +112,12 @@ def _go_on(
     return rebuild(stage) if anew else stage
 
 
-def _lost(stage: StageRun, accepted: Collection[InputName]) -> Iterator[tuple[SourceKind, ReadSoFar, Loss]]:
+def _lost(stage: StageRun, thoroughly: Collection[InputName]) -> Iterator[tuple[SourceKind, ReadSoFar, Loss]]:
     last = stage.spark_log.last_commit()
     lines = (NO_OFFSET,) * len(stage.sources) if last == NO_BATCH else stage.spark_log.offsets(last).sources
     for stream, line in zip(stage.sources, lines, strict=True):
         if stream is not None:
             read = replace(stream.read, line=line)
-            loss = stream.kind.lost(read, thorough=read.name in accepted)
+            loss = stream.kind.lost(read, thorough=read.name in thoroughly)
             if loss is not None:
                 yield stream.kind, read, loss
-
-
-def _refused(losses: Sequence[Loss]) -> RejectedError:
-    names = sorted({loss.input for loss in losses})
-    first, *others = losses
-    gone = "; ".join([said(first), *(f"stage '{loss.stage}' of source '{loss.input}': {said(loss)}" for loss in others)])
-    return RejectedError(
-        f"Source '{first.input}' has lost what stage '{first.stage}' has not read: {gone}.",
-        exists="What the stages have read before is staged or public.",
-        safe="Nothing was read further.",
-        remedy=f"Bring it back, then run again. {without_it(names)}",
-        sources=names,
-    )

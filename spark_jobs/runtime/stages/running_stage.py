@@ -33,11 +33,13 @@ class StageAtWork:
         run: The stage as it is built now.
         restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
         stopping: Set once no stage is to go on.
+        check_lost: Refuses to start the stage again if a source has lost what it has not read.
     """
 
     run: StageRun
     restarts: Restarts | None
     stopping: threading.Event
+    check_lost: Callable[[StageRun], object]
     failure: BaseException | None = field(default=None, init=False)
     """Why the stage has given up."""
     _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
@@ -123,6 +125,7 @@ class StageAtWork:
 
         Raises:
             RestartsExhaustedError: The strategy allows no more.
+            RejectedError: A source has lost what the stage has not read: no restart brings it back.
             Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
         with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
@@ -139,7 +142,16 @@ class StageAtWork:
             raise exhausted(decision, error) from error
         _LOG.warning("stage %s failed and starts again in %.1f s: %s", self.name, decision.delay_s, error, extra=extra)
         self.run.heartbeat.restarting(self.name, error)
-        self.stopping.wait(decision.delay_s)
+        if not self.stopping.wait(decision.delay_s):
+            self._look_for_losses()
+
+    def _look_for_losses(self) -> None:
+        try:
+            self.check_lost(self.run)
+        except Exception as error:  # of Spark, of Delta or of Kafka: what is away now may be back for the query
+            if not may_heal(error):
+                raise
+            _LOG.warning("whether stage %s has lost some of its input cannot be told: %s", self.name, error)
 
     def _go_on(self) -> None:
         raise NotImplementedError

@@ -276,7 +276,7 @@ def source_stream(
     own_log = OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
     name = InputName(stage.inputs[argument].name)
     read = ReadSoFar(name, found.position, stage.name, session, leaf, NO_OFFSET, found.known, found.pin, own_log)
-    return SourceStream(kind, read)
+    return SourceStream(kind, read, found.losses)
 
 
 def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: SparkLog) -> Bound:

@@ -18,7 +18,7 @@ from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.merges import repeated_keys
-from spark_jobs.runtime.inputs.bounds import Bound, ExpectedFile
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
 from spark_jobs.runtime.inputs.source_kind import without_it
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
@@ -170,11 +170,11 @@ class StageWriter:
                 )
 
     def _check_sources(self, batch: BatchId) -> None:
-        """Refuses a batch of a source that has become another one since the query was started: Spark just goes on in it."""
-        lines = self.run.spark_log.offsets(batch).sources
-        for number, (stream, line) in enumerate(zip(self.run.sources, lines, strict=True)):
+        """Refuses a batch of a source that has become another one since the query was started, or that has passed over rows."""
+        for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, self.run.ends_of(batch), strict=True)):
             if stream is not None:
                 stream.kind.check_same(replace(stream.read, line=line), self.query.result(), number)
+                stream.kind.check_passed(replace(stream.read, line=before or NO_OFFSET), line, stream.losses)
 
     def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
         """Compares the data files of Delta tables that are gone with those that were accepted as lost: Spark leaves out all of them."""

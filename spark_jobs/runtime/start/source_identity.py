@@ -50,7 +50,7 @@ class SettledSources:
 
     sources: Sources = field(default_factory=dict)
     renewed: frozenset[InputName] = frozenset()
-    """Those that are other ones than before, and are read from their beginning."""
+    """Those that the stages have read of, and read from their beginning now."""
 
 
 def check_names(graph: Graph, names: Collection[InputName]) -> None:
@@ -69,19 +69,22 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
             )
 
 
-def ended_sources(graph: Graph, state: Manifest | None, round_number: RoundNumber | None) -> Sources:
+def ended_sources(
+    graph: Graph, state: Manifest | None, round_number: RoundNumber | None, anew: Collection[InputName] = ()
+) -> Sources:
     """Returns the sources that no stage reads any more, as they were. They may be gone.
 
     Args:
         graph: The pipeline.
         state: The checkpoint whose state a start goes on with.
         round_number: The round that goes on; None if one begins.
+        anew: Sources that are read from their beginning, also by stages that have come to their end in the round.
     """
     if state is None:
         return {}
-    goes_on = state.round == round_number
 
     def is_left(source: InputName) -> bool:
+        goes_on = state.round == round_number and source not in anew
         readers = [stage.name for stage in graph.stages.values() if any(node.name == source for node in stage.inputs.values())]
         cuts = [state.stages.get(name) for name in readers]
         return all(cut is not None and (source in cut.ended or (cut.finished and goes_on)) for cut in cuts)
@@ -122,7 +125,12 @@ def find_sources(
 
 
 def settle(
-    found: Mapping[InputName, FoundSource], before: Sources, new_sources: Collection[InputName], drained: Manifest | None = None
+    found: Mapping[InputName, FoundSource],
+    before: Sources,
+    new_sources: Collection[InputName],
+    drained: Manifest | None = None,
+    *,
+    anew: Collection[InputName] = (),
 ) -> SettledSources:
     """Compares the sources of a start with those that were read before.
 
@@ -132,6 +140,7 @@ def settle(
         new_sources: Those that may be others.
         drained: The checkpoint that the start goes on from, if that has drained stages: they would drop the rows of a source as late that
             is read from its beginning.
+        anew: Sources that are read from their beginning whether they are others or not.
 
     Raises:
         RejectedError: Another one is, or stages are drained. Nothing was changed.
@@ -139,9 +148,11 @@ def settle(
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:
         raise another_source(refused, may_be_new=drained is None)
+    renewed = frozenset(others) | {name for name in anew if name in before and found[name].leaves}
     if drained is not None:
-        refuse_drained(drained, others)
-    return SettledSources({name: _settled(name, now, before.get(name)) for name, now in found.items()}, frozenset(others))
+        refuse_drained(drained, renewed)
+    settled = {name: _settled(name, now, None if name in renewed else before.get(name)) for name, now in found.items()}
+    return SettledSources(settled, renewed)
 
 
 def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:
@@ -186,6 +197,6 @@ def refuse_drained(newest: Manifest, renewed: Collection[InputName]) -> None:
 
 
 def _settled(name: InputName, now: FoundSource, before: tuple[KnownSource, ...] | None) -> tuple[KnownSource, ...]:
-    if before is None or difference(before, now.known):
+    if before is None:
         return now.resolved(name)
     return tuple(kind_of_known(new).renewed(old, new) for old, new in zip(before, now.known, strict=True))

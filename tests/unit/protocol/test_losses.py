@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from spark_jobs.protocol.ids import InputName, StageName
-from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, beyond, said
+from spark_jobs.protocol.losses import (
+    Loss,
+    LostFile,
+    LostFiles,
+    LostOffsets,
+    LostVersions,
+    OffsetRange,
+    SkippedVersion,
+    beyond,
+    said,
+)
 
 WHOSE: dict[str, Any] = {"input": InputName("rows"), "stage": StageName("copy")}
 
@@ -15,13 +25,20 @@ def files(*names: str, stage: str = "copy") -> LostFiles:
     return LostFiles(input=InputName("rows"), stage=StageName(stage), files=found)
 
 
-def offsets(first: int, end: int, number: int = 0) -> LostOffsets:
+def offsets(first: int, end: int | None, number: int = 0) -> LostOffsets:
     return LostOffsets(**WHOSE, topics={"clicks": {number: OffsetRange(first=first, end=end)}})
 
 
 def versions(first: int, last: int, *names: str) -> LostVersions:
     found = tuple(LostFile(path=name) for name in names)
     return LostVersions(**WHOSE, path="/in", first=first, last=last, files=found)
+
+
+def skipped(*numbers: int) -> LostVersions:
+    found = tuple(
+        SkippedVersion(version=number, added_files=1, added_rows=3, removed_files=2, removed_rows=None) for number in numbers
+    )
+    return LostVersions(**WHOSE, path="/in", skipped=found)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +51,14 @@ def versions(first: int, last: int, *names: str) -> LostVersions:
         (offsets(5, 9), [offsets(4, 9)], None),
         (offsets(5, 9), [offsets(5, 8)], offsets(5, 9)),
         (offsets(5, 9), [offsets(5, 9, number=1)], offsets(5, 9)),
+        (offsets(5, None), [offsets(5, 9)], offsets(5, None)),
+        (offsets(5, 9), [offsets(5, None)], None),
+        (offsets(5, None), [offsets(4, None)], None),
         (versions(2, 4), [versions(2, 5)], None),
         (versions(2, 4), [versions(3, 5)], versions(2, 4)),
+        (skipped(5), [versions(2, 4)], skipped(5)),
+        (skipped(5, 7), [skipped(5)], skipped(7)),
+        (skipped(5, 7), [skipped(5), skipped(7)], None),
         (versions(2, 4, "a"), [versions(2, 4)], LostVersions(**WHOSE, path="/in", files=(LostFile(path="a"),))),
     ],
 )
@@ -46,4 +69,7 @@ def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], le
 def test_a_loss_is_said_with_what_is_known_of_it() -> None:
     assert said(files("a", "b")) == "2 files with 20 bytes, such as a"
     assert said(offsets(5, 9)) == "4 offsets, such as 5 to 8 of partition 0 of topic clicks"
+    assert said(offsets(5, None)) == "1 partition that the source reads no more, such as 0 of topic clicks from offset 5 on"
+    assert said(skipped(5)) == "version 5 of /in, which removes 2 files and adds 1 file with 3 rows"
+    assert said(skipped(5, 7)) == "version 5 and 1 more of /in, which removes 2 files and adds 1 file with 3 rows"
     assert said(versions(2, 4, "a")) == "versions 2 to 4 of /in and 1 file, such as a"

@@ -8,17 +8,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.losses import LostOffsets, OffsetRange
 from spark_jobs.protocol.pins import KafkaPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.kafka_source import (
     KafkaBound,
+    KafkaSource,
     Partition,
     kafka_beginning,
     kafka_line,
     kafka_pin,
     partition_offsets,
 )
+from spark_jobs.runtime.inputs.source_kind import OwnLog
+from spark_jobs.runtime.spark.plan import Leaf
 from spark_jobs.storage.local import LocalFiles
 
 PIN = KafkaPin(topics={"clicks": {0: 5, 1: 3}, "empty": {0: 0}})
@@ -110,6 +116,14 @@ def test_offsets_tell_how_many_rows_are_left_at_most(bound: KafkaBound, tmp_path
     assert bound.rows_expected(line(4, 1)) == 3
     assert bound.rows_expected(None) == 8
     assert KafkaBound(PIN, beginning(tmp_path / "unknown")).rows_expected(None) is None
+
+
+def test_a_partition_that_is_read_no_more_has_no_end(tmp_path: Path) -> None:
+    gone = LostOffsets(input=InputName("rows"), stage=StageName("copy"), topics={"clicks": {1: OffsetRange(first=1)}})
+    log = OwnLog(LocalFiles(tmp_path), "sources/0")
+    bound = KafkaSource().bound(PIN, None, Leaf(0, "", "kafka", {}, StructType()), log, [gone])
+    assert bound.reached('{"clicks": {"0": 5}, "empty": {"0": 0}}')
+    assert not bound.reached('{"clicks": {"0": 4}, "empty": {"0": 0}}')
 
 
 Offsets = dict[tuple[str, int], int]

@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError
-from spark_jobs.runtime.spark.spark_errors import failed_batch, find, may_heal, refusing, without_stack
+from spark_jobs.runtime.spark.spark_errors import failed_batch, find, heals, may_heal, refusing, without_stack
 
 
 class Unheard(Exception):
@@ -57,12 +57,25 @@ def test_an_exception_is_found_by_what_it_is_derived_from() -> None:
     assert isinstance(failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r"), InterruptedRunError)
 
 
+class JavaClass:
+    """One without a class above it."""
+
+    def getName(self) -> str:
+        return "org.apache.spark.SparkException"
+
+    def getSuperclass(self) -> None:
+        return None
+
+
 def _from_java(text: str) -> Exception:
     """An error that the JVM has raised, with one cause."""
 
     class Java:
         def getMessage(self) -> str:
             return text
+
+        def getClass(self) -> "JavaClass":
+            return JavaClass()
 
         def getCause(self) -> None:
             return None
@@ -77,6 +90,50 @@ def test_a_division_by_zero_in_a_worker_is_not_tried_again() -> None:
     found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r")
     assert isinstance(found, PermanentFailureError)
     assert found.failed == "It failed: ZeroDivisionError: division by zero."
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TRACEBACK}ValueError: not a number",
+        f"{TRACEBACK}AssertionError",
+        f"{TRACEBACK}pyarrow.lib.ArrowInvalid: Could not convert 'x'",
+        f"{TRACEBACK}orders.NoSuchModuleHere: no",
+        f"Job aborted due to stage failure: {TRACEBACK}ValueError: not a number",
+        "[DATETIME_OVERFLOW.MAKE] Out of range. SQLSTATE: 22008",
+        "[CAST_OVERFLOW_IN_TABLE_INSERT] Fail. SQLSTATE: 22003",
+        "[CANNOT_PARSE_DECIMAL] Cannot parse decimal. SQLSTATE: 22018",
+        "[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row. SQLSTATE: 21000",
+        "[UNHEARD_OF] Not supported. SQLSTATE: 0A000",
+        "[UNHEARD_OF] No such column. SQLSTATE: 42703",
+        "[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Data type mismatches. SQLSTATE: KD001",
+        "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Could not read footer. SQLSTATE: KD001",
+    ],
+)
+def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str) -> None:
+    assert heals(_from_java(text)) is False
+    assert isinstance(failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r"), PermanentFailureError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TRACEBACK}TimeoutError: too slow",
+        f"{TRACEBACK}http.client.RemoteDisconnected: Remote end closed connection",
+        f"{TRACEBACK}no_such_client.errors.ConnectionError: gone",
+        "Job aborted due to stage failure: executor lost",
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file. SQLSTATE: KD001",
+        "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions were deleted. SQLSTATE: 22000",
+        "[UNHEARD_OF] The cluster is away. SQLSTATE: 08000",
+    ],
+)
+def test_a_batch_that_could_not_reach_something_is_tried_again(text: str) -> None:
+    assert heals(_from_java(text)) is not False
+    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r")
+    assert not isinstance(found, PermanentFailureError)
 
 
 def test_a_message_is_told_without_javas_stack_and_sparks_plan() -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from spark_jobs.protocol.errors import FencedError, RejectedError, RestartsExhaustedError, StorageError
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, RestartsExhaustedError, StorageError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import Restarts
@@ -34,7 +34,12 @@ class Failing:
             spark_log=SparkLog(MemoryFiles(), "stage"),
             heartbeat=SimpleNamespace(restarting=lambda name, error: self.told.append((name, error))),
         )
-        self._at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping)
+        self.lost: Exception | None = None
+        self._at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping, self._check_lost)
+
+    def _check_lost(self, run: StageRun) -> None:
+        if self.lost is not None:
+            raise self.lost
 
     def fails(self, error: Exception) -> None:
         self._at_work._wait_for_restart(error)
@@ -61,6 +66,24 @@ def test_a_failure_that_cannot_heal_ends_the_attempt_at_once_however_many_restar
         failing.fails(error)
     assert raised.value is error
     assert (failing.told, failing.restarts.history.restarts) == ([], 0)
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_that_has_lost_its_input_does_not_start_again() -> None:
+    failing = Failing(attempts=1000)
+    failing.lost = RejectedError("Its records have expired.")
+    with pytest.raises(RejectedError, match="expired"):
+        failing.fails(InterruptedRunError("A file is gone."))
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_starts_again_where_nobody_can_tell_whether_it_has_lost_its_input() -> None:
+    failing = Failing(attempts=1000)
+    for failing.lost in (StorageError("Kafka does not answer."), ValueError("of a client")):
+        failing.fails(InterruptedRunError("A file is gone."))
+    failing.stopping.set()
+    failing.lost = RejectedError("Its records have expired.")
+    failing.fails(InterruptedRunError("A file is gone."))
 
 
 def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPatch) -> None:

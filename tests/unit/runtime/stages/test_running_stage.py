@@ -37,6 +37,10 @@ def restarts_after(delay_ms: int) -> Restarts:
     return Restarts(FixedDelay(attempts=1_000, delay_ms=delay_ms), lambda: 0.0, random.Random(0))
 
 
+def _nothing(run: StageRun) -> None:
+    """Nothing is lost."""
+
+
 class Stage:
     """A stage behind a channel, whose first batch is committed."""
 
@@ -55,7 +59,7 @@ class Stage:
             frame=SimpleNamespace(sparkSession=None),
             heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        self.in_cut = StageAtWork(cast(StageRun, run), restarts_after(0), threading.Event())
+        self.in_cut = StageAtWork(cast(StageRun, run), restarts_after(0), threading.Event(), _nothing)
 
     def plans(self) -> None:
         entry = "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), '{"else": 1}', "-"]).encode()
@@ -141,7 +145,7 @@ class Ending:
             frame=SimpleNamespace(sparkSession=None),
             heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        self.stages.append(EndingStage(cast(StageRun, run), self._restarts, self.stopping, self._to_its_end))
+        self.stages.append(EndingStage(cast(StageRun, run), self._restarts, self.stopping, _nothing, self._to_its_end))
         return self.stages[-1]
 
     def _to_its_end(self, run: StageRun) -> None:

@@ -1,0 +1,40 @@
+"""Which sources of a start are read from their beginning."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.known_sources import KnownOther
+from spark_jobs.runtime.spark.plan import Leaf
+from spark_jobs.runtime.start.source_identity import FoundSource, settle
+
+ROWS = InputName("rows")
+
+
+def found(source: str) -> dict[InputName, FoundSource]:
+    frame: Any = None
+    leaf = Leaf(0, "StreamingRelationV2", source, {}, StructType())
+    return {ROWS: FoundSource(frame, (leaf,), (KnownOther(source=source),), begins_by_itself=True)}
+
+
+def test_a_source_that_is_the_same_goes_on() -> None:
+    assert not settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, ()).renewed
+
+
+def test_a_source_that_is_the_same_is_read_from_its_beginning_on_request() -> None:
+    """A table that was replaced has the id that it had."""
+    assert settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [ROWS], anew=[ROWS]).renewed == {ROWS}
+
+
+def test_a_source_that_was_not_there_before_begins_by_itself() -> None:
+    assert not settle(found("rate"), {}, [ROWS], anew=[ROWS]).renewed
+
+
+def test_another_source_is_refused_unless_it_is_taken_as_a_new_one() -> None:
+    before = {ROWS: (KnownOther(source="socket"),)}
+    with pytest.raises(RejectedError, match="reads 'rate', and before it read 'socket'"):
+        settle(found("rate"), before, ())
+    assert settle(found("rate"), before, [ROWS], anew=[ROWS]).renewed == {ROWS}
