@@ -337,8 +337,8 @@ class Pipeline:
             allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
             take_pending: Whether rows that it holds staged, for sinks that keep their table, are published first.
             state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
-            new_sources: Sources that are read from their beginning, once in the run, while the state of the stages stays. They may be
-                other ones than before, such as a table that was made anew.
+            new_sources: Sources that the run reads from their beginning once, however often it is started. The state of the stages
+                stays. Such a source may be another one than before, for example a table that was dropped and created again.
             accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
                 out what is gone, and records it. What is there is read.
             workspace: For the first start with a home in a store: a directory that driver and executors have mounted.

@@ -1,7 +1,7 @@
 """Finds what a checkpoint names of those before it, so that their manifests can be discarded.
 
-It *carries* the files of a sink whose rows become public by round. It also names the other files that earlier checkpoints have
-named of batches that a private log remembers: without them nobody could tell which staged files are public and which are left over.
+A checkpoint *carries* the files of each sink whose rows become public by round. It also names the other files that earlier checkpoints
+have named, as long as a private log remembers their batches. These names tell staged files that are public from files that are left over.
 
 The files of actions stay where they were written; they go when no manifest names them any more.
 """
@@ -46,7 +46,7 @@ def carried(
     else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
-    # The checkpoint at the end of an earlier round may be published by itself: its files are in no file with those of others.
+    # The last checkpoint of an earlier round may be published by itself, so its files are not merged with those of others.
     earlier, current = ([each for each in found if (each.round == parent.round) == is_current] for is_current in (False, True))
     return [*earlier, *_merged(store, number, sink, current)]
 
@@ -60,10 +60,10 @@ def named_before(
     before: Sequence[CarriedActions],
     reached: CheckpointId | None = None,
 ) -> Sequence[CarriedActions]:
-    """Returns what the checkpoints before one have named and it does not carry, of batches that a private log remembers; oldest first.
+    """Returns what earlier checkpoints have named and this one does not carry, of batches that a private log remembers; oldest first.
 
-    The parent tells it. Also where an attempt has gone back to an older checkpoint and its log begins earlier than the parent's channel:
-    no log forgets what the channel of a kept checkpoint begins with.
+    The parent names all of it, even if an attempt has gone back to an older checkpoint and its log begins earlier than the parent's
+    channel: no log forgets what the channel of a kept checkpoint begins with.
 
     A file of actions that is damaged or gone is named like any other, and is not merged.
 
@@ -103,9 +103,9 @@ def _merged(
     oldest: BatchId = _FIRST_BATCH,
     passed_over: tuple[type[Exception], ...] = (),
 ) -> Sequence[CarriedActions]:
-    """Returns the same files of actions; where they are too many, the older ones as one.
+    """Returns the files of actions. If there are too many, the older ones are merged into one.
 
-    That one is without staged files of batches before ``oldest``. Those whose reading raises ``passed_over`` stay by themselves.
+    The merged file leaves out staged files of batches before ``oldest``. A file whose reading raises ``passed_over`` is not merged.
     """
     if len(found) <= CARRIED_MAX:
         return found

@@ -165,8 +165,8 @@ def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkNam
 def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
     """Returns whether a checkpoint is published in a sink with the head, which carries its files or replaces its rows.
 
-    Its rows become public by round, and it was not public when the head was made: what is public the head does not carry. The last one of a
-    round is not gone with the head where somebody else may still publish it by itself.
+    The sink's rows become public by round, and the checkpoint was not public when the head was made: the head carries nothing that is
+    public. The last checkpoint of a round does not count if somebody else may still publish it by itself.
     """
     cut = manifest.sinks[sink]
     return (

@@ -277,9 +277,9 @@ class ActionsFile(Part):
 
 
 def is_published_by_round(publish: Publish, graph: Mapping[str, Any]) -> bool:
-    """Returns whether rows of a sink become public with the last checkpoint of a round alone.
+    """Returns whether a sink's rows become public only with the last checkpoint of a round.
 
-    Each checkpoint carries for such a sink what those before it have added in the round.
+    For such a sink each checkpoint carries what the earlier checkpoints of the round have added.
 
     Args:
         publish: The policy of the sink.
@@ -328,8 +328,8 @@ class SinkCut(Part):
     """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
     begun with ``--on-rewind replace``."""
     replaces_own: bool = False
-    """Whether its publication may replace no rows of others: in an incarnation begun with ``--on-rewind replace``, as long as nothing of it
-    is public."""
+    """Whether its publication must not replace rows of others. True in an incarnation begun with ``--on-rewind replace``, as long as
+    nothing of the incarnation is public."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     carried: tuple[CarriedActions, ...] = ()
@@ -395,7 +395,7 @@ class Manifest(Document):
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether the attempt that has taken this checkpoint takes no other one."""
+        """Whether the attempt ends with this checkpoint."""
         return self.checkpoint_kind in (CheckpointKind.FINAL, CheckpointKind.STOP)
 
 

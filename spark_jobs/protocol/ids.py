@@ -64,7 +64,7 @@ def incarnation_of(app: AppId, pipeline: PipelineUuid) -> IncarnationId | None:
 def file_prefix(incarnation: IncarnationId, stage: StageName) -> str:
     """Returns the prefix of the names of a stage's staged files; the batch and ``-`` follow.
 
-    The sweep recognises files that nothing names by it, and a replacement the rows of this pipeline.
+    By this prefix the sweep finds the stage's files, and a replacement tells the pipeline's own rows from those of others.
     """
     return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
 

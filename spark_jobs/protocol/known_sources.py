@@ -35,7 +35,7 @@ class KnownDelta(Part):
     seen: DeltaCommit | None = None
     """The newest commit that was there at a start, or that a checkpoint has read. None: nobody has looked, or its file was not there."""
     lineage: str = ""
-    """Tells the table from one with the same id that was read before: an older copy was put back, and others have written to it."""
+    """Tells two tables with the same id apart. It changes when an older copy of the table was put back and others have written to it."""
 
 
 class KnownFiles(Part):
@@ -67,7 +67,7 @@ class KnownOther(Part):
     source: str
     """Spark's name of the format."""
     options: dict[str, str] | None = None
-    """By option, in small letters, the SHA-256 of its value without secrets. None: nobody has looked."""
+    """By name of the option, in lower case, the SHA-256 of its value without secrets. None: nobody has looked."""
 
 
 KnownSource = KnownDelta | KnownFiles | KnownKafka | KnownOther

@@ -60,7 +60,7 @@ def own_prefixes(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> 
 def refuse_rows_of_others(
     table: OpenTable, pipeline: PipelineUuid, sink: SinkName, mode: SinkMode, stage: StageName, files: Mapping[str, int]
 ) -> None:
-    """Refuses to replace the rows of a table that has others than those which the pipeline has published.
+    """Refuses to replace the rows of a table that also has rows which the pipeline has not published.
 
     Args:
         table: The table.

@@ -170,7 +170,10 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
 
 
 def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
-    """Refuses a table that has reached a checkpoint which does not come after ``manifest``, as far as those between are there."""
+    """Refuses a table that has reached a checkpoint which does not come after ``manifest``.
+
+    If a checkpoint between the two is gone, a sink whose rows become public by round is not refused.
+    """
     try:
         store.chain(reached, down_to=manifest.checkpoint)
     except NotFoundError:
@@ -179,7 +182,7 @@ def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, rea
 
 
 def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
-    """The checkpoints after ``reached`` up to ``manifest``, oldest first. It may begin later, with one that carries what was before."""
+    """The checkpoints after ``reached`` up to ``manifest``, oldest first. The first one may be later, if it carries those before it."""
     try:
         return store.chain(manifest.checkpoint, down_to=reached)
     except NotFoundError:
@@ -284,9 +287,9 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
 
 
 def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
-    """The checkpoints of each transaction. What a later one replaces needs none of its own.
+    """The checkpoints of each transaction. A checkpoint whose rows a later one replaces has no transaction of its own.
 
-    Rounds that somebody else publishes have a transaction each, as far as their last checkpoints are on the chain.
+    If somebody else publishes the sink, each round has one transaction, as far as its last checkpoint is on the chain.
     """
     if policy is Publish.FINAL and pending[-1].sinks[sink].publish is Publish.FINAL:
         return [pending]

@@ -367,9 +367,9 @@ def _needs_spark(pending: PendingTransaction) -> bool:
 
 
 def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
-    """Returns whether a transaction may replace only what the pipeline has published before it was begun anew: rows of others stay.
+    """Returns whether a transaction may replace only rows that the pipeline published before it was begun anew: rows of others stay.
 
-    Later transactions of a complete result replace all rows that the table has, whosever they are.
+    Later transactions of a complete result replace all rows of the table, whoever has written them.
     """
     return pending.replace and cut.replaces_own and pending.after is None
 

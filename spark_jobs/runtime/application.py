@@ -480,7 +480,7 @@ class Application:
 
 
 def _taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
-    """Returns the sources that a start reads from their beginning. A run does it once, however often it is started."""
+    """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
     interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
     done = interrupted.new_sources if interrupted is not None and interrupted.run == request.run else ()
     return frozenset(request.new_sources).difference(done)

@@ -73,7 +73,7 @@ class RoundRun:
     """Whether an earlier attempt, or a stage that met other columns, may have left staged files that nothing names."""
 
     def begin(self) -> None:
-        """Looks at how the attempt before has left the public tables; to be called before a stage runs."""
+        """Finds out whether the attempt before may have left files in the public tables. Is called before a stage runs."""
         self._left = not take_back_swept(self.site.work)
 
     def build(self) -> list[StageRun]:
@@ -124,10 +124,10 @@ class RoundRun:
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
 
     def check_lost(self, stage: StageRun) -> None:
-        """Refuses to start a stage again if a source has lost what it has not read.
+        """Refuses to start a stage again if a source has lost what the stage has not read.
 
         Raises:
-            RejectedError: One has. A new start can accept the loss.
+            RejectedError: A source has. A new start can accept the loss.
         """
         check_lost(stage, self.site.losses)
 

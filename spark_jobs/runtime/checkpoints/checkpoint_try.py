@@ -237,7 +237,7 @@ class CheckpointTry:
         )
 
     def _replaces_own(self, sink: SinkName) -> bool:
-        """Returns whether the parent may replace no rows of others in a sink."""
+        """Returns whether the parent's publication must not replace rows of others in a sink."""
         return self.parent is not None and sink in self.parent.sinks and self.parent.sinks[sink].replaces_own
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
@@ -279,7 +279,7 @@ class CheckpointTry:
         return found
 
     def _seen(self, streams: Iterable[SourceStream]) -> dict[InputName, tuple[KnownSource, ...]]:
-        """Returns what each source is, with what tells at the next start whether all that was read of it is still the same."""
+        """Returns what each source is, with evidence of what was read. The next start checks whether that part is still the same."""
         sources = {name: list(known) for name, known in self.sources.items()}
         for stream in streams:
             name, position = stream.read.name, stream.read.position

@@ -84,8 +84,8 @@ class _Needless:
     def delete_staged(self, *, walk: bool) -> None:
         """Deletes staged files that nothing names, and what private logs need not remember.
 
-        The public tables are swept before the logs forget the batches of the parent. What is the runtime's own is swept each time, after
-        that: it goes as soon as neither a log nor a checkpoint needs it.
+        With ``walk`` the public tables are swept, before the logs forget the batches of the parent. The runtime's own directories are
+        swept each time, after that: a file is deleted as soon as neither a log nor a checkpoint needs it.
         """
         named = {
             stage.stage.name: NamedByCheckpoints(self._store, self._newest, stage.stage, stage.log.oldest())

@@ -3,9 +3,9 @@
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
 batches that it holds: later ones may be under way.
 
-A look through the directory of a public table costs more the larger the table is. An attempt takes it only if the one before has not come
-to a clean end, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. What it cannot judge
-then, and what a failed task has left of a batch that succeeded, is left to ``VACUUM``, as what any failed write to Delta leaves.
+The larger a public table is, the more it costs to look through its directory. An attempt does so only if the attempt before has not ended
+cleanly, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. Files that it cannot judge
+then, and files that a failed task has left of a batch that succeeded, stay until ``VACUUM``, like those of any failed write to Delta.
 """
 
 import logging
@@ -35,26 +35,27 @@ _SWEPT = "swept.json"
 
 
 def leave_swept(work: Files) -> None:
-    """Marks a work directory whose attempt ends, and has left nothing in the public tables that nothing names. Durable; idempotent."""
+    """Marks a work directory whose attempt ends and has left no unnamed file in the public tables. Durable; idempotent."""
     work.create(_SWEPT, b"{}\n")
 
 
 def take_back_swept(work: Files) -> bool:
-    """Returns whether a work directory has the mark of :func:`leave_swept`, and takes it away, durably: stages are about to run."""
+    """Removes the mark of :func:`leave_swept`, durably, because stages are about to run. Returns whether it was there."""
     swept = _SWEPT in work.names("")
     work.delete(_SWEPT)
     return swept
 
 
 class NamedByCheckpoints:
-    """The files of a stage that checkpoints name which were cut at a batch or later; a container of their paths.
+    """The container of the paths of a stage's files that are named by checkpoints which were cut at a batch or later.
 
-    They may be public, also where no batch has staged them: packed ones. A checkpoint that is gone is told of by those that are left.
+    The files may be public, even those that no batch has staged: packed ones. What a checkpoint that is gone has named, the remaining
+    checkpoints name.
 
-    If a manifest or a file of actions is damaged or gone, every path counts as named. The private log forgets its batches all the same, and
-    what a failed batch has left of them stays in the table's directory. So no damage stops the deletion of everything else.
+    If a manifest or a file of actions is damaged or gone, every path counts as named. So no damage stops the deletion of anything else. The
+    private log still forgets its batches, and what failed batches have left stays in the table's directory.
 
-    The files are read when the container is first asked.
+    The manifests and the files of actions are read when the container is first asked.
 
     Args:
         store: The home's checkpoints.
@@ -98,10 +99,10 @@ class NamedByCheckpoints:
 
 
 def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:
-    """Returns a stage's staged files that nothing names which may still be read, sorted.
+    """Returns the staged files of a stage that are named by nothing which may still be read, sorted.
 
-    Of batches that the private log has not forgotten, those that neither it nor a checkpoint names. What a forgotten batch has left in a
-    public table may be public, and is not looked at; in a directory of the runtime's own nothing is.
+    Of batches that the private log has not forgotten, these are the files that neither the log nor a checkpoint names. What a forgotten
+    batch has left in a public table may be public, and is not looked at. In a directory of the runtime's own nothing is public.
 
     Args:
         stage: The stage.

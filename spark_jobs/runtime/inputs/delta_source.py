@@ -55,8 +55,8 @@ class DeltaSource(SourceKind):
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownDelta:
         """See :meth:`SourceKind.identify`.
 
-        An older copy of a table that was put back has the same id, and soon the same versions. It is told from the table by the newest
-        commit that was seen before. Where the log no longer has that commit's file, nothing can be compared.
+        An older copy of a table that was put back has the same id, and soon the same versions. The newest commit that was seen before
+        tells the two apart. If the log no longer has that commit's file, nothing can be compared.
         """
         path, delta = leaf.options["path"], DeltaJvm(frame.sparkSession)
         version, metadata, _ = delta.snapshot(path)
@@ -144,8 +144,8 @@ class DeltaSource(SourceKind):
             raise refused_input(
                 name,
                 f"sets {_SKIP}=true: new rows of a version that also changes others would be left out silently",
-                "Remove the option. A version that changes rows needs none while it is behind the end of the round. A run that would have "
-                "to read one says so, and --accept-data-loss goes on without it.",
+                "Remove the option. A version that changes rows after the end of the round does no harm. A run that would have to read "
+                "such a version says so, and --accept-data-loss goes on without it.",
             )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
@@ -159,8 +159,9 @@ class DeltaSource(SourceKind):
 
         All versions up to now are read with its columns: docs/adr/0022-rows-are-read-with-the-newest-columns.md.
 
-        Delta looks at all versions that there are when a query starts, also behind a pin, and fails at one that changes rows. So it
-        passes over them; :meth:`lost` and :meth:`check_passed` refuse each one that the stream would have to read.
+        When a query starts, Delta looks at all versions of the table, also at those after a pin, and fails at one that changes rows. The
+        option skipChangeCommits lets Delta pass over these versions. :meth:`lost` and :meth:`check_passed` refuse each of them that the
+        stream would have to read.
         """
         if _adds_only(leaf):
             change_options(leaf, {_SKIP: "true"})
@@ -236,7 +237,7 @@ class DeltaSource(SourceKind):
         )
 
     def check_passed(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> None:
-        """See :meth:`SourceKind.check_passed`. Up to a pin :meth:`lost` has looked when the stage was built."""
+        """See :meth:`SourceKind.check_passed`. Up to a pin, :meth:`lost` has checked the versions when the stage was built."""
         begin, end = _position(read), _position(replace(read, line=line))
         if read.pin is not None or begin is None or end is None or end.initial:
             return
@@ -354,7 +355,7 @@ def _lineage(delta: DeltaJvm, now: KnownDelta, newest: int, before: KnownSource 
     Args:
         delta: Delta's own classes.
         now: The table.
-        newest: Its newest version. Behind what was seen before there is nothing to compare: positions are compared instead.
+        newest: Its newest version. If the commit that was seen before is newer, the caller compares positions instead.
         before: What the source was before.
     """
     if not isinstance(before, KnownDelta) or before.table != now.table:
@@ -468,7 +469,7 @@ def _is_feed(leaf: Leaf) -> bool:
 
 
 def _adds_only(leaf: Leaf) -> bool:
-    """Returns whether a stream reads rows that are added, and neither changes nor rows that were written again."""
+    """Returns whether a stream reads only rows that are added: neither a change feed nor rows that were written again."""
     return not _is_feed(leaf) and _options(leaf).get("ignorechanges") != "true"
 
 

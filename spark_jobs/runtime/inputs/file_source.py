@@ -67,8 +67,8 @@ class FileSource(SourceKind):
             raise refused_input(
                 name,
                 "sets mode=DROPMALFORMED: rows that cannot be parsed would be left out silently",
-                "Remove the option. With a column _corrupt_record in the schema the text of such a row comes, and a stage can write it "
-                "into a table of its own. With mode=FAILFAST the run fails.",
+                "Remove the option. To keep the text of such a row, add the column _corrupt_record to the schema: a stage can write it "
+                "into a table of its own. To let the run fail, set mode=FAILFAST.",
             )
         if leaf.format.lower() == "avro" and options.get(_ANY_NAME.lower(), "true").lower() == "false":
             raise refused_input(
@@ -116,8 +116,8 @@ class FileSource(SourceKind):
     def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
         """See :meth:`SourceKind.prepare`.
 
-        Spark forgets files that are a week older than its newest one, and takes no others that old. It reads no row of Avro files with
-        other names if Hadoop's configuration says so.
+        Without these options Spark forgets files that are a week older than its newest one, and takes no others that old. If Hadoop's
+        configuration says so, it also reads no row of Avro files whose names do not end in ``.avro``.
         """
         return {"maxFileAge": _FOR_EVER} | ({_ANY_NAME: "true"} if leaf.format.lower() == "avro" else {})
 

@@ -114,11 +114,11 @@ class SourceKind(ABC):
         return {}
 
     def seen(self, read: ReadSoFar, known: KnownSource) -> KnownSource:
-        """Returns what a stream is, with what tells at the next start whether all that was read of it is still the same.
+        """Returns what a stream is, with evidence of what was read. The next start checks whether that part is still the same.
 
         Args:
-            read: How far a checkpoint has read it.
-            known: What it is, with what other stages have read of it.
+            read: How far a checkpoint has read the stream.
+            known: What the stream is, with evidence of what other stages have read.
 
         Raises:
             StorageError: What it reads does not answer.
@@ -197,11 +197,11 @@ class SourceKind(ABC):
 
         Args:
             read: How far the stage has read before the batch.
-            line: Of Spark's offset log, after the batch.
+            line: The line of Spark's offset log after the batch.
             losses: What the stage leaves out.
 
         Raises:
-            RejectedError: It does.
+            RejectedError: The batch passes over such rows.
         """
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
@@ -304,7 +304,7 @@ def lost_before_read(losses: Sequence[Loss]) -> RejectedError:
 def _changes_rows(losses: Sequence[LostVersions]) -> RejectedError:
     names = sorted({loss.input for loss in losses})
     anew, without = (" ".join(f"--{option} {name}" for name in names) for option in ("new-source", "accept-data-loss"))
-    deletes = "A source that is to keep rows that were deleted has the option ignoreDeletes=true. "
+    deletes = "Or, to keep the deleted rows, give the source the option ignoreDeletes=true. "
     return RejectedError(
         f"Source '{losses[0].input}' changes rows, and stage '{losses[0].stage}' reads only rows that are added: {_said_all(losses)}.",
         exists=_READ_BEFORE,

@@ -26,7 +26,7 @@ _SOCKETS = frozenset({"socket", "textsocketsourceprovider"})
 
 _SECRETS = r"secret|passw|passphrase|token|(access|api|private)[._-]?key|credential"
 _TELLS_NOTHING = re.compile(rf"{_SECRETS}|^(max|min)\w*pertrigger$")
-"""Names of options that hold secrets, which are to be changed now and then, or limit batches."""
+"""Matches options that do not tell what a source reads: secrets, which are changed now and then, and limits of batches."""
 
 
 class OtherSource(SourceKind):
@@ -72,7 +72,7 @@ class OtherSource(SourceKind):
             raise refused_input(
                 name,
                 "reads a socket, which gives each row once: those that are not staged when a run ends would be lost",
-                "Let the rows be written to Kafka, to files or into a Delta table, and read that.",
+                "Write the rows to Kafka, to files or into a Delta table, and read them there.",
             )
 
 

@@ -23,7 +23,7 @@ TIMEOUT, TIMER = "timeout", "timer"
 """Names of what :func:`batch_facts` cannot count: only a reader of the state can."""
 JOIN = "join"
 JOIN_SIDE = re.compile(r"(?P<side>left|right) side of join (?P<operator>\d+)")
-"""How :func:`batch_facts` calls a join of which the watermark lets go one side only."""
+"""The name that :func:`batch_facts` gives to a join of which the watermark flushes only one side."""
 DEDUPLICATION = "deduplication"
 """The name of what ``dropDuplicatesWithinWatermark`` keeps."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
@@ -188,7 +188,7 @@ def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
 
 
 def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """By partition the offset of the oldest record that Kafka still has; partitions that the stream reads no more are missing."""
+    """By partition the offset of the oldest record that Kafka still has, without the partitions that the stream no longer reads."""
     partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
     earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
     stream = _micro_batch_stream(leaf, "spark-jobs-pin")

@@ -72,7 +72,7 @@ ANOTHER_FILE = (
     "Write what is right into a file of another name, take this one out of the folder, and go on without it: --accept-data-loss SOURCE "
     "(accept_data_loss=). The next round reads the other file."
 )
-"""The remedy for a file that cannot be read as it is: one that has changed since it was found is refused."""
+"""The remedy for a file that cannot be read as it is. It names another file, because a file that has changed is refused."""
 OWN_SCHEMA_LOG = (
     "Remove the option schemaTrackingLocation: the runtime gives each stream a schema log of its own. Columns may be renamed, dropped, "
     "added and widened without the option."
@@ -225,8 +225,8 @@ def without_stack(text: str) -> str:
 def heals(error: BaseException) -> bool | None:
     """Returns whether another try may succeed although nobody has changed the pipeline or its data; None if nothing tells.
 
-    What could not be reached heals: a service, a disk, or Java itself. What a function of the user's has raised does not, unless it is an
-    :class:`OSError`, nor what Spark says of the rows or of the query by the class of a SQL state.
+    An error heals if something could not be reached: a service, a disk, or Java itself. What a function of the user's has raised does not
+    heal, unless it is an :class:`OSError`. An error whose SQL state blames the rows or the query does not heal.
     """
     if jvm_has_ended(error):
         return True
@@ -242,7 +242,7 @@ def heals(error: BaseException) -> bool | None:
 
 
 def may_heal(error: BaseException) -> bool:
-    """Returns whether another call of a function, or another analysis, may succeed: it has the same arguments again."""
+    """Returns whether another call of a function, or another analysis, may succeed with the same arguments."""
     return not isinstance(error, _LASTING_IN_PYTHON) and bool(heals(error))
 
 
@@ -329,7 +329,7 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
 
 
 def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remedy: str, **evidence: Any) -> InterruptedRunError:
-    """Returns the error for a batch that has failed: a permanent failure if no other try heals it, as far as anything tells.
+    """Returns the error for a batch that has failed: a permanent failure if it is known that no other try heals it.
 
     Args:
         failed: What failed, without the reason.

@@ -24,8 +24,8 @@ def left_in_state(
         session: The stage's.
         checkpoint: Spark's checkpoint directory of the stage.
         batch: The last batch.
-        counted: By operator what Spark has counted. A group may be kept without a timeout, and is no row that was held back; nor is a row
-            of the side of a join that the watermark does not let go.
+        counted: By operator what Spark has counted. It may include two things that were not held back: groups that are kept without a
+            timeout, and rows of the side of a join that the watermark does not flush.
         timers: Whether an operator can have timers, which Spark does not count.
     """
     sides = [side for operator in counted if (side := JOIN_SIDE.fullmatch(operator))]

@@ -80,14 +80,14 @@ def leave_out_lost(
 
 
 def check_lost(stage: StageRun, recorded: Sequence[Loss]) -> None:
-    """Compares what a stage has not read with what is there.
+    """Refuses a stage if a source has lost what the stage has not read.
 
     Args:
         stage: The stage; its query does not run.
         recorded: What was accepted as lost.
 
     Raises:
-        RejectedError: Something is gone.
+        RejectedError: A source has lost more than was accepted.
     """
     names = {stream.read.name for stream in stage.sources if stream is not None}
     new = [left for _, _, loss in _lost(stage, names) if (left := beyond(loss, recorded)) is not None]

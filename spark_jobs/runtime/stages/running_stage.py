@@ -33,7 +33,7 @@ class StageAtWork:
         run: The stage as it is built now.
         restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
         stopping: Set once no stage is to go on.
-        check_lost: Refuses to start the stage again if a source has lost what it has not read.
+        check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
     """
 
     run: StageRun
@@ -151,7 +151,7 @@ class StageAtWork:
         except Exception as error:  # of Spark, of Delta or of Kafka: what is away now may be back for the query
             if not may_heal(error):
                 raise
-            _LOG.warning("whether stage %s has lost some of its input cannot be told: %s", self.name, error)
+            _LOG.warning("stage %s could not be checked for lost input: %s", self.name, error)
 
     def _go_on(self) -> None:
         raise NotImplementedError

@@ -170,7 +170,7 @@ class StageWriter:
                 )
 
     def _check_sources(self, batch: BatchId) -> None:
-        """Refuses a batch of a source that has become another one since the query was started, or that has passed over rows."""
+        """Refuses a batch if a source has become another one since the query was started, or if the batch has passed over rows."""
         for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, self.run.ends_of(batch), strict=True)):
             if stream is not None:
                 stream.kind.check_same(replace(stream.read, line=line), self.query.result(), number)

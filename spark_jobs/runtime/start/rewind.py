@@ -87,10 +87,10 @@ class SavepointTables:
         return decided
 
     def unpublished(self) -> dict[SinkName, CheckpointId]:
-        """Returns the sinks whose unfinished rows go along; not where the savepoint's own line has made them public since.
+        """Returns the sinks whose unfinished rows go along, unless the savepoint's own line has made them public since.
 
-        With each the checkpoint that its own line has made public by now, and whose rows do not go along: it may be the last one of an
-        earlier round. 0 where none is, and in other tables than those of that line.
+        Each comes with the checkpoint that this line has made public by now, such as the last one of an earlier round. Rows up to it do
+        not go along. The checkpoint is 0 if none is public, and if the table is not that of the line.
         """
         found = dict[SinkName, CheckpointId]()
         for sink, cut in self._opened.manifest.sinks.items():

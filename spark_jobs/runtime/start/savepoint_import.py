@@ -90,8 +90,8 @@ class Beginning:
         staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
         kept: The stages whose rows go into the very table that those of the savepoint have gone into.
         remembering: The sinks whose deleted keys come from the savepoint.
-        unpublished: The sinks whose rows go along: an unfinished round has staged them, and no checkpoint of its own line publishes them.
-            With each the checkpoint that this line has made public.
+        unpublished: The sinks whose rows go along, each with the checkpoint that the savepoint's own line has made public. An unfinished
+            round has staged the rows, and no checkpoint of that line publishes them.
     """
 
     home: Files

@@ -50,7 +50,7 @@ class SettledSources:
 
     sources: Sources = field(default_factory=dict)
     renewed: frozenset[InputName] = frozenset()
-    """Those that the stages have read of, and read from their beginning now."""
+    """The sources that the stages have read before, and now read from their beginning."""
 
 
 def check_names(graph: Graph, names: Collection[InputName]) -> None:
@@ -138,12 +138,12 @@ def settle(
         found: The sources as they are now.
         before: As they were.
         new_sources: Those that may be others.
-        drained: The checkpoint that the start goes on from, if that has drained stages: they would drop the rows of a source as late that
-            is read from its beginning.
+        drained: The checkpoint that the start goes on from, if it has drained stages. If a source is read from its beginning, such stages
+            would drop its rows as late.
         anew: Sources that are read from their beginning whether they are others or not.
 
     Raises:
-        RejectedError: Another one is, or stages are drained. Nothing was changed.
+        RejectedError: A source is another one and not in ``new_sources``, or stages are drained. Nothing was changed.
     """
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:

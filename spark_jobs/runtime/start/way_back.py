@@ -37,7 +37,8 @@ def new_work_directory(host: str) -> WorkDirectory:
 def begin_drain(work: Files, request: RequestId) -> None:
     """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent.
 
-    The mark that stages may run there goes first of all that a drain does. So a mark of a drain that is lost later lets no stage run.
+    The mark that stages may run there is removed before the drain does anything else. So no stage runs there, even if the mark of the
+    drain is lost later.
     """
     with step(Step.DRAIN_BEGIN):
         work.create(_DRAINING, canonical({"request": request}) + b"\n")
@@ -76,7 +77,7 @@ def take_over(work: Files) -> None:
 def is_taken_over(work: Files) -> bool:
     """Returns whether stages may run in a work directory.
 
-    They may not yet if the attempt that built it may have died before it turned older drains down; and not any more once a drain has begun.
+    They may not run if the attempt that built the directory may have died before it turned older drains down, nor after a drain has begun.
     """
     return _TAKEN_OVER in work.names("")
 
