@@ -215,7 +215,7 @@ class CheckpointTry:
         elif not replace and is_published_by_round(publish, self.round.graph):
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
-        replaces_own = known is None and (rewinds or self._replaces_own(sink.name))
+        replaces_own = known is None and (rewinds or self._parent_replaces_own(sink.name))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
             stage=name,
@@ -236,7 +236,7 @@ class CheckpointTry:
             named_before=tuple(others),
         )
 
-    def _replaces_own(self, sink: SinkName) -> bool:
+    def _parent_replaces_own(self, sink: SinkName) -> bool:
         """Returns whether the parent's publication must not replace rows of others in a sink."""
         return self.parent is not None and sink in self.parent.sinks and self.parent.sinks[sink].replaces_own
 

@@ -62,14 +62,9 @@ class DeltaSource(SourceKind):
         version, metadata, _ = delta.snapshot(path)
         known = KnownDelta(path=path, table=metadata["id"], shape=_shape(metadata), seen=_commit(delta, path, version))
         known = known.model_copy(update={"lineage": _lineage(delta, known, version, before)})
-        if (
-            not isinstance(before, KnownDelta)
-            or before.table != known.table
-            or before.seen is None
-            or before.seen.version <= version
-        ):
-            return known
-        return known.model_copy(update={"seen": before.seen})  # an older copy that has not caught up
+        if isinstance(before, KnownDelta) and before.table == known.table and before.seen and before.seen.version > version:
+            return known.model_copy(update={"seen": before.seen})  # an older copy that has not caught up
+        return known
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownDelta) or not isinstance(now, KnownDelta):
@@ -163,7 +158,7 @@ class DeltaSource(SourceKind):
         option skipChangeCommits lets Delta pass over these versions. :meth:`lost` and :meth:`check_passed` refuse each of them that the
         stream would have to read.
         """
-        if _adds_only(leaf):
+        if not _is_feed(leaf):
             change_options(leaf, {_SKIP: "true"})
         version, metadata, protocol = DeltaJvm(session).snapshot(leaf.options["path"])
         columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields
@@ -389,7 +384,7 @@ def _position(read: ReadSoFar) -> _Position | None:
 def _skipped(read: ReadSoFar, begin: _Position, last: int) -> tuple[SkippedVersion, ...]:
     """Returns the versions from a position to ``last`` that change rows, and that the stream passes over."""
     first = begin.version + 1 if begin.initial else begin.version
-    if not _adds_only(read.leaf) or first > last:
+    if _is_feed(read.leaf) or first > last:
         return ()
     keeps_deleted = _options(read.leaf).get("ignoredeletes") == "true"
     return skipped_versions(DeltaJvm(read.session).commits(read.leaf.options["path"], first, last), keeps_deleted=keeps_deleted)
@@ -466,11 +461,6 @@ def _simple(columns: Iterable[StructField]) -> str:
 def _is_feed(leaf: Leaf) -> bool:
     options = _options(leaf)
     return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
-
-
-def _adds_only(leaf: Leaf) -> bool:
-    """Returns whether a stream reads only rows that are added: neither a change feed nor rows that were written again."""
-    return not _is_feed(leaf) and _options(leaf).get("ignorechanges") != "true"
 
 
 def _options(leaf: Leaf) -> dict[str, str]:
