@@ -16,6 +16,7 @@ from spark_jobs.runtime.start.restore import is_half_built, is_whole
 from spark_jobs.storage.files import Files
 
 _DRAINING, _TAKEN_OVER = "draining.json", "taken_over.json"
+_NO_DRAIN = b"{}\n"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -37,12 +38,12 @@ def new_work_directory(host: str) -> WorkDirectory:
 def begin_drain(work: Files, request: RequestId) -> None:
     """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent.
 
-    The mark that stages may run there is removed before the drain does anything else. So no stage runs there, even if the mark of the
-    drain is lost later.
+    Two files have the mark: if one of them is lost, no stage runs on with a watermark at the end of time.
     """
+    mark = canonical({"request": request}) + b"\n"
     with step(Step.DRAIN_BEGIN):
-        work.create(_DRAINING, canonical({"request": request}) + b"\n")
-        work.delete(_TAKEN_OVER)
+        work.create(_DRAINING, mark)
+        work.replace(_TAKEN_OVER, mark)
 
 
 def drain_begun(work: Files) -> RequestId | None:
@@ -71,15 +72,19 @@ def take_over(work: Files) -> None:
 
     Durable; idempotent.
     """
-    work.create(_TAKEN_OVER, b"{}\n")
+    work.create(_TAKEN_OVER, _NO_DRAIN)
 
 
 def is_taken_over(work: Files) -> bool:
-    """Returns whether stages may run in a work directory.
+    """Returns whether an attempt has come so far in a work directory that its stages may run.
 
-    They may not run if the attempt that built the directory may have died before it turned older drains down, nor after a drain has begun.
+    The attempt that built it may have died before it turned older drains down.
     """
     return _TAKEN_OVER in work.names("")
+
+
+def _has_lost_a_drain(work: Files) -> bool:
+    return is_taken_over(work) and work.read(_TAKEN_OVER) != _NO_DRAIN
 
 
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
@@ -100,8 +105,8 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         drain = drain_begun(work)
     except CorruptDocumentError:
         return "its stages were being drained, and nobody can tell for which request"
-    if drain is None and not is_taken_over(work):
-        return "nothing says that stages may run there"
+    if drain is None and _has_lost_a_drain(work):
+        return "its stages were being drained, and nobody can tell for which request"
     if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
         return "its stages were being drained for a request that is no longer open"
     if boot != previous.boot and previous.boot is not None:
