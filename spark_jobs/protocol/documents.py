@@ -216,6 +216,8 @@ class RoundDocument(Document):
     """What each stream of each source was when the round began, and where reading it begins."""
     new_sources: tuple[InputName, ...] = ()
     """Sources that the stages read from their beginning, although they have read of them before the round."""
+    taken_anew: tuple[InputName, ...] = ()
+    """Sources that the run has begun to read from their beginning, in this round or in those that it replaces: it does so once."""
     begun_at: datetime
 
 

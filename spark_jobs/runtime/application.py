@@ -218,6 +218,7 @@ class Application:
             self._publish_head(attempt, publishers)
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
+            run.begin()
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:
@@ -254,7 +255,7 @@ class Application:
             ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
-        known = self._sources_before(decision, facts)
+        known = {name: each for name, each in self._sources_before(decision, facts).items() if name not in anew}
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
         settled = self._settle(request, decision, facts, sources, anew)
@@ -404,6 +405,8 @@ class Application:
             changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
             is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
             changed |= {"new_sources": _sorted(settled.renewed.union(() if is_read else interrupted.new_sources))}
+            done = interrupted.taken_anew if interrupted.run == request.run else ()
+            changed |= {"taken_anew": _sorted(settled.renewed.union(done))}
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, attempt, plan)
             return rounds.begin(following)
@@ -422,6 +425,7 @@ class Application:
                 begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
                 new_sources=_sorted(settled.renewed),
+                taken_anew=_sorted(settled.renewed),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -482,7 +486,7 @@ class Application:
 def _taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
     """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
     interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
-    done = interrupted.new_sources if interrupted is not None and interrupted.run == request.run else ()
+    done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
     return frozenset(request.new_sources).difference(done)
 
 

@@ -31,6 +31,7 @@ from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.checkpoints.sweep import leave_swept, take_back_swept
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.spark.spark_errors import is_about_a_file
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
@@ -123,13 +124,17 @@ class RoundRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
 
-    def check_lost(self, stage: StageRun) -> None:
+    def check_lost(self, stage: StageRun, error: Exception) -> None:
         """Refuses to start a stage again if a source has lost what the stage has not read.
+
+        Args:
+            stage: The stage.
+            error: What it has failed with. Each file is looked at only if it says that one could not be read.
 
         Raises:
             RejectedError: A source has. A new start can accept the loss.
         """
-        check_lost(stage, self.site.losses)
+        check_lost(stage, self.site.losses, thorough=is_about_a_file(error))
 
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.

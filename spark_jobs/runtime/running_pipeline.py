@@ -90,7 +90,6 @@ class RunningPipeline:
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
         """
         self._requests.resume(self._parent)
-        self._run.begin()
         drain = drain_begun(self._run.site.work)
         if drain is not None:
             return self._go_on_draining(drain), self._published or {}

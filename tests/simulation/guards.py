@@ -218,10 +218,10 @@ _REWINDS = Plan(rewinds=True)
 _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
-    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=10),
-    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=16),
-    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=2),
-    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=2),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=36),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=8),
+    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=0),
+    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=4),
     Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=2),
     Guard(
         "what is not public is not discarded",
@@ -229,13 +229,13 @@ GUARDS = [
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=268),
-    Guard("in place only on the host that has not gone down", _any_host, hint=87),
-    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=5),
+    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=581),
+    Guard("in place only on the host that has not gone down", _any_host, hint=50),
+    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=9),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=10),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
-    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=11),
+    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=0),
     Guard(
         "consumers are cut before producers",
         _producers_first,
@@ -252,6 +252,6 @@ GUARDS = [
     ),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=1),
-    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=0),
-    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=22),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=5),
+    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=12),
 ]

@@ -237,6 +237,7 @@ WITHOUT_PROGRAM: Mapping[str, str] = {
     "DELTA_INVALID_V1_TABLE_CALL": "Delta's own, where it is called in another way than by a reader",
     "DELTA_UNSUPPORTED_TIME_TRAVEL": "depends on the version of Delta",
     "NOT_NULL_ASSERT_VIOLATION": "needs a table with NOT NULL in a batch: tests/spark/test_tables.py",
+    "MemoryError": "would take the memory of the machine",
     "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py",
     "FAILED_READ_FILE": "a person brings the file back: tests/spark/test_input_cells.py",
     "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py",

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_jobs.api.sink import Sink
 from spark_jobs.checkpoint.carried import carried, named_before
 from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -215,7 +216,7 @@ class CheckpointTry:
         elif not replace and is_published_by_round(publish, self.round.graph):
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
-        replaces_own = known is None and (rewinds or self._parent_replaces_own(sink.name))
+        replaces_own = known is None and (rewinds or self._parent_replaces_own(sink))
         shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
         return SinkCut(
             stage=name,
@@ -236,9 +237,13 @@ class CheckpointTry:
             named_before=tuple(others),
         )
 
-    def _parent_replaces_own(self, sink: SinkName) -> bool:
-        """Returns whether the parent's publication must not replace rows of others in a sink."""
-        return self.parent is not None and sink in self.parent.sinks and self.parent.sinks[sink].replaces_own
+    def _parent_replaces_own(self, sink: Sink) -> bool:
+        """Returns whether the parent's publication, or that of a savepoint's staged rows, must not replace rows of others in a sink."""
+        if self.parent is None:
+            return False
+        if sink.name in self.parent.sinks:
+            return self.parent.sinks[sink.name].replaces_own
+        return sink.mode is not SinkMode.COMPLETE and any(each.replace for each in self.parent.brought.get(sink.name, ()))
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
         """Finds a cut. Returns it with what Spark's logs say at it.

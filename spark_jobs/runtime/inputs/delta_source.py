@@ -236,6 +236,8 @@ class DeltaSource(SourceKind):
         begin, end = _position(read), _position(replace(read, line=line))
         if read.pin is not None or begin is None or end is None or end.initial:
             return
+        if not begin.initial and begin.index >= 0:  # the batch that began the version has looked at its commit
+            begin = _Position(begin.version + 1)
         last = end.version if end.index >= 0 else end.version - 1
         loss = LostVersions(
             input=read.name, stage=read.stage, path=read.leaf.options["path"], skipped=_skipped(read, begin, last)

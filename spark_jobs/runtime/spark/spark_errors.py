@@ -160,6 +160,9 @@ KNOWN: tuple[KnownError, ...] = (
         "Bring back what the function reaches, or correct its path: a file, a disk, a service or a network. Then the run goes on.",
         heals=True,
     ),
+    KnownError(
+        "MemoryError", "Give the Python workers more memory: spark.executor.pyspark.memory, or fewer rows a batch.", heals=True
+    ),
     KnownError("OperationalError", "Bring back the database that the function reaches. The run goes on when it is.", heals=True),
     KnownError(
         "FAILED_READ_FILE.FILE_NOT_EXIST",
@@ -205,7 +208,7 @@ def summary(error: BaseException) -> str:
     if known is not None or isinstance(error, _REFUSING):
         lines = _lines(text) or [type(error).__name__]
         naming = [line for line in lines if _CONDITION.search(line)]
-        return _SQLSTATE.sub("", lines[-1] if _python_error(text) else (naming or lines)[0]).strip()
+        return _SQLSTATE.sub("", lines[-1] if _python_errors(text) else (naming or lines)[0]).strip()
     text = without_stack(text)
     if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
         return f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
@@ -234,11 +237,16 @@ def heals(error: BaseException) -> bool | None:
     if known is not None:
         return known.heals
     if _from_spark(error):
-        if any(_python_error(text) or _LASTING_STATE.search(text) for text in _texts(error)):
+        if any(_python_errors(text) or _LASTING_STATE.search(text) for text in _texts(error)):
             return False
         return True if any(_heals_in_java(cause) for cause in _causes(error)) else None
     behind = error.__cause__ or error.__context__
     return heals(behind) if behind is not None else None
+
+
+def is_about_a_file(error: BaseException) -> bool:
+    """Returns whether an error says that a file could not be read."""
+    return "FAILED_READ_FILE" in str(error) or "FileNotFoundException" in str(error)
 
 
 def may_heal(error: BaseException) -> bool:
@@ -257,7 +265,8 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
         return _by_exception(each.__name__ for each in type(error).__mro__), str(error).strip()
     texts = _texts(error)
     for text in texts:
-        known = _by_exception(_names_of(_python_error(text)))
+        raised = [entry for name in _python_errors(text) if (entry := _by_exception(_names_of(name)))]
+        known = next((entry for entry in raised if entry.heals), raised[0] if raised else None)
         known = known or next(filter(None, map(_by_condition, _CONDITION.findall(text))), None)
         known = known or next((each for each in KNOWN if " " in each.name and each.name in text), None)
         if known is not None:
@@ -279,7 +288,7 @@ def _names_of(exception: str) -> list[str]:
     """Returns the names of an exception from its class up, as far as this process has its module."""
     module, _, name = exception.rpartition(".")
     kind = getattr(builtins, name, None)
-    with suppress(Exception):  # whatever a module does when it is imported
+    with suppress(Exception, SystemExit):  # whatever a module does when it is imported
         kind = getattr(importlib.import_module(module), name) if module else kind
     return [each.__name__ for each in kind.__mro__] if isinstance(kind, type) else [name]
 
@@ -354,11 +363,22 @@ def _from_spark(error: BaseException) -> bool:
     return isinstance(error, PySparkException) or is_wrong_call(error) or bool(_causes(error))
 
 
-def _python_error(text: str) -> str:
-    """Returns the name of the exception that ends a Python traceback, with its module; empty if the text is none."""
-    lines = _lines(text)
-    found = _PYTHON_ERROR.match(lines[-1]) if lines and "Traceback (most recent call last)" in text else None
-    return found[1] if found else ""
+def _python_errors(text: str) -> list[str]:
+    """Returns the names of the exceptions of a Python traceback, with their modules, the last one first; none if the text is none.
+
+    A message may have lines of its own, such as ``HINT: ...``: these are no exceptions.
+    """
+    if "Traceback (most recent call last)" not in text:
+        return []
+    found = [match[1] for line in text.splitlines() if (match := _PYTHON_ERROR.match(line))]
+    return [name for name in reversed(found) if _is_exception(name)]
+
+
+def _is_exception(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    kind = getattr(builtins, name, None)
+    is_builtin = isinstance(kind, type) and issubclass(kind, BaseException)
+    return is_builtin or last.endswith(("Error", "Exception")) or (bool(module) and last[0].isupper())
 
 
 def _lines(text: str) -> list[str]:

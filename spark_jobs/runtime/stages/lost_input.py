@@ -79,17 +79,18 @@ def leave_out_lost(
     return [_go_on(stage, found[stage.stage.name], rebuild, anew=stage.stage.name in affected) for stage in stages]
 
 
-def check_lost(stage: StageRun, recorded: Sequence[Loss]) -> None:
+def check_lost(stage: StageRun, recorded: Sequence[Loss], *, thorough: bool) -> None:
     """Refuses a stage if a source has lost what the stage has not read.
 
     Args:
         stage: The stage; its query does not run.
         recorded: What was accepted as lost.
+        thorough: Whether to look at each file, of which there may be a million.
 
     Raises:
         RejectedError: A source has lost more than was accepted.
     """
-    names = {stream.read.name for stream in stage.sources if stream is not None}
+    names = {stream.read.name for stream in stage.sources if stream is not None} if thorough else ()
     new = [left for _, _, loss in _lost(stage, names) if (left := beyond(loss, recorded)) is not None]
     if new:
         raise lost_before_read(new)

@@ -39,7 +39,7 @@ class StageAtWork:
     run: StageRun
     restarts: Restarts | None
     stopping: threading.Event
-    check_lost: Callable[[StageRun], object]
+    check_lost: Callable[[StageRun, Exception], object]
     failure: BaseException | None = field(default=None, init=False)
     """Why the stage has given up."""
     _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
@@ -143,11 +143,11 @@ class StageAtWork:
         _LOG.warning("stage %s failed and starts again in %.1f s: %s", self.name, decision.delay_s, error, extra=extra)
         self.run.heartbeat.restarting(self.name, error)
         if not self.stopping.wait(decision.delay_s):
-            self._look_for_losses()
+            self._look_for_losses(error)
 
-    def _look_for_losses(self) -> None:
+    def _look_for_losses(self, failure: Exception) -> None:
         try:
-            self.check_lost(self.run)
+            self.check_lost(self.run, failure)
         except Exception as error:  # of Spark, of Delta or of Kafka: what is away now may be back for the query
             if not may_heal(error):
                 raise

@@ -153,7 +153,7 @@ def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: Round
     if pinned is not None:
         return pinned
     now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
-    earlier = site.rounds.pinned(before, node.name)
+    earlier = None if node.name in site.round.new_sources else site.rounds.pinned(before, node.name)
     if node.name not in site.round.adopted:  # else what the old query has read is not known here, and each batch is checked
         read = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
         for leaf, old, new in zip(leaves, read, now, strict=True):

@@ -198,7 +198,7 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
     """Pins the inputs as the savepoint has pinned them; returns those pins. Beside an unbounded source static inputs are read anew."""
     sources, statics = (begins.round.graph.get(kind, {}) for kind in ("sources", "statics"))
     all_end = all(declared.get("bounded", True) for declared in sources.values())
-    others = others_than(source.sources, begins.round.sources)
+    others = others_than(source.sources, begins.round.sources) | frozenset(begins.round.new_sources)
     pins = {
         name: found
         for name, found in source.inputs.items()

@@ -72,7 +72,7 @@ class Pipeline:
             site=SimpleNamespace(heartbeat=self.heartbeat, work=work, cancellation=SimpleNamespace(check=self._look)),
             parent=None,
             build=lambda: list(self.stages.values()),
-            check_lost=lambda stage: None,
+            check_lost=lambda stage, error: None,
             to_its_end=lambda stage: None,
             build_again=lambda earlier, ended: earlier,
         )

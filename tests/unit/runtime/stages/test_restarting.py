@@ -37,7 +37,7 @@ class Failing:
         self.lost: Exception | None = None
         self._at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping, self._check_lost)
 
-    def _check_lost(self, run: StageRun) -> None:
+    def _check_lost(self, run: StageRun, error: Exception) -> None:
         if self.lost is not None:
             raise self.lost
 

@@ -37,7 +37,7 @@ def restarts_after(delay_ms: int) -> Restarts:
     return Restarts(FixedDelay(attempts=1_000, delay_ms=delay_ms), lambda: 0.0, random.Random(0))
 
 
-def _nothing(run: StageRun) -> None:
+def _nothing(run: StageRun, error: Exception) -> None:
     """Nothing is lost."""
 
 
