@@ -69,7 +69,9 @@ from spark_jobs.runtime.start.decision import (
     decide,
     goes_on_from,
     replace_round,
+    replaced,
     stage_fates,
+    taken_anew,
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
@@ -187,7 +189,7 @@ class Application:
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
                 return standing
-            anew = settled.renewed or _replaced(decision) or (request.accept_data_loss and self._is_half_done(facts))
+            anew = settled.renewed or replaced(decision) or (request.accept_data_loss and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             attempt = begin_attempt(
                 self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
@@ -250,7 +252,7 @@ class Application:
         places = find_places(self.graph, self.parameters, spark)
         reached = start.check(places) if start else None
         planned = plan_pipeline(self.graph, self.parameters, session, places)
-        anew = _taken_anew(request, decision)
+        anew = taken_anew(request, decision)
         if isinstance(decision, Continue):
             ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
         else:
@@ -379,7 +381,7 @@ class Application:
         return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
-        interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
+        interrupted = decision.round if isinstance(decision, Continue) else replaced(decision)
         if interrupted is not None:
             return sources_before(interrupted, facts.head)
         return sources_before(None, goes_on_from(decision, facts))
@@ -393,7 +395,7 @@ class Application:
         rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
-        interrupted = _replaced(decision)
+        interrupted = replaced(decision)
         if interrupted is not None:
             changed = {
                 "round": attempt.round,
@@ -483,20 +485,8 @@ class Application:
         )
 
 
-def _taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
-    """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
-    interrupted = decision.round if isinstance(decision, Continue) else _replaced(decision)
-    done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
-    return frozenset(request.new_sources).difference(done)
-
-
 def _sorted(names: Collection[InputName]) -> tuple[InputName, ...]:
     return tuple(sorted(names))
-
-
-def _replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
-    """Returns the interrupted round that a start replaces."""
-    return None if isinstance(decision, Continue) else decision.interrupted
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

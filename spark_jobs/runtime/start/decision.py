@@ -186,6 +186,18 @@ def _replaces(request: StartRequest) -> bool:
     return bool(request.new_sources or request.accept_data_loss)
 
 
+def replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+    """Returns the interrupted round that a start replaces; None if it replaces none."""
+    return None if isinstance(decision, Continue) else decision.interrupted
+
+
+def taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
+    """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
+    interrupted = decision.round if isinstance(decision, Continue) else decision.interrupted
+    done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
+    return frozenset(request.new_sources).difference(done)
+
+
 def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
     """Returns the decision for a start whose interrupted round cannot go on: it begins a round with the same ends.
 

@@ -122,6 +122,9 @@ def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str
     "text",
     [
         f"{TRACEBACK}TimeoutError: too slow",
+        f"{TRACEBACK}MemoryError",
+        f"{TRACEBACK}sqlite3.OperationalError: database is locked\nHINT: wait\nlock.held: yes",
+        f"{TRACEBACK}ConnectionRefusedError: no\n\nThe above exception was the cause:\n\n{TRACEBACK}no_such_client.Failed: no",
         f"{TRACEBACK}http.client.RemoteDisconnected: Remote end closed connection",
         f"{TRACEBACK}no_such_client.errors.ConnectionError: gone",
         "Job aborted due to stage failure: executor lost",

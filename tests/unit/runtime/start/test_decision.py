@@ -47,6 +47,7 @@ from spark_jobs.runtime.start.decision import (
     goes_on_from,
     replace_round,
     stage_fates,
+    taken_anew,
 )
 from tests.support.staged_pipeline import CHECKPOINTING
 
@@ -203,6 +204,15 @@ def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_anot
     found = decide(request("a", new_sources=(InputName("departures"),)), home, {"flights": "/other"}, GRAPH)
     assert found == Continue(latest)
     assert replace_round(found, home) == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, {}, latest)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_run_reads_a_source_anew_once_also_where_its_round_is_replaced(is_replaced: bool) -> None:
+    asked: dict[str, Any] = {"new_sources": (InputName("arrivals"), InputName("departures"))}
+    interrupted = round_document(1, "a").model_copy(update={"taken_anew": (InputName("departures"),)})
+    decision = Begin(RoundNumber(2), CheckpointId(1), interrupted=interrupted) if is_replaced else Continue(interrupted)
+    assert taken_anew(request("a", **asked), decision) == {"arrivals"}
+    assert taken_anew(request("b", **asked), decision) == {"arrivals", "departures"}
 
 
 @pytest.mark.parametrize("staging", [True, False])
