@@ -176,6 +176,15 @@ def test_pinned_ends_stay(site: SavepointSite, home: LocalFiles) -> None:
     assert Rounds(home).pinned(RoundNumber(2), InputName("gone")) is None
 
 
+def test_a_source_that_is_read_anew_ends_where_it_ends_now(site: SavepointSite, home: LocalFiles) -> None:
+    pins = (DeltaPin(path="/in", table="t", version=4),)
+    begins = beginning(home, site.root)
+    anew = replace(begins, round=begins.round.model_copy(update={"new_sources": (InputName("events"),)}))
+    manifest = bring_in(saved(site, site.complete(inputs={InputName("events"): pins})), anew)
+    assert Rounds(home).pinned(RoundNumber(2), InputName("events")) is None
+    assert manifest.inputs == {}
+
+
 @pytest.mark.parametrize("bounded", [True, False])
 def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
     site: SavepointSite, home: LocalFiles, bounded: bool
