@@ -85,6 +85,7 @@ def test_a_change_that_dies_once_at_any_point_is_finished_by_the_next(site: RunS
         assert_whole(again)
 
 
+@pytest.mark.nightly
 def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
     """Before its first batch: the earlier code goes on from the same checkpoint."""
     assert run_into(second_day, lambda point: point.name == (Step.ROUND_CREATE, False), "day 1")

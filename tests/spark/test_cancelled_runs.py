@@ -69,7 +69,7 @@ def pipeline_of(site: Site, events: Path) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("step", [Step.ROUND_CREATE, Step.STAGE_FILES])
+@pytest.mark.parametrize("step", [pytest.param(Step.ROUND_CREATE, marks=pytest.mark.nightly), Step.STAGE_FILES])
 def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked: Event, step: Step) -> None:
     events = site.home.parent / "events"
     inputs.write_versions(events, inputs.events(500), 3)

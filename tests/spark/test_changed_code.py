@@ -129,6 +129,7 @@ def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Ev
     assert ids(site, "odd") == list(range(151, AFTER + 100, 2))
 
 
+@pytest.mark.nightly
 def test_a_stage_that_is_left_out_is_left_behind_only_if_somebody_says_so(site: Site, events: Events, tmp_path: Path) -> None:
     stopped(site, code(site, events, *STAGES, interval="1 hour"), events, tmp_path / "savepoint")
     events.add(100)

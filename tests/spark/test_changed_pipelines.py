@@ -172,6 +172,7 @@ def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> Non
     shop.assert_hours()
 
 
+@pytest.mark.nightly
 def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
     """What was published under its name stays: it is not taken for files that nothing names."""
     shop.run(shop.pipeline("orders", "paid"))
@@ -195,7 +196,7 @@ def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
 class TestAStageThatBeginsNow:
     """It reads what comes after the rows that the pipeline has read before."""
 
-    @pytest.mark.parametrize("form", ["delta", "parquet"])
+    @pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
     def test_counts_only_those_in_its_windows(self, shop: Shop, form: str) -> None:
         shop.form, shop.begin["hourly"] = form, "now"
         shop.run(shop.pipeline("orders"))
@@ -223,6 +224,7 @@ class TestAStageThatBeginsNow:
         shop.run(shop.pipeline("orders", "paid"), new_sources=["payments"])
         assert public(shop.site.tables / "paid") == {(7,): 1, (8,): 1}
 
+    @pytest.mark.nightly
     def test_keeps_its_beginning_in_a_source_until_it_has_read_of_it(self, shop: Shop) -> None:
         def pipeline() -> Pipeline:
             made = shop.pipeline("orders")

@@ -130,7 +130,9 @@ def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: S
     assert public_count(site.tables / "made") == 1
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in ("session", "groups") else ()) for name in KINDS]
+)
 def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_public(site: Site, name: str) -> None:
     stage, message = KINDS[name]
     sets_timers = name in ("groups", "timers")  # which pandas could not give such an event time

@@ -105,7 +105,10 @@ def test_records_that_arrive_while_a_round_is_interrupted_join_the_next_one(
     assert copied.pin().topics == {"interrupted": {0: 110, 1: 54, 2: 50, 3: 50}}
 
 
-@pytest.mark.parametrize(("isolation", "aborted"), [("read_committed", []), ("read_uncommitted", [range(20, 25)])])
+@pytest.mark.parametrize(
+    ("isolation", "aborted"),
+    [("read_committed", []), pytest.param("read_uncommitted", [range(20, 25)], marks=pytest.mark.nightly)],
+)
 def test_a_round_ends_at_an_offset_that_no_record_has(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, isolation: str, aborted: list[range]
 ) -> None:

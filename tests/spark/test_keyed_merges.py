@@ -225,7 +225,9 @@ def test_only_files_of_keys_that_change_are_written_anew(spark: SparkSession, tm
     assert before & site.files() == site.files("number = 0")
 
 
-@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.INSERT, SinkMode.HISTORY])
+@pytest.mark.parametrize(
+    "mode", [SinkMode.HISTORY, *(pytest.param(mode, marks=pytest.mark.nightly) for mode in (SinkMode.UPSERT, SinkMode.INSERT))]
+)
 def test_a_publication_that_replaces_leaves_nothing_of_earlier_rows_and_deletes(
     spark: SparkSession, tmp_path: Path, mode: SinkMode
 ) -> None:

@@ -242,10 +242,16 @@ def refuse_as_a_server_does(number):  # type: ignore[no-untyped-def]
     [
         (lambda rows: rows.select((F.lit(1) / F.col("zero")).alias("id")), "[DIVIDE_BY_ZERO]"),
         (lambda rows: rows.select(F.col("word").cast("int").alias("id")), "[CAST_INVALID_INPUT]"),
-        (lambda rows: rows.select(F.raise_error(F.lit("bad row")).cast("int").alias("id")), "[USER_RAISED_EXCEPTION]"),
-        (fails_with(import_nothing), "ModuleNotFoundError: No module named 'no_such_module'"),
+        pytest.param(
+            lambda rows: rows.select(F.raise_error(F.lit("bad row")).cast("int").alias("id")),
+            "[USER_RAISED_EXCEPTION]",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            fails_with(import_nothing), "ModuleNotFoundError: No module named 'no_such_module'", marks=pytest.mark.nightly
+        ),
         (fails_with(lambda number: 1 // number), "ZeroDivisionError"),
-        (fails_with(lambda number: None + number), "TypeError"),
+        pytest.param(fails_with(lambda number: None + number), "TypeError", marks=pytest.mark.nightly),
     ],
 )
 def test_what_the_same_rows_would_meet_again_is_not_tried_again(site: Site, events: Path, change: Change, says: str) -> None:

@@ -207,6 +207,7 @@ def test_modules_and_packages_beside_the_file_are_used_in_udfs_from_any_folder(f
     assert folder.run(str(folder.root / "jobs/payments.py"), cwd=Path("/")) == EUR
 
 
+@pytest.mark.nightly
 def test_a_helper_module_may_have_udfs_and_columns_at_module_level(folder: Folder) -> None:
     folder.write({"payments.py": PIPELINE + WITH_COLUMNS, "rates.py": RATES})
     assert folder.run(str(folder.root / "jobs/payments.py"), cwd=Path("/")) == [

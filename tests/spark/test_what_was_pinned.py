@@ -352,7 +352,7 @@ def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it
         assert "whose version 3 is another one" in str(running.ends())
 
 
-@pytest.mark.parametrize("kind", ["delta", "files", "kafka"])
+@pytest.mark.parametrize("kind", ["delta", "files", pytest.param("kafka", marks=pytest.mark.nightly)])
 def test_the_rows_that_were_read_of_each_source_stand_in_the_manifest(
     site: Site, request: pytest.FixtureRequest, kind: str
 ) -> None:

@@ -20,10 +20,9 @@ BEFORE, AFTER = True, False
 Moments = dict[Step, list[bool]]
 A_FEW: Moments = {
     Step.STAGE_VERSION: [BEFORE],
-    Step.MANIFEST_CREATE: [BEFORE],
     Step.PUBLISH_SINK: [AFTER],
 }
-"""In the middle of a batch, before the manifest, among the sinks."""
+"""In the middle of a batch, and among the sinks."""
 ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
 BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
 SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after it, an attempt has its manifest already
