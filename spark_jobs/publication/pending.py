@@ -299,7 +299,9 @@ def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[li
             if not groups or groups[-1][-1].ends_round:
                 groups.append([])
             groups[-1].append(manifest)
-        return groups
+        oldest = _counting(pending, sink)[0]
+        taken = next(number for number, group in enumerate(groups, start=1) if oldest in group)
+        return [[each for group in groups[:taken] for each in group], *groups[taken:]]
     counting = _counting(pending, sink)
     superseded = pending[: len(pending) - len(counting)]
     return [[*superseded, counting[0]], *([m] for m in counting[1:])]
