@@ -347,7 +347,7 @@ def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it
     with Running(site.spark, pipeline, site.home) as running:
         assert "whose version 2 is another one" in str(running.ends())
     with Running(site.spark, pipeline, site.home, options=RunOptions(new_sources=("rows",))) as running:
-        running.checkpointed(2)
+        running.until(lambda: public_count(site.tables / "copy") == 3 + 4)
         put_back(5, 6, 7)
         assert "whose version 3 is another one" in str(running.ends())
 
