@@ -15,23 +15,27 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.support.kafka_broker import CONNECTOR_JARS, KafkaBroker, jars, kafka_broker
-from tests.support.short_jvm import COMPILED, FEW_ROWS
+from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    conf = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM takes 10,000 tasks to list files
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
-    } | FEW_ROWS
+    conf = (
+        {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "3g",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM takes 10,000 tasks to list files
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+        }
+        | FEW_ROWS
+        | SHARED_BY_MANY
+    )
     session = start_session("tests", conf, jars=jars(CONNECTOR_JARS))
     yield session
     session.stop()

@@ -14,3 +14,10 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 FEW_ROWS = SHORT_RUN | ({} if COMPILED else _INTERPRETED)
 """For a query over a few rows Spark's compiler of expressions costs more than the query. The night's tests compile, and those that
 do what a user does: the quickstart and the DAGs."""
+
+SHARED_BY_MANY = {
+    **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
+    "spark.ui.retainedTasks": "200",
+    "spark.databricks.delta.delta.log.cacheSize": "100",
+}
+"""Spark keeps the plans of 1,000 queries, and Delta those of 10,000 tables: they fill the memory of a JVM that many tests share."""
