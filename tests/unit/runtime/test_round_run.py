@@ -103,9 +103,12 @@ class Daily:
         self.work = self.home.below("work/1")
         self.log = begun(self.work, "stages/history/log")
 
-    def write(self, name: str) -> Path:
-        """A file of the batch that comes next."""
-        path = self.table.path / f"{PREFIX}{self.number - 1}-{name}.parquet"
+    def leave(self, *, ahead: int) -> Path:
+        """A file that nothing names, of a batch so many after the last one."""
+        return self._write(self.number - 1 + ahead, "left")
+
+    def _write(self, batch: int, name: str) -> Path:
+        path = self.table.path / f"{PREFIX}{batch}-{name}.parquet"
         path.write_bytes(b"rows")
         return path
 
@@ -122,7 +125,7 @@ class Daily:
         run.begin()
         for kind in kinds:
             self.number += 1
-            self.log.append(staged(self.number - 1, self.write("staged").name))
+            self.log.append(staged(self.number - 1, self._write(self.number - 1, "staged").name))
             cut = a_stage_cut(self.number - 1, channel=a_channel(self.number - 1, first=BatchId(0)))
             manifest = a_manifest(self.number, checkpoint_kind=kind, attempt=live.attempt, stages={STAGE: cut})
             CheckpointStore(self.home).complete(manifest)
@@ -154,9 +157,7 @@ def test_after_a_clean_end_no_run_looks_through_its_tables(tmp_path: Path, kind:
 def test_after_a_crash_what_it_has_left_goes_and_the_next_run_looks_no_more(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     daily.run(CheckpointKind.FINAL)
-    daily.number += 1
-    left = daily.write("left")
-    daily.number -= 1
+    left = daily.leave(ahead=1)
     assert daily.run(dies=True) == 0
     assert daily.run(CheckpointKind.FINAL) > 0
     assert not left.exists()
@@ -165,9 +166,7 @@ def test_after_a_crash_what_it_has_left_goes_and_the_next_run_looks_no_more(tmp_
 
 def test_what_an_attempt_that_died_had_staged_after_the_first_checkpoint_of_the_next_goes_with_its_last(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
-    daily.number += 2
-    left = daily.write("left")
-    daily.number -= 2
+    left = daily.leave(ahead=2)
     daily.run(CheckpointKind.PERIODIC, CheckpointKind.FINAL)
     assert not left.exists()
 
@@ -182,8 +181,6 @@ def test_a_run_that_dies_before_its_last_checkpoint_is_public_is_followed_by_one
 def test_a_run_in_which_a_stage_has_failed_looks_through_its_tables_at_its_end(tmp_path: Path) -> None:
     daily = Daily(tmp_path)
     daily.run(CheckpointKind.FINAL)
-    daily.number += 1
-    left = daily.write("left")
-    daily.number -= 1
+    left = daily.leave(ahead=1)
     daily.run(CheckpointKind.FINAL, restarts=1)
     assert not left.exists()
