@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut, is_published_by_round
+from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName
 from spark_jobs.protocol.table_shape import distinct
@@ -39,7 +39,7 @@ def carried(
     if parent is None or sink not in parent.sinks:
         return parent.brought.get(sink, ()) if parent else ()
     before = parent.sinks[sink]
-    if is_published_by_round(before.publish, parent.graph):
+    if parent.is_published_by_round(sink):
         found = [
             each.model_copy(update={"staged_for": before.staged_for}) for each in (*before.carried, _as_carried(parent, before))
         ]

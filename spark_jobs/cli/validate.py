@@ -266,7 +266,7 @@ def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> s
     manifest, text = read_savepoint(savepoint)[1], ""
     for sink, cut in manifest.sinks.items():
         same = sink in tables and (tables[sink].named or open_files(tables[sink].text).url == cut.table)
-        goes_along = sink in tables and is_unfinished(manifest, cut)
+        goes_along = sink in tables and is_unfinished(manifest, sink)
         rows = 0 if same or goes_along else pending_rows(savepoint, manifest, sink)
         if rows:
             text += (

@@ -395,6 +395,10 @@ class Manifest(Document):
         """Whether this is the last checkpoint of its round, at its end or by a drain: sinks with :attr:`Publish.FINAL` are published."""
         return self.drained or self.checkpoint_kind is CheckpointKind.FINAL
 
+    def is_published_by_round(self, sink: SinkName) -> bool:
+        """Returns whether the rows of a sink become public only with the last checkpoint of a round; False if it has no such sink."""
+        return sink in self.sinks and is_published_by_round(self.sinks[sink].publish, self.graph)
+
     @property
     def ends_attempt(self) -> bool:
         """Whether the attempt ends with this checkpoint."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut, is_published_by_round
+from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -177,7 +177,7 @@ def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, rea
     try:
         store.chain(reached, down_to=manifest.checkpoint)
     except NotFoundError:
-        if not (sink in manifest.sinks and is_published_by_round(manifest.sinks[sink].publish, manifest.graph)):
+        if not manifest.is_published_by_round(sink):
             raise
 
 
@@ -190,7 +190,7 @@ def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: 
         with suppress(NotFoundError):
             for ancestor in store.ancestry(manifest.checkpoint):
                 kept.insert(0, ancestor)
-        if sink in kept[0].sinks and is_published_by_round(kept[0].sinks[sink].publish, kept[0].graph):
+        if kept[0].is_published_by_round(sink):
             return kept
         raise
 
@@ -238,9 +238,9 @@ def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
         )
 
 
-def is_unfinished(manifest: Manifest, cut: SinkCut) -> bool:
+def is_unfinished(manifest: Manifest, sink: SinkName) -> bool:
     """Whether a checkpoint holds rows for a sink that only the end of a round makes public: whoever goes on from it publishes them."""
-    return is_published_by_round(cut.publish, manifest.graph) and not manifest.ends_round
+    return manifest.is_published_by_round(sink) and not manifest.ends_round
 
 
 def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:

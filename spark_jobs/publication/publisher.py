@@ -21,14 +21,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import publication_lock_path
-from spark_jobs.protocol.documents import (
-    Manifest,
-    Publish,
-    Publisher,
-    SinkCut,
-    SinkResult,
-    is_published_by_round,
-)
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -184,7 +177,7 @@ def plan_publication(
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
     if policy is None:
-        policies |= {sink: Publish.FINAL for sink in due if is_published_by_round(policies[sink], manifest.graph)}
+        policies |= {sink: Publish.FINAL for sink in due if manifest.is_published_by_round(sink)}
     number = manifest.checkpoint if checkpoint is None else checkpoint
     lacking = due if manifest.checkpoint == number else []
     plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in lacking}

@@ -81,7 +81,7 @@ class SavepointTables:
                     table=cut.table,
                     checkpoint=manifest.checkpoint,
                 )
-            if not is_unfinished(manifest, cut) and not (take and self.takes(cut) and before is table):
+            if not is_unfinished(manifest, sink) and not (take and self.takes(cut) and before is table):
                 self._refuse_lost(sink, cut, before)
             decided[cut.app] = table.transaction_version(cut.app)
         return decided
@@ -94,7 +94,7 @@ class SavepointTables:
         """
         found = dict[SinkName, CheckpointId]()
         for sink, cut in self._opened.manifest.sinks.items():
-            if sink in self.places and is_unfinished(self._opened.manifest, cut):
+            if sink in self.places and is_unfinished(self._opened.manifest, sink):
                 before = _before_closing(open_table(cut.table), cut.app) if sink in self.kept else None
                 reached = CheckpointId((before.transaction_version(cut.app) if before else None) or 0)
                 if sink not in self.kept or (before and reached < self._opened.manifest.checkpoint):
@@ -181,7 +181,7 @@ class SavepointTables:
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
-        if rows and is_unfinished(self._opened.manifest, cut):
+        if rows and is_unfinished(self._opened.manifest, sink):
             raise RejectedError(
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
                 "round would make them public. Going on without the sink would leave them out.",
