@@ -89,22 +89,26 @@ def said(loss: Loss) -> str:
     if isinstance(loss, LostFiles):
         return said_files(loss.files)
     if isinstance(loss, LostOffsets):
-        ranges = [(topic, number, gone) for topic, found in sorted(loss.topics.items()) for number, gone in sorted(found.items())]
-        expired = [(topic, number, gone.first, gone.end) for topic, number, gone in ranges if gone.end is not None]
-        left = [(topic, number, gone.first) for topic, number, gone in ranges if gone.end is None]
-        words = []
-        if expired:
-            topic, number, first, end = expired[0]
-            count = sum(end - first for _, _, first, end in expired)
-            words.append(f"{count} offsets, such as {first} to {end - 1} of partition {number} of topic {topic}")
-        if left:
-            topic, number, first = left[0]
-            partitions = f"{len(left)} {'partition' if len(left) == 1 else 'partitions'}"
-            words.append(f"{partitions} that the source reads no more, such as {number} of topic {topic} from offset {first} on")
-        return " and ".join(words)
+        return _said_offsets(loss)
     parts = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
     parts += [_said_skipped(loss)] if loss.skipped else []
     return " and ".join(parts + ([said_files(loss.files)] if loss.files else []))
+
+
+def _said_offsets(loss: LostOffsets) -> str:
+    ranges = [(topic, number, gone) for topic, found in sorted(loss.topics.items()) for number, gone in sorted(found.items())]
+    expired = [(topic, number, gone.first, gone.end) for topic, number, gone in ranges if gone.end is not None]
+    left = [(topic, number, gone.first) for topic, number, gone in ranges if gone.end is None]
+    parts = []
+    if expired:
+        topic, number, first, end = expired[0]
+        count = sum(end - first for _, _, first, end in expired)
+        parts.append(f"{count} offsets, such as {first} to {end - 1} of partition {number} of topic {topic}")
+    if left:
+        topic, number, first = left[0]
+        partitions = f"{len(left)} {'partition' if len(left) == 1 else 'partitions'}"
+        parts.append(f"{partitions} that the source reads no more, such as {number} of topic {topic} from offset {first} on")
+    return " and ".join(parts)
 
 
 def _said_skipped(loss: LostVersions) -> str:

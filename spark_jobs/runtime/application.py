@@ -68,6 +68,7 @@ from spark_jobs.runtime.start.decision import (
     check_parameters,
     decide,
     goes_on_from,
+    interrupted_round,
     replace_round,
     replaced,
     stage_fates,
@@ -257,15 +258,16 @@ class Application:
             ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
-        known = {name: each for name, each in self._sources_before(decision, facts).items() if name not in anew}
+        before = self._sources_before(decision, facts)
+        known = {name: each for name, each in before.items() if name not in anew}
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
-        settled = self._settle(request, decision, facts, sources, anew)
+        settled = self._settle(request, decision, facts, sources, before, anew)
         if settled.renewed:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
-        before = self._sources_before(decision, facts)
+            before = self._sources_before(decision, facts)
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
         check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
@@ -349,10 +351,10 @@ class Application:
         decision: Continue | Begin | BeginIncarnation,
         facts: HomeFacts,
         found: Mapping[InputName, FoundSource],
+        before: Sources,
         anew: Collection[InputName],
     ) -> SettledSources:
         """Compares the sources with those that were read before; writes nothing."""
-        before = self._sources_before(decision, facts)
         newest = goes_on_from(decision, facts) or facts.head
         if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
             newest = None  # such a start takes every watermark back to where it was before the drain
@@ -381,7 +383,7 @@ class Application:
         return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
-        interrupted = decision.round if isinstance(decision, Continue) else replaced(decision)
+        interrupted = interrupted_round(decision)
         if interrupted is not None:
             return sources_before(interrupted, facts.head)
         return sources_before(None, goes_on_from(decision, facts))
@@ -406,9 +408,9 @@ class Application:
             changed |= {"parameters": self.parameters.public(), "sources": dict(settled.sources), "adopted": dict(plan.adopted)}
             changed |= {"begins_now": without(settled.renewed, interrupted.begins_now)}
             is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
-            changed |= {"new_sources": _sorted(settled.renewed.union(() if is_read else interrupted.new_sources))}
+            changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
             done = interrupted.taken_anew if interrupted.run == request.run else ()
-            changed |= {"taken_anew": _sorted(settled.renewed.union(done))}
+            changed |= {"taken_anew": tuple(sorted(settled.renewed.union(done)))}
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, attempt, plan)
             return rounds.begin(following)
@@ -426,8 +428,8 @@ class Application:
                 begins=behind_stages(plan.goes_on_from, self.graph) if plan.goes_on_from else {},
                 begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
-                new_sources=_sorted(settled.renewed),
-                taken_anew=_sorted(settled.renewed),
+                new_sources=tuple(sorted(settled.renewed)),
+                taken_anew=tuple(sorted(settled.renewed)),
                 begun_at=datetime.now(UTC),
             )
         )
@@ -483,10 +485,6 @@ class Application:
             sources=settled.sources,
             losses=list(Rounds(self.home).losses(round_document.round)),
         )
-
-
-def _sorted(names: Collection[InputName]) -> tuple[InputName, ...]:
-    return tuple(sorted(names))
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

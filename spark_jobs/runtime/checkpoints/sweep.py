@@ -29,8 +29,6 @@ from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
-
-
 _SWEPT = "swept.json"
 
 

@@ -193,14 +193,11 @@ class DeltaSource(SourceKind):
             raise another_source({read.name: why})
         if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
             raise _gone_back(read.name, newest, read.pin.version)
-        self.check_position(read.name, read.session, read.leaf, read.line)
+        _check_not_behind(read.name, newest, read.line)
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
-        if (read := _last_version(line)) is None:
-            return
-        newest = delta_pin(session, leaf.options["path"])
-        if newest.table == json.loads(line)["reservoirId"] and newest.version < read:
-            raise _gone_back(name, newest, read)
+        if _last_version(line) is not None:
+            _check_not_behind(name, delta_pin(session, leaf.options["path"]), line)
 
     def lost(self, read: ReadSoFar, *, thorough: bool) -> LostVersions | None:
         path, begin = read.leaf.options["path"], _position(read)
@@ -318,6 +315,13 @@ class DeltaBound(Bound):
         if (line is None or line == NO_OFFSET) and self.pin.rows and self.whole:
             return f"all {self.pin.rows} rows up to version {self.pin.version} of {self.pin.path}"
         return None
+
+
+def _check_not_behind(name: InputName, newest: DeltaPin, line: str) -> None:
+    """Refuses a table that has gone back behind what a line of Spark's offset log says was read."""
+    read = _last_version(line)
+    if read is not None and newest.table == json.loads(line)["reservoirId"] and newest.version < read:
+        raise _gone_back(name, newest, read)
 
 
 def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError:

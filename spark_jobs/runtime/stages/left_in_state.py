@@ -28,12 +28,12 @@ def left_in_state(
             timeout, and rows of the side of a join that the watermark does not flush.
         timers: Whether an operator can have timers, which Spark does not count.
     """
-    sides = [side for operator in counted if (side := JOIN_SIDE.fullmatch(operator))]
-    left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT and not JOIN_SIDE.fullmatch(operator)}
+    sides = {operator: side for operator in counted if (side := JOIN_SIDE.fullmatch(operator))}
+    left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT and operator not in sides}
     if not counted and not timers:
         return {}, []
     keys: list[str] = []
-    for side in sides:
+    for side in sides.values():
         reader = session.read.format("statestore").option("batchId", batch).option("operatorId", side["operator"])
         held = reader.option("joinSide", side["side"]).load(checkpoint)
         if rows := held.count():

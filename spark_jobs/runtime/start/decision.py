@@ -186,6 +186,11 @@ def _replaces(request: StartRequest) -> bool:
     return bool(request.new_sources or request.accept_data_loss)
 
 
+def interrupted_round(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
+    """Returns the interrupted round that a start goes on with or replaces; None if there is none."""
+    return decision.round if isinstance(decision, Continue) else decision.interrupted
+
+
 def replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
     """Returns the interrupted round that a start replaces; None if it replaces none."""
     return None if isinstance(decision, Continue) else decision.interrupted
@@ -193,7 +198,7 @@ def replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | N
 
 def taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
     """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
-    interrupted = decision.round if isinstance(decision, Continue) else decision.interrupted
+    interrupted = interrupted_round(decision)
     done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
     return frozenset(request.new_sources).difference(done)
 
