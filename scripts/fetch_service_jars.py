@@ -1,6 +1,6 @@
-"""Puts the jars of a Kafka broker, of Spark's connector to it, and of HDFS into Ivy's cache, and lists them in the files that are named.
+"""Puts the jars of a Kafka broker, of Spark's sources for Kafka and Avro, and of HDFS into Ivy's cache, and lists them in files.
 
-For the tests only. Who runs pipelines names the connector to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
+For the tests only. Who runs pipelines names a source to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
 """
 
 import os
@@ -13,13 +13,14 @@ import pyspark
 from pyspark.java_gateway import launch_gateway
 
 BROKER = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
-CONNECTOR = (
+SOURCES = (
+    f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}",
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",  # the newest release that mirrors hold; used with tokens only
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-"""All that Spark does not bring itself, by name, because a mirror may lack one of the versions that the connector asks for."""
+"""All that Spark does not bring itself, by name, because a mirror may lack one of the versions that they ask for."""
 
 HDFS = (
     "org.apache.hadoop:hadoop-client-minicluster:3.5.0",
@@ -28,7 +29,7 @@ HDFS = (
 )
 
 
-def main(broker: Path, connector: Path, hdfs: Path) -> None:
+def main(broker: Path, sources: Path, hdfs: Path) -> None:
     """Writes each list last and whole: a set-up that is interrupted leaves none."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway
@@ -38,7 +39,7 @@ def main(broker: Path, connector: Path, hdfs: Path) -> None:
             str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         ]  # Spark never fetches it
         _list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
-        _list(connector, _resolved(gateway.jvm, CONNECTOR, transitive=False))
+        _list(sources, _resolved(gateway.jvm, SOURCES, transitive=False))
         _list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
     finally:
         gateway.shutdown()

@@ -144,10 +144,10 @@ fetch_jars() {
 }
 
 fetch_service_jars() {
-    local broker=$venv/.kafka-broker.jars connector=$venv/.kafka-connector.jars hdfs=$venv/.hdfs.jars
-    if jars_are_there "$broker" && jars_are_there "$connector" && jars_are_there "$hdfs" &&
+    local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars
+    if jars_are_there "$broker" && jars_are_there "$sources" && jars_are_there "$hdfs" &&
         [ "$hdfs" -nt scripts/fetch_service_jars.py ]; then return; fi
-    watched "Kafka's and HDFS's jars" "$python" scripts/fetch_service_jars.py "$broker" "$connector" "$hdfs" || explain "Kafka's and HDFS's jars"
+    watched "Kafka's, Avro's and HDFS's jars" "$python" scripts/fetch_service_jars.py "$broker" "$sources" "$hdfs" || explain "Kafka's, Avro's and HDFS's jars"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower

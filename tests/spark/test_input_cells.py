@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
+from spark_jobs.runtime.launch import RunOptions
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
 from tests.spark.rows import public, public_count
-from tests.support.input_cells import CELLS, NEXT_ROUND, Cell, Event, Outcome, Remedy, Source
+from tests.support.input_cells import CELLS, LIVE_CELLS, NEXT_ROUND, Cell, Event, Outcome, Remedy, Source
 from tests.support.kafka_broker import KafkaBroker, kafka_options
+from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
 
@@ -71,10 +73,9 @@ class Delta:
             case Event.SHRUNK:
                 table.delete("n >= 30")
             case Event.EXPIRED:
-                for unit in (50, 51):
-                    self.add(unit)
+                self.add(50)
                 DeltaTable(str(self.path)).create_checkpoint()
-                for version in range(5):
+                for version in range(UNITS):
                     (self.path / "_delta_log" / f"{version:020}.json").unlink()
                 return rows_of([2, 3])
             case Event.VACUUMED:
@@ -104,10 +105,15 @@ class Delta:
                 write_deltalake(str(self.path), rows, mode="overwrite", schema_mode="overwrite")
             case Event.MISSING:
                 self.path.rename(away)
+            case Event.PERMISSION_LOST:
+                self.path.chmod(0)
         return set()
 
     def put_back(self) -> None:
-        (self.root / "away").rename(self.path)
+        if self.path.exists():
+            self.path.chmod(0o755)
+        else:
+            (self.root / "away").rename(self.path)
 
 
 class Files:
@@ -136,8 +142,10 @@ class Files:
 
     def add(self, unit: int) -> None:
         self.begin()
-        self.write(self.file(unit), sorted(rows_of([unit])))
-        os.utime(self.file(unit), (1_700_000_000 + unit,) * 2)  # Spark reads the oldest first
+        unfinished = self.root / "unfinished"
+        self.write(unfinished, sorted(rows_of([unit])))
+        os.utime(unfinished, (1_700_000_000 + unit,) * 2)  # Spark reads the oldest first
+        unfinished.rename(self.file(unit))
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).options(**self.options)
@@ -181,6 +189,9 @@ class Files:
                 os.utime(self.file(50), (1_700_000_000 - 30 * 86_400,) * 2)
             case Event.MISSING:
                 shutil.rmtree(self.path)
+            case Event.PERMISSION_LOST:
+                for unit in range(UNITS):
+                    self.file(unit).chmod(0)
         return set()
 
     def put_back(self) -> None:
@@ -242,6 +253,26 @@ class Orc(Files):
         orc.write_table(pa.table({"n": pa.array([500], pa.int64()), "more": ["of a later day"]}), path)
 
 
+class Avro(Files):
+    ending = "avro"
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        super().__init__(request)
+        self._spark: SparkSession = request.getfixturevalue("spark")
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        self._write(path, [(n,) for n in rows], "n long")
+
+    def write_wider(self, path: Path) -> None:
+        self._write(path, [(500, "of a later day")], "n long, more string")
+
+    def _write(self, path: Path, rows: Sequence[tuple[object, ...]], schema: str) -> None:
+        written = self.root / "written"
+        self._spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").format("avro").save(str(written))
+        (part,) = written.glob("*.avro")
+        part.rename(path)
+
+
 class Text(Files):
     """A number a line."""
 
@@ -265,11 +296,26 @@ class Xml(Files):
         path.write_text("<rows><row><n>500</n><more>of a later day</more></row></rows>")
 
 
+class Binary(Files):
+    """A file is a row, with a number a line."""
+
+    ending = "binaryFile"
+    schema = "path string, modificationTime timestamp, length long, content binary"
+
+    def write(self, path: Path, rows: Iterable[int]) -> None:
+        path.write_text("\n".join(map(str, rows)))
+
+    def numbers(self, frame: DataFrame) -> DataFrame:
+        lines = F.split(F.col("content").cast("string"), "\n")
+        return frame.select(F.explode(lines).alias("n")).select(F.col("n").cast("long"))
+
+
 class Kafka:
     """A topic of one partition, ten records a unit."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.kafka: KafkaBroker = request.getfixturevalue("kafka")
+        self._missing = False
         self.begin()
 
     def begin(self) -> None:
@@ -308,9 +354,15 @@ class Kafka:
                 return rows_of([2, 3])
             case Event.MISSING:
                 self.kafka.delete_topic(self.name)
+                self._missing = True
+            case Event.PERMISSION_LOST:
+                self.kafka.forbid(self.name)
         return set()
 
     def put_back(self) -> None:
+        if not self._missing:
+            self.kafka.permit(self.name)
+            return
         self.kafka.create_topic(self.name, 1)
         for unit in range(UNITS):
             self.add(unit)
@@ -322,11 +374,14 @@ SOURCES: dict[Source, Any] = {
     Source.CSV: Csv,
     Source.JSON: Json,
     Source.ORC: Orc,
+    Source.AVRO: Avro,
     Source.TEXT: Text,
     Source.XML: Xml,
+    Source.BINARY: Binary,
     Source.KAFKA: Kafka,
 }
-_AT_NIGHT = (Source.PARQUET, Source.CSV, Source.ORC, Source.TEXT, Source.XML)
+_LIVE_BY_DAY = {(Source.DELTA, Event.VACUUMED), (Source.JSON, Event.EXPIRED), (Source.KAFKA, Event.TRUNCATED)}
+_AT_NIGHT = (Source.PARQUET, Source.CSV, Source.ORC, Source.AVRO, Source.TEXT, Source.XML, Source.BINARY)
 
 
 def batch_rows(site: Site, source: Any) -> list[int]:
@@ -341,9 +396,11 @@ def batches(site: Site) -> list[str]:
     return sorted(str(path) for path in site.home.glob("work/*/stages/*/checkpoint/offsets/[0-9]*"))
 
 
-def copying(site: Site, source: Any) -> Pipeline:
-    pipeline, flag = Pipeline("copy", on_end="suspend"), site.home.parent / "fail"
-    pipeline.source(name="rows", bounded=True)(lambda spark: source.stream(spark))
+def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
+    live = {"checkpoint": CheckpointSettings(interval="1 second"), "restart": RestartStrategy.none()}
+    settings: dict[str, Any] = {"on_end": "suspend"} if bounded else live
+    pipeline, flag = Pipeline("copy", **settings), site.home.parent / "fail"
+    pipeline.source(name="rows", bounded=bounded)(lambda spark: source.stream(spark))
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "copy")))
     def copy(rows: DataFrame) -> DataFrame:
@@ -410,6 +467,55 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
         expected = now if cell.remedy is Remedy.WRITTEN else pinned
     assert copied(site) == expected
     assert bool(site.manifest().losses) == (cell.remedy is Remedy.ACCEPT)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=str(cell), marks=[] if (cell.source, cell.event) in _LIVE_BY_DAY else [pytest.mark.nightly])
+        for cell in LIVE_CELLS
+    ],
+)
+def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+    source, flag = SOURCES[cell.source](request), site.home.parent / "fail"
+    pipeline = copying(site, source, bounded=False)
+    for unit in (0, 1):
+        source.add(unit)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 20)
+        flag.touch()
+        for unit in (2, 3):
+            source.add(unit)
+        assert "as told" in str(running.ends())
+    flag.unlink()
+    was_there, lost, options = batch_rows(site, source), source.happen(cell.event), dict[str, Any]()
+    if cell.outcome is not Outcome.RIGHT:
+        with Running(site.spark, pipeline, site.home) as running:
+            error = running.ends()
+        assert isinstance(error, RejectedError) == (cell.outcome is Outcome.REFUSED), error
+        found = copied(site)
+        assert found == sorted({*rows_of((0, 1)), *found} & set(was_there)), "some of the rows, each once"
+        if cell.event is Event.MOVED_COLUMNS:
+            source.write_anew()
+        if cell.remedy is Remedy.ACCEPT:
+            options = {"accept_data_loss": ("rows",)}
+        elif cell.remedy is Remedy.NEW:
+            if cell.event is Event.MISSING:
+                source.put_back()
+            options = {"new_sources": ("rows",)}
+        else:
+            source.put_back()
+    now = batch_rows(site, source)
+    if cell.remedy is Remedy.NEW:
+        expected = sorted([*rows_of((0, 1)), *now])
+    elif cell.remedy is Remedy.BACK:
+        expected = now
+    else:
+        expected = sorted({*was_there, *now} - lost)
+    with Running(site.spark, pipeline, site.home, options=RunOptions(**options)) as running:
+        running.until(lambda: public_count(site.tables / "copy") == len(expected))
+        running.until(lambda: bool(running.head().losses) == (cell.remedy is Remedy.ACCEPT))
+        assert copied(site) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ class Source(StrEnum):
     CSV = "CSV files"
     JSON = "JSON files"
     ORC = "ORC files"
+    AVRO = "Avro files"
     TEXT = "text files"
     XML = "XML files"
+    BINARY = "binary files"
     KAFKA = "Kafka"
 
 
@@ -30,8 +32,8 @@ class Event(StrEnum):
     OVERWRITTEN = "overwritten"
     SCHEMA_CHANGED = "schema changed"
     PERMISSION_LOST = "permission lost"
-    ROWS_UPDATED = "rows updated before the next round"
-    ROWS_REPLACED = "rows replaced before the next round"
+    ROWS_UPDATED = "rows updated"
+    ROWS_REPLACED = "rows replaced"
     LATE = "late"
     MOVED_COLUMNS = "columns at other places"
     EMPTY = "empty"
@@ -72,7 +74,8 @@ class Cell:
         return f"{self.source}, {self.event}"
 
 
-_FILES = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.TEXT, Source.XML)
+_COLUMNS = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.AVRO, Source.XML)
+FILES = (*_COLUMNS, Source.TEXT, Source.BINARY)
 NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.ROWS_UPDATED, Event.ROWS_REPLACED, Event.LATE, Event.MOVED_COLUMNS)
 """What happens once the round has ended, and is met by the next one: it concerns rows that come."""
 CELLS: tuple[Cell, ...] = (
@@ -84,27 +87,63 @@ CELLS: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.RESTORED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.TRUNCATED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.PERMISSION_LOST, Outcome.REFUSED, Remedy.BACK),
     Cell(Source.DELTA, Event.ROWS_UPDATED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.DELTA, Event.ROWS_REPLACED, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.SCHEMA_CHANGED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
     Cell(Source.DELTA, Event.MISSING, Outcome.REFUSED, Remedy.BACK),
-    *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
-    *(Cell(source, Event.MOVED, Outcome.REFUSED, Remedy.NEW) for source in _FILES),
-    *(Cell(source, Event.SHRUNK, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
-    *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in _FILES),
-    *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in _FILES),
-    *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in _FILES),
-    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _FILES if source is not Source.TEXT),
-    *(Cell(source, Event.LATE, Outcome.RIGHT) for source in _FILES),
+    *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
+    *(Cell(source, Event.MOVED, Outcome.REFUSED, Remedy.NEW) for source in FILES),
+    *(Cell(source, Event.SHRUNK, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
+    *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
+    *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _COLUMNS),
+    *(Cell(source, Event.LATE, Outcome.RIGHT) for source in FILES),
     Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.REFUSED, Remedy.WRITTEN),
-    *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in _FILES),
-    *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in _FILES),
+    *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in FILES),
+    *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in FILES),
     Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.KAFKA, Event.MOVED, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.KAFKA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.KAFKA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.KAFKA, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK),
     Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
     Cell(Source.KAFKA, Event.MISSING, Outcome.REFUSED, Remedy.NEW),
 )
-"""Every cell that is tried. One that is not there cannot happen to the source, or is not tried: lost permissions."""
+"""Every cell. One that is not there cannot happen to the source."""
+
+LIVE_CELLS: tuple[Cell, ...] = (
+    Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.SHRUNK, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.VACUUMED, Outcome.FAILS, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.RESTORED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.DELTA, Event.PERMISSION_LOST, Outcome.REFUSED, Remedy.BACK),
+    Cell(Source.DELTA, Event.ROWS_UPDATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.DELTA, Event.ROWS_REPLACED, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.DELTA, Event.SCHEMA_CHANGED, Outcome.RIGHT),
+    Cell(Source.DELTA, Event.MISSING, Outcome.REFUSED, Remedy.BACK),
+    *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.MOVED, Outcome.REFUSED, Remedy.NEW) for source in FILES),
+    *(Cell(source, Event.EXPIRED, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
+    *(Cell(source, Event.TRUNCATED, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.OVERWRITTEN, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK) for source in FILES),
+    *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _COLUMNS),
+    *(Cell(source, Event.LATE, Outcome.RIGHT) for source in FILES),
+    Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.REFUSED, Remedy.ACCEPT),
+    *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in FILES),
+    Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.KAFKA, Event.MOVED, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.KAFKA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.KAFKA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.KAFKA, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK),
+    Cell(Source.KAFKA, Event.MISSING, Outcome.REFUSED, Remedy.NEW),
+)
+"""What happens to a source without an end while its pipeline is away."""

@@ -20,14 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # some are exported without a word
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 DEADLINE_S = 60.0
-BROKER_JARS, CONNECTOR_JARS = ".kafka-broker.jars", ".kafka-connector.jars"
+BROKER_JARS, SOURCE_JARS = ".kafka-broker.jars", ".source.jars"
 _JAVA = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -46,14 +54,17 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "broker.session.timeout.ms": 1500,
     "broker.heartbeat.interval.ms": 300,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
     "log.cleaner.backoff.ms": 200,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
+_EVERYBODY = "User:ANONYMOUS"
 Value = bytes | None
 
 
 def jars(name: str) -> list[str]:
-    """The jars that ``make test`` has fetched: :data:`BROKER_JARS` or :data:`CONNECTOR_JARS`."""
+    """The jars that ``make test`` has fetched: :data:`BROKER_JARS` or :data:`SOURCE_JARS`."""
     stamp = Path(sys.prefix) / name
     assert stamp.exists(), f"{stamp} is missing: run `make warm`"
     return stamp.read_text().split("\n")[:-1]
@@ -107,6 +118,16 @@ class KafkaBroker:
         partitions = self.admin.list_topics(topic, DEADLINE_S).topics[topic].partitions
         with closing(Consumer(self._client | {"group.id": "ends"})) as consumer:
             return {number: consumer.get_watermark_offsets(TopicPartition(topic, number))[1] for number in partitions}
+
+    def forbid(self, topic: str) -> None:
+        """Takes the permission to see and to read a topic from everybody."""
+        nobody = _EVERYBODY, "*", AclOperation.ALL, AclPermissionType.DENY
+        _done(self.admin.create_acls([AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *nobody)]))
+
+    def permit(self, topic: str) -> None:
+        """Takes back what :meth:`forbid` has done."""
+        rule: Any = None, None, AclOperation.ANY, AclPermissionType.ANY  # its types forbid None
+        _done(self.admin.delete_acls([AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *rule)]))
 
     def producer(self, **settings: Any) -> Producer:
         return Producer(self._client | {"linger.ms": 0} | settings)

@@ -23,7 +23,7 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
-from tests.support.kafka_broker import CONNECTOR_JARS, jars
+from tests.support.kafka_broker import SOURCE_JARS, jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
@@ -39,7 +39,7 @@ SMALL = {
 
 def small_session() -> SparkSession:
     """A session for small runs; other tests of this process have their own."""
-    session = start_session("tests", APPLICATION, jars=jars(CONNECTOR_JARS)).newSession()
+    session = start_session("tests", APPLICATION, jars=jars(SOURCE_JARS)).newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
     return session
