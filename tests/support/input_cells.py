@@ -137,7 +137,7 @@ LIVE_CELLS: tuple[Cell, ...] = (
     *(Cell(source, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK) for source in FILES),
     *(Cell(source, Event.SCHEMA_CHANGED, Outcome.RIGHT) for source in _COLUMNS),
     *(Cell(source, Event.LATE, Outcome.RIGHT) for source in FILES),
-    Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.REFUSED, Remedy.ACCEPT),
+    Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.FAILS, Remedy.ACCEPT),
     *(Cell(source, Event.MISSING, Outcome.REFUSED, Remedy.BACK) for source in FILES),
     Cell(Source.KAFKA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.KAFKA, Event.MOVED, Outcome.REFUSED, Remedy.NEW),
