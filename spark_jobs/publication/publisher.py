@@ -471,6 +471,7 @@ def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoi
     cut, rows, oldest = manifest.sinks[sink], 0, None
     for oldest in _round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
+        rows += sum(each.actions.rows for each in oldest.brought.get(sink, ()))
     if oldest and sink in oldest.sinks and oldest.parent is not None and store.kept(oldest.parent) is None:
         rows += sum(each.actions.rows for each in oldest.sinks[sink].carried if each.round in (None, oldest.round))
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version_with(cut, checkpoint), rows=rows)

@@ -7,9 +7,9 @@ import pytest
 from spark_jobs.checkpoint import carried as module
 from spark_jobs.checkpoint.carried import carried
 from spark_jobs.checkpoint.retention import discard, discardable, kept
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, RoundNumber, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, RoundNumber, StageName
 from spark_jobs.publication.pending import pending_lines
 from spark_jobs.publication.publisher import publish
 from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, a_stage_cut
@@ -92,6 +92,19 @@ def test_the_final_checkpoint_publishes_what_discarded_ones_had_staged_in_one_tr
     assert (pipeline.rows(HOURLY), pipeline.commits(HOURLY)) == ([(1, "a"), (2, "a"), (3, "a"), (4, "a")], [4])
     assert result.rows == 4
     assert publish(pipeline.files, by_policy=True)[HOURLY] == result
+
+
+@pytest.mark.parametrize("first_is_discarded", [False, True])
+def test_rows_that_a_savepoint_has_brought_are_counted_with_its_round(pipeline: StagedPipeline, first_is_discarded: bool) -> None:
+    number = pipeline.store.first_id(IncarnationId("first"))
+    actions = pipeline.store.write_actions(number, HOURLY, pipeline.stage(HOURLY, [(1, "a"), (2, "a")], number))
+    saved = CarriedActions(first=number, last=number, batch=BatchId(number), actions=actions, replace=False)
+    pipeline.checkpoint({}, stages={STAGE: a_stage_cut(number)}, round=RoundNumber(1), brought={HOURLY: (saved,)})
+    complete(pipeline, (3, "a"))
+    complete(pipeline, (4, "a"), final=True)
+    if first_is_discarded:
+        discard(pipeline.files, [number])
+    assert publish(pipeline.files, by_policy=True)[HOURLY].rows == len(pipeline.rows(HOURLY)) == 4
 
 
 def test_what_is_public_is_not_carried(pipeline: StagedPipeline) -> None:
