@@ -358,7 +358,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))
-    shown = [] if answer.manifest is None else [words.facts(("manifest", answer.manifest)), *_next_steps(answer)]
+    shown = [] if manifest is None else [words.facts(("manifest", answer.manifest or "")), *next_steps(answer, manifest)]
     return [headline, sinks, *late, *shown]
 
 
@@ -371,13 +371,21 @@ def _end(manifest: Manifest) -> str:
     return "the pipeline is drained" if manifest.drained else "the round has ended, the next run takes up what arrives"
 
 
-def _next_steps(answer: RunAnswer) -> list[RenderableType]:
-    """What to type next."""
+def next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
+    """Returns what to do next.
+
+    Args:
+        answer: What the command answers.
+        manifest: Of the checkpoint that the run has ended with.
+    """
     steps: list[RenderableType] = [Text("Next:", style="bold")]
-    if any(result.version is None for result in answer.sinks.values()):
+    if manifest.checkpoint_kind is CheckpointKind.STOP and not manifest.drained:
+        steps.append(Text("  run it again: it goes on where it was stopped"))
+    staged = [name for name, result in answer.sinks.items() if result.version is None]
+    if any(manifest.ends_round or not manifest.is_published_by_round(name) for name in staged):
         steps.append(words.command_line("spark-jobs", "publish", "--home", answer.home))
     steps.append(words.command_line("spark-jobs", "inspect", "--home", answer.home))
-    read = f"from spark_jobs import consistent_versions; print(consistent_versions({json.dumps(answer.home)}))"
-    if all(result.version is not None for result in answer.sinks.values()):
+    if not staged:
+        read = f"from spark_jobs import consistent_versions; print(consistent_versions({json.dumps(answer.home)}))"
         steps.append(words.command_line("python", "-c", read))
     return steps

@@ -262,7 +262,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
         raise RejectedError(
             f"Sink {sink} is published from final checkpoints only; {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
             safe="Nothing was written; everything stays staged.",
-            remedy="Wait for the final checkpoint, or give another policy by name.",
+            remedy="Run the pipeline on: the rows become public once the round has ended, or is drained.",
             sink=sink,
             checkpoint=manifest.checkpoint,
         )

@@ -493,9 +493,9 @@ def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], chan
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
-        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If what it reads is "
-        "gone for good, these parameters may replace it: with --accept-data-loss SOURCE, which reads what is left, or with --new-source "
-        f"SOURCE, which reads another one. Or {BEGIN_ANEW}.",
+        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source, read that one from "
+        "its beginning: --new-source SOURCE. If what the round reads is gone for good, go on with what is left: --accept-data-loss "
+        f"SOURCE. Or {BEGIN_ANEW}.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

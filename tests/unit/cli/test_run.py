@@ -30,7 +30,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName, start_request_id
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
 from tests.support import small_pipeline
@@ -43,14 +43,14 @@ def run(home: UsedHome, *options: object) -> Result:
     return spark_jobs("run", home.entry, "--home", home.url, *options)
 
 
-def answered(home: UsedHome, monkeypatch: pytest.MonkeyPatch, function: str = "launch") -> dict[str, Any]:
+def answered(home: UsedHome, monkeypatch: pytest.MonkeyPatch, function: str = "launch", **checkpoint: Any) -> dict[str, Any]:
     """Has the driver answer with checkpoint 1 without running; returns what it was called with."""
     given: dict[str, Any] = {}
 
     def launched(pipeline: Any, files: Any, *rest: Any) -> StartResponse:
         given.update(pipeline=pipeline, rest=rest)
         home.begin()
-        manifest = home.complete(late_rows=5)
+        manifest = home.complete(late_rows=5, **checkpoint)
         request = home.ask()
         return StartResponse(
             request=request.request,
@@ -94,6 +94,23 @@ def test_staged_rows_are_called_staged_and_the_next_command_publishes_them(drain
     assert "staged" in shown
     assert f"spark-jobs publish --home {drained.url}" in shown
     assert "consistent_versions" not in shown
+
+
+def test_after_a_stop_in_the_middle_of_a_round_the_next_step_is_another_run(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can publish what it has staged."""
+    stop: dict[str, Any] = {
+        "checkpoint_kind": CheckpointKind.STOP,
+        "drained": False,
+        "request": RequestId("stop-mine"),
+        "publish": Publish.FINAL,
+    }
+    answered(unused, monkeypatch, **stop)
+    shown = run(unused, *unused.params)
+    assert shown.exit_code == 0
+    assert "run it again: it goes on where it was stopped" in shown.stdout
+    assert "spark-jobs publish" not in shown.stdout
 
 
 def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
