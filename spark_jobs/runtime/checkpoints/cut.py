@@ -26,6 +26,11 @@ class Cuttable(Protocol):
         """True if all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
         ...
 
+    @property
+    def waits_for_none(self) -> bool:
+        """True if it may be held at any time: it reads sources alone, or rows may wait in its channels."""
+        ...
+
     def committed(self) -> BatchId:
         """Returns the last batch that Spark has committed; -1 where there is none."""
         ...
@@ -169,6 +174,8 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
 def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
     """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
 
+    What reads sources alone is held at once: none reads on while another one is still in its batch.
+
     Args:
         stages: In topological order.
         waiting: How long, by which clock, and who is told.
@@ -177,6 +184,9 @@ def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
+    for stage in stages:
+        if stage.waits_for_none:
+            stage.hold()
     try:
         _align(stages, Alignment(), waiting)
         _consistent(stages, waiting)

@@ -56,6 +56,10 @@ class StageAtWork:
     def ends(self) -> bool:
         return not self.run.stage.unbounded
 
+    @property
+    def waits_for_none(self) -> bool:
+        return self.ends or not self.run.upstream
+
     def committed(self) -> BatchId:
         return self.run.spark_log.last_commit()
 

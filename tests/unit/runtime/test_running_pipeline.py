@@ -43,6 +43,7 @@ class Stage:
         self.gate, self.bounds, self.outlet = Gate(), (), SimpleNamespace(public=None)
         self.spark_log = SparkLog(work, checkpoint_directory(name))
         self.output = SimpleNamespace(ended=threading.Event())
+        self.upstream = [stage.output for stage in pipeline.stages.values()]
         self._pipeline = pipeline
 
     def flush(self) -> None:
@@ -60,7 +61,9 @@ class Pipeline:
         self.happens: list[Callable[[], object]] = []
         """At such moments; then nothing is waited for any more."""
         work = home.below("work/1")
-        self.stages = {name: Stage(name, work, self) for name in STAGES}
+        self.stages: dict[StageName, Stage] = {}
+        for name in STAGES:  # each reads all before it
+            self.stages[name] = Stage(name, work, self)
         self.stages[OVER].output.ended.set()
         for name in STAGES:
             self.heartbeat.stage(name, StageState.ENDED if name is OVER else StageState.RUNNING)

@@ -314,7 +314,7 @@ def test_a_cancel_ends_a_try_that_hangs(site: Site, hangs: str) -> None:
 class GoingOn:
     """A stage whose next batch comes to its gate as it is held, and goes in once it may."""
 
-    name, ends = HOURLY, False
+    name, ends, waits_for_none = HOURLY, False, True
 
     def __init__(self, site: Site) -> None:
         self._site, self._gate = site, Gate()

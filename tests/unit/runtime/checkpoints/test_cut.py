@@ -37,6 +37,10 @@ class Model:
     ends: bool = False
     """Whether all of its inputs end."""
 
+    @property
+    def waits_for_none(self) -> bool:
+        return self.ends or not self.producers
+
     def stages_another(self) -> None:
         self.committed_batch += 1
         self.visible_batch = self.committed_batch
@@ -127,6 +131,7 @@ class Look:
 
     def __init__(self, stage: Model, world: World) -> None:
         self._stage, self._world, self.name, self.ends = stage, world, stage.name, stage.ends
+        self.waits_for_none = stage.waits_for_none
 
     def __getattr__(self, method: str) -> object:
         def look(*arguments: object) -> object:
@@ -307,6 +312,22 @@ def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> Non
     ]
     assert line.producer.held
     assert line.shaky.held
+
+
+def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage() -> None:
+    """Two stages read sources. The first one is in a batch that takes ten seconds; the other one does a batch a second."""
+    slow, fast, now_s = Model(StageName("slow"), visible_batch=0), Model(StageName("fast")), 0.0
+
+    def pause() -> None:
+        nonlocal now_s
+        now_s += 1.0
+        for _ in range(2):
+            fast.step(Random())
+        if now_s == 10.0:
+            slow.step(Random())
+
+    quiesce([cast(Cuttable, slow), cast(Cuttable, fast)], Waiting(NEVER_S, lambda: now_s, pause))
+    assert (now_s, slow.committed_batch, fast.committed_batch) == (10.0, 0, -1)
 
 
 def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
