@@ -9,14 +9,15 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import DividedHome
-from spark_jobs.home.layout import PIPELINE
+from spark_jobs.home.places import check_home, is_inside
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
-def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None) -> Files:
+def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
     """Opens a home inside one of ``roots``. Reads and writes nothing.
 
     Args:
@@ -36,9 +37,12 @@ def open_home(home: str, roots: Sequence[str], workspace_root: str | None = None
             remedy="Set home_root in the connection's extras to the directory that holds your pipelines' homes.",
             home=home,
         )
-    if not home.strip():
+    if home is None or not home.strip():  # a template may render to anything
         raise InvalidParameterError(
-            "The home is empty.", safe="Nothing was read or written.", remedy="Give the task a home.", home=home
+            f"The home is {home!r}, which is no place.",
+            safe="Nothing was read or written.",
+            remedy="Give the task a home, or correct the template that makes it.",
+            home=repr(home),
         )
     place = _inside(home, roots, "home")
     files = open_place(place)
@@ -57,7 +61,7 @@ def _is_below(url: str, root: str) -> bool:
     return is_inside(_resolved(open_files(url)), root)
 
 
-def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
+def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:
     """Opens the place of a savepoint inside one of ``roots``. Reads and writes nothing.
 
     Args:
@@ -68,7 +72,7 @@ def open_savepoint(savepoint: str, roots: Sequence[str]) -> Files:
         AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
         InvalidParameterError: It is no path or URL of a supported kind.
     """
-    if not roots or not savepoint.strip():
+    if not roots or savepoint is None or not savepoint.strip():
         return open_home(savepoint, roots)  # which is refused
     return open_place(_inside(savepoint, roots, "savepoint"))
 
@@ -157,7 +161,7 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
 
     Raises:
         StorageError: This host does not have its root: a file system that is not mounted looks like one without homes.
-        InvalidParameterError: It is inside another pipeline's home, whose documents it would be taken for.
+        RejectedError: A home that has not begun cannot begin there: see :func:`spark_jobs.home.places.check_home`.
     """
     place = _resolved(home)
     around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
@@ -165,17 +169,8 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
         raise _not_there(around[0])
     if not is_here(home) and workspace_root and not os.path.isdir(workspace_root):
         raise _not_there(workspace_root, "workspace")
-    above = place.rpartition("/")[0]
-    while is_inside(above, max(around, key=len)):
-        if PIPELINE in open_place(above).names(""):
-            raise InvalidParameterError(
-                f"The home {home.url} is inside the home {above}.",
-                safe="Nothing was written.",
-                remedy="Put homes beside each other.",
-                home=home.url,
-                found=above,
-            )
-        above = above.rpartition("/")[0]
+    if Channel(home).pipeline() is None:
+        check_home(home, begins=True)
 
 
 def home_options(home: str, workspace: str | None) -> list[str]:
@@ -203,8 +198,3 @@ def _resolved(place: Files) -> str:
 
 def _resolved_root(root: str) -> str:
     return _resolved(open_place(root))
-
-
-def is_inside(place: str, root: str) -> bool:
-    """Whether a place is below another one; both are resolved already."""
-    return place != root and place.startswith(f"{root.rstrip('/')}/")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
 
-from airflow_provider.homes import is_inside
+from spark_jobs.home.places import is_inside
 from spark_jobs.protocol.errors import InvalidParameterError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import InterruptedRunError, RejectedError
+from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
@@ -253,18 +253,7 @@ class DisposeSavepointOperator(BaseOperator):
             savepoint = self.hook.savepoint_files(self.savepoint)
             homes = [self.hook.files(home) for home in ([self.home] if isinstance(self.home, str) else self.home)]
             for home in homes:
-                _check_is_home(home)
+                Channel(home).claimed()  # one that is mistyped needs nothing, and the one that was meant might
             dispose(savepoint, [user for home in homes for user in needed_by(home, savepoint)])
             self.log.info("The savepoint %s is deleted.", savepoint.url)
             return {"savepoint": savepoint.url}
-
-
-def _check_is_home(home: Files) -> None:
-    """A home that is mistyped needs nothing, and the one that was meant might."""
-    if Channel(home).pipeline() is None:
-        raise RejectedError(
-            f"{home.url} is not the home of a pipeline: it has no pipeline.json.",
-            safe="Nothing was deleted.",
-            remedy="Correct home= of the task.",
-            home=home.url,
-        )

@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from spark_jobs.checkpoint.savepoint import SAVEPOINT
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.home.layout import request_path
+from spark_jobs.home.layout import SAVEPOINT, request_path
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.errors import IncompleteError, StreamPipelineError

@@ -23,7 +23,8 @@ from typing import Any
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
 from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.home.layout import SAVEPOINTS, manifest_path
+from spark_jobs.home.layout import BEGUN_SAVEPOINT, SAVEPOINT, manifest_path
+from spark_jobs.home.places import Kind, check_deletable, check_savepoint, kinds_of, thing
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import ConflictError, CorruptDocumentError, NotFoundError, RejectedError
@@ -31,13 +32,10 @@ from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.beside import at_once
-from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document, real_url
+from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
-SAVEPOINT = "savepoint.json"
-"""The document that makes a savepoint exist."""
-_BEGUN = "exporting.json"
 _AT_ONCE = 16
 _DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
 
@@ -73,7 +71,7 @@ def export(
     if standing is None:
         standing = _build(home, manifest, target, request, check)
     with step(Step.SAVEPOINT_END):
-        target.delete(_BEGUN)
+        target.delete(BEGUN_SAVEPOINT)
     return standing
 
 
@@ -87,7 +85,7 @@ def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
     try:
         found = read_document(savepoint, SAVEPOINT, Savepoint)
     except NotFoundError as error:
-        begun = _BEGUN in savepoint.names("")
+        begun = BEGUN_SAVEPOINT in savepoint.names("")
         raise RejectedError(
             f"{savepoint.url} is no savepoint: it has no {SAVEPOINT}.",
             exists="An export has begun there and has not come to its end." if begun else "",
@@ -136,7 +134,7 @@ def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
         needed_by: Who needs it, in words: then it stays.
 
     Raises:
-        RejectedError: The directory is no savepoint, or somebody needs it. Nothing was deleted.
+        RejectedError: The directory is no savepoint, or is another thing, too, or somebody needs it. Nothing was deleted.
         CorruptDocumentError: ``savepoint.json`` is torn: nobody knows what belongs to it. Nothing was deleted.
         StorageError: Not everything was deleted; repeat.
     """
@@ -159,7 +157,7 @@ def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | Non
         savepoint = read_document(target, SAVEPOINT, Savepoint)
         found: Mapping[str, Any] | None = _whose(savepoint, savepoint.request)
     else:
-        found = _begun(target) if _BEGUN in names else None
+        found = _begun(target) if BEGUN_SAVEPOINT in names else None
     if not found or found.get("request") != request:
         return None
     manifest = CheckpointStore(home).kept(found["checkpoint"])
@@ -173,7 +171,7 @@ def begun_by(target: Files) -> RequestId | None:
         StorageError: The directory cannot be looked at.
     """
     names = target.names("")
-    found = _begun(target) if _BEGUN in names and SAVEPOINT not in names else None
+    found = _begun(target) if BEGUN_SAVEPOINT in names and SAVEPOINT not in names else None
     return None if not found or not found.get("request") else RequestId(found["request"])
 
 
@@ -191,15 +189,17 @@ def abandon(manifest: Manifest, target: Files, *, request: RequestId) -> None:
         StorageError: Not everything was deleted; repeat.
     """
     names = target.names("")
-    if _BEGUN in names and SAVEPOINT not in names and target.read(_BEGUN) == _identity(manifest, request):
+    alone = kinds_of(names) == {Kind.SAVEPOINT} and SAVEPOINT not in names
+    if alone and target.read(BEGUN_SAVEPOINT) == _identity(manifest, request):
         _remove(target, names)
         _remove_directory(target)
 
 
 def _dispose(savepoint: Files, needed_by: list[str]) -> None:
     names = savepoint.names("")
-    if not {SAVEPOINT, _BEGUN} & set(names):
+    if not {SAVEPOINT, BEGUN_SAVEPOINT} & set(names):
         read_savepoint(savepoint)
+    check_deletable(Kind.SAVEPOINT, savepoint, names)
     if needed_by:
         raise RejectedError(
             f"The savepoint {savepoint.url} is needed by {', '.join(needed_by)}.",
@@ -211,8 +211,10 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
     if SAVEPOINT in names:
         found = read_document(savepoint, SAVEPOINT, Savepoint)
         with step(Step.SAVEPOINT_VOID):  # it becomes one that is not whole: whoever repeats this finds what to do
-            savepoint.create(_BEGUN, _identity(found, found.request))
+            savepoint.create(BEGUN_SAVEPOINT, _identity(found, found.request))
             savepoint.delete(SAVEPOINT)
+    names = savepoint.names("")
+    check_deletable(Kind.SAVEPOINT, savepoint, names)  # another disposer may have ended, and a home have begun there
     _remove(savepoint, names)
 
 
@@ -220,7 +222,7 @@ def _remove(savepoint: Files, names: Iterable[str]) -> None:
     with step(Step.SAVEPOINT_REMOVE):
         for name in set(PARTS) & set(names):
             savepoint.delete(name)
-        savepoint.delete(_BEGUN)
+        savepoint.delete(BEGUN_SAVEPOINT)
 
 
 def _remove_directory(savepoint: Files) -> None:
@@ -239,16 +241,16 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
         request: Who asks for it: what it has begun there may be ended.
 
     Raises:
-        RejectedError: It is inside the home or a table, or has other things: also what was begun for another request.
+        RejectedError: It is another thing or inside one, or has other things: also what was begun for another request.
         StorageError: It cannot be looked at.
     """
-    _check_place(home, target, tables)
     names = target.names("")
+    _check_place(home, target, names, tables)
     if SAVEPOINT in names:
         found = read_document(target, SAVEPOINT, Savepoint)
         if found.request != request:
             raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
-    elif _BEGUN in names:
+    elif BEGUN_SAVEPOINT in names:
         begun = _begun(target)
         if begun is None:  # another try has come to its end
             check_target(home, target, tables, request)
@@ -261,7 +263,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
 def _begun(target: Files) -> Mapping[str, Any] | None:
     """Returns what ``exporting.json`` says of the export that was begun in a directory; None if it is gone, empty if it is unreadable."""
     try:
-        found = json.loads(target.read(_BEGUN))
+        found = json.loads(target.read(BEGUN_SAVEPOINT))
     except NotFoundError:
         return None
     except ValueError:
@@ -269,13 +271,8 @@ def _begun(target: Files) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def _check_place(home: Files, target: Files, tables: Iterable[str]) -> None:
-    place, around = real_url(target), real_url(home)
-    if place.startswith(f"{around}/") and not place.startswith(f"{around}/{SAVEPOINTS}/"):
-        raise _refused(target, f"it is inside the home, and not below {SAVEPOINTS}/")
-    for table in map(open_files, tables):
-        if f"{place}/".startswith(f"{real_url(table)}/"):
-            raise _refused(target, f"it is inside the table {table.url}, whose VACUUM would delete it")
+def _check_place(home: Files, target: Files, names: Iterable[str], tables: Iterable[str]) -> None:
+    check_savepoint(home, target, names, [thing(Kind.TABLE, open_files(table)) for table in tables])
 
 
 def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
@@ -292,17 +289,17 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
 
 def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
     """Returns the savepoint that is there already; None if it is still to be made, and may be."""
-    _check_place(home, target, (cut.table for cut in manifest.sinks.values()))
     names = target.names("")
+    _check_place(home, target, names, (cut.table for cut in manifest.sinks.values()))
     if SAVEPOINT in names:
         found = read_document(target, SAVEPOINT, Savepoint)
         if _identity(found, found.request) != _identity(manifest, request):
             raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
         target.sync(SAVEPOINT)
         return found
-    if _BEGUN in names:
+    if BEGUN_SAVEPOINT in names:
         try:
-            begun = target.read(_BEGUN)
+            begun = target.read(BEGUN_SAVEPOINT)
         except NotFoundError:  # another try has come to its end
             return _standing(home, manifest, target, request)
         if begun != _identity(manifest, request):
@@ -315,7 +312,7 @@ def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId
 def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | None, check: Callable[[], object]) -> Savepoint:
     needed = needed_files(home, manifest)
     with step(Step.SAVEPOINT_BEGIN):
-        target.create(_BEGUN, _identity(manifest, request))
+        target.create(BEGUN_SAVEPOINT, _identity(manifest, request))
     with step(Step.SAVEPOINT_FILES):
         digests = _copied(home, manifest, target, needed, check)
     files = tuple(

@@ -12,7 +12,7 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut, Status
-from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
@@ -28,15 +28,7 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
         RejectedError: No pipeline has run there.
     """
     files = open_home_files(url)
-    pipeline = Channel(files).pipeline()
-    if pipeline is None:
-        raise RejectedError(
-            f"{files.url} is not the home of a pipeline: it has no pipeline.json.",
-            safe="Nothing was changed.",
-            remedy="Check --home. The first 'spark-jobs run' makes a home.",
-            home=files.url,
-        )
-    return files, pipeline
+    return files, Channel(files).claimed()
 
 
 def manifest_url(files: Files, manifest: Manifest) -> str:

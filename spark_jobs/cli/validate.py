@@ -50,6 +50,7 @@ from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, spark
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
+from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RunId, SinkName, StageName, new_run_id, start_request_id
@@ -115,6 +116,9 @@ def validate(
             files = open_home(home) if home else None
             if files:
                 check_workspace(files)
+        with mistakes.noted():
+            addresses = {sink: table.text for sink, table in (tables or {}).items() if not table.named}
+            check_places(files, addresses, begins=files is not None and Channel(files).pipeline() is None)
         savepoint = restore_from(restore, allow_drained, take_pending)
         if savepoint and home is None:
             with mistakes.noted():

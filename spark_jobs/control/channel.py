@@ -70,6 +70,22 @@ class Channel:
         except NotFoundError:
             return None
 
+    def claimed(self) -> PipelineDocument:
+        """Returns whose home this is.
+
+        Raises:
+            RejectedError: No pipeline has run there: it may be mistyped, and the home that was meant is another one.
+        """
+        found = self.pipeline()
+        if found is None:
+            raise RejectedError(
+                f"{self.files.url} is not the home of a pipeline: it has no {PIPELINE}.",
+                safe="Nothing was changed.",
+                remedy="Correct the home. The first run makes one.",
+                home=self.files.url,
+            )
+        return found
+
     def claim(self, name: PipelineName, workspace: NamedWorkspace | None = None) -> PipelineDocument:
         """Makes this the home of pipeline ``name``, once; idempotent.
 

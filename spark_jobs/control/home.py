@@ -23,6 +23,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from spark_jobs.home.layout import IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
+from spark_jobs.home.places import Kind, check_home, check_place
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -307,12 +308,15 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
 
     Raises:
         InvalidParameterError: The home needs one, and none was named.
-        RejectedError: It has another one, or this one is in use, or the home was copied here from another kind of place.
+        RejectedError: It has another one, this one is in use or another thing, or the home was copied here from another kind of
+            place, or cannot begin there: see :func:`~spark_jobs.home.places.check_home`.
         StorageError: The home has begun, and its workspace is not on this host.
     """
+    if pipeline is None:
+        check_home(home, begins=True)
     if not isinstance(home, DividedHome):
-        if (pipeline is None and WORKSPACE in home.names("")) or (pipeline is not None and pipeline.workspace is not None):
-            raise _copied(home, "It has a workspace elsewhere, or is one.")
+        if pipeline is not None and pipeline.workspace is not None:
+            raise _copied(home, "It has a workspace elsewhere.")
         return None
     workspace = home.required_workspace(WORK)
     if pipeline is not None and pipeline.workspace is None:
@@ -330,7 +334,9 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
     if pipeline is not None:
         check_workspace(home)
         return pipeline.workspace
-    if left := sorted({*workspace.names("")} - {WORKSPACE, LOGS}):
+    names = workspace.names("")
+    check_place(Kind.WORKSPACE, workspace, names)
+    if left := sorted({*names} - {WORKSPACE, LOGS}):
         raise _in_use(home, workspace, f"has {', '.join(left)} already")
     with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
         create_document(workspace, WORKSPACE, WorkspaceDocument(id=str(uuid4()), home=home.url))

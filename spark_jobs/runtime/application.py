@@ -21,6 +21,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
+from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import (
     AcceptedLoss,
     AttemptDocument,
@@ -82,6 +83,7 @@ from spark_jobs.runtime.start.source_identity import (
     SettledSources,
     Sources,
     check_names,
+    check_sources,
     ended_sources,
     find_sources,
     settle,
@@ -251,6 +253,7 @@ class Application:
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
+        check_places(self.home, {sink: str(place.path) for sink, place in places.items()}, begins=False)
         reached = start.check(places) if start else None
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         anew = taken_anew(request, decision)
@@ -263,6 +266,7 @@ class Application:
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
         settled = self._settle(request, decision, facts, sources, before, anew)
+        check_sources(self.home, settled.sources)
         if settled.renewed:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}

@@ -14,6 +14,7 @@ from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import claim_workspace, open_home
+from spark_jobs.home.places import check_around, check_places
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest, StartResponse
 from spark_jobs.protocol.errors import RejectedError
@@ -107,7 +108,9 @@ def launch(
     adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
     if not channel.attempts.numbers():  # else the home decides whether anything is adopted
         old_offsets(graph, adopt)
+    _check_places(files, graph, bound, begins=False)
     if channel.pipeline() is None:
+        check_around(files)
         check_create_if_absent(files)
     document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), options.workspace))
     request = channel.request_start(
@@ -155,6 +158,7 @@ def plan(
     graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
     bound = _bound(pipeline, graph, given.parameters if given else parameters)
     document = channel.looked_at(graph.pipeline)
+    _check_places(home, graph, bound, begins=channel.pipeline() is None)
     request = given or options.request(channel.next_attempt(), bound.public())
     return request, Application(graph, bound, home, document, start_spark).plan(request)
 
@@ -175,6 +179,11 @@ def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | Bas
     for table in graph.tables(bound).values():
         check_address(table)
     return bound
+
+
+def _check_places(home: Files, graph: Graph, bound: BoundParameters, *, begins: bool) -> None:
+    """Refuses a home and tables that are in each other's way. A table with a name is looked up later, in Spark's catalog."""
+    check_places(home, {sink: table.text for sink, table in graph.tables(bound).items() if not table.named}, begins=begins)
 
 
 def launch_in_session(
@@ -217,5 +226,6 @@ def launch_requested(
     with channel.refusals_answered(request_id):
         graph = pipeline.graph(on_end=request.on_end, publish=request.publish, checkpoint=request.checkpoint)
         bound = _bound(pipeline, graph, request.parameters)
+        _check_places(files, graph, bound, begins=False)
         document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), workspace))
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

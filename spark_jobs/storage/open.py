@@ -16,6 +16,8 @@ _OBJECT_URL = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]*[a-z0-9])(?:/(?P
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 """A secret key may have slashes."""
+PROBE = re.compile(r"probe-[0-9a-f]{32}")
+"""What :func:`check_create_if_absent` leaves if its process dies."""
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
 

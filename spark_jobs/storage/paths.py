@@ -1,6 +1,7 @@
 """Which paths mean the same to everybody who reads them."""
 
 import re
+import unicodedata
 
 from spark_jobs.protocol.errors import InvalidParameterError
 
@@ -8,13 +9,16 @@ UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 """Names of files that somebody is still writing; nobody else sees them."""
 _AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
 """What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
+_UNSEEN_KINDS = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp", "Zs"})
+_UNSEEN = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Characters of other kinds that show nothing."""
 
 
 def check_root(root: str) -> None:
-    """Refuses a root that the parts of a pipeline would read differently.
+    """Refuses a root that the parts of a pipeline would read differently, or that a person cannot tell from another one.
 
     Raises:
-        InvalidParameterError: It has such a character.
+        InvalidParameterError: It has such a character, a name that begins or ends with a blank, or the name ``None``.
     """
     if found := _AMBIGUOUS.search(root):
         raise InvalidParameterError(
@@ -24,6 +28,23 @@ def check_root(root: str) -> None:
             path=root,
             found=found[0],
         )
+    for character in root:
+        if character != " " and (unicodedata.category(character) in _UNSEEN_KINDS or _UNSEEN.match(character)):
+            raise _unclear(root, f"the invisible character U+{ord(character):04X}")
+    for name in root.split("/"):
+        if name != name.strip():
+            raise _unclear(root, f"the name {name!r}, which begins or ends with a blank")
+        if name == "None":
+            raise _unclear(root, "the name 'None', which a template writes for a value that is not there")
+
+
+def _unclear(root: str, has: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The path {root!a} has {has}.",
+        safe="Nothing was read or written.",
+        remedy="Correct the path, or the template that makes it.",
+        path=root,
+    )
 
 
 def parts_below(path: str, url: str) -> list[str]:

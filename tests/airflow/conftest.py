@@ -47,7 +47,7 @@ class Homes:
 
     def starts(self, name: str = "flights") -> list[dict[str, Any]]:
         """How each driver of this home was started."""
-        return [json.loads(path.read_text()) for path in sorted(self.path(name).glob("started-*.json"))]
+        return [json.loads(path.read_text()) for path in sorted(self.path(name).glob(".started-*.json"))]
 
 
 def connection(**extra: Any) -> str:
@@ -82,5 +82,5 @@ def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, re
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.start_local_driver", start)
     yield Homes(root)
     for home in root.iterdir():  # what a driver waits for
-        (home / "go").touch()
+        (home / ".go").touch()
     assert all(driver.wait(20.0) for driver in started)

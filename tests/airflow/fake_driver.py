@@ -145,7 +145,7 @@ def respond(
 
 def beside(files: Files, name: str) -> Path:
     """A file that a test and its driver tell each other something by: in the home, or in the workspace of one in a store."""
-    return local_path(files, "work").with_name(name)
+    return local_path(files, "work").with_name(f".{name}")  # hidden: a home begins in a directory of its own
 
 
 def record_start(channel: Channel) -> None:

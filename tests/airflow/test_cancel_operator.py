@@ -276,7 +276,7 @@ def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> 
         channel().request(start_request_id(AttemptNumber(1))), RunCancelledError("Attempt 1 was cancelled.")
     )
     channel().request_start(RUN, parameters={}, restarts=RestartHistory(restarts=1))
-    (homes.path() / "go").touch()
+    (homes.path() / ".go").touch()
     assert cancel()["attempt"] == 2
     assert answered(2) == "RunCancelledError"
 

@@ -51,7 +51,7 @@ def another_run(home: str, entry: str) -> None:
 def test_a_task_whose_home_was_changed_meanwhile_has_the_result_of_the_home_in_which_it_ran(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
     another_run("elsewhere", "answers")
-    (homes.path() / "go").touch()
+    (homes.path() / ".go").touch()
     result = operator("waits", home="elsewhere").execute_complete(context(), event_of(waiting))
     assert (result["home"], result["checkpoint"]) == (f"file://{homes.path()}", 1)
     assert "manual__2026" in result["run"]
@@ -81,7 +81,7 @@ def test_a_sensor_whose_home_was_changed_meanwhile_tells_of_the_home_in_which_it
 
 def test_a_home_that_was_made_anew_meanwhile_has_no_answer_for_the_task(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
-    (homes.path() / "go").touch()
+    (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
     shutil.rmtree(homes.path())
     another_run("flights", "answers")
@@ -92,7 +92,7 @@ def test_a_home_that_was_made_anew_meanwhile_has_no_answer_for_the_task(homes: H
 
 def test_a_task_that_is_killed_ends_no_attempt_of_a_home_that_was_made_anew(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
-    (homes.path() / "go").touch()
+    (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
     shutil.rmtree(homes.path())
     another_run("flights", "waits")

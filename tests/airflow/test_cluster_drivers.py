@@ -112,7 +112,7 @@ def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest
     )
     yield found
     for home in homes.root.iterdir():
-        (home / "go").touch()
+        (home / ".go").touch()
     found.end()
 
 

@@ -59,7 +59,7 @@ def test_a_run_is_asked_for_waited_for_and_not_run_again(homes: Homes) -> None:
 
 @in_a_store
 def test_a_driver_that_takes_its_time_is_waited_for(homes: Homes) -> None:
-    finish = once(driver_has_started, (homes.path() / "go").touch)
+    finish = once(driver_has_started, (homes.path() / ".go").touch)
     assert carry_out(operator("waits"), context())["checkpoint"] == 1
     finish.join()
 
@@ -103,7 +103,7 @@ def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatc
 @in_a_store
 def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = StreamPipelineHook()
-    finish = once(driver_has_started, (homes.path() / "go").touch)
+    finish = once(driver_has_started, (homes.path() / ".go").touch)
     carry_out(operator("waits"), context())
     finish.join()
     elsewhere = open_home(URL)

@@ -181,7 +181,7 @@ def test_another_dag_run_and_another_map_index_are_other_runs(homes: Homes) -> N
 
 def test_a_driver_at_work_for_this_task_is_adopted(homes: Homes) -> None:
     a_driver_at_work(homes)
-    finish = once(driver_has_started, (homes.path() / "go").touch)
+    finish = once(driver_has_started, (homes.path() / ".go").touch)
     assert carry_out(operator(), context())["attempt"] == 1
     finish.join()
     assert len(homes.starts()) == 1
@@ -214,7 +214,7 @@ def test_a_second_driver_for_the_same_request_waits_for_the_first(homes: Homes, 
         request, second = submit(self, home, order)
         (homes.path() / "attempts/1.hidden").rename(homes.path() / "attempts/1.json")
         until(lambda: second.exit_code == 0)
-        (homes.path() / "go").touch()
+        (homes.path() / ".go").touch()
         return request, second
 
     monkeypatch.setattr(StreamPipelineHook, "submit", submit_again)
@@ -251,7 +251,7 @@ def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, 
 def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: TaskLog) -> None:
     a_driver_at_work(homes)
     progress = "stage hourly: running, batch 3, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z"
-    finish = once(lambda: progress in task_log.text, (homes.path() / "go").touch)
+    finish = once(lambda: progress in task_log.text, (homes.path() / ".go").touch)
     carry_out(operator(), context())
     finish.join()
     assert "Attempt 1 is at work for this task" in task_log.text
@@ -286,7 +286,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch:
         homes.path().rename(aside)
         until(lambda: task_log.text.count("The home cannot be read") >= 5)
         aside.rename(homes.path())
-        (homes.path() / "go").touch()
+        (homes.path() / ".go").touch()
 
     away = once(lambda: "attempt 1: running" in task_log.text, goes_and_comes_back)
     assert carry_out(operator("waits"), context())["attempt"] == 1
@@ -310,7 +310,7 @@ def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in
 def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
     failure(operator("waits", timeout_s=0.1), DeadlineExceededError)
     until(driver_has_started)
-    finish = once(driver_has_started, (homes.path() / "go").touch)
+    finish = once(driver_has_started, (homes.path() / ".go").touch)
     assert carry_out(operator(), context())["attempt"] == 1
     finish.join()
 
@@ -353,7 +353,7 @@ def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monke
     (start,) = homes.starts()
     assert start["environment"].pop("SPARK_JOBS_PARAM_TOKEN") == "s3cr3t-value"
     assert "s3cr3t-value" not in repr((start, facts))
-    written = [path.read_text() for path in homes.path().rglob("*") if path.is_file() and not path.name.startswith("started-")]
+    written = [path.read_text() for path in homes.path().rglob("*") if path.is_file() and not path.name.startswith(".started-")]
     assert written
     assert not [text for text in written if "s3cr3t-value" in text]
 

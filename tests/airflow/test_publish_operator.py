@@ -196,13 +196,13 @@ def test_what_is_not_allowed_is_refused(homes: Homes, pipelines: Any, kind: type
 def by_spark(homes: Homes, name: str = "orders") -> StagedPipeline:
     """A pipeline that Spark is to publish, and a process that does it once it may; see :func:`let_go`."""
     pipeline = staged(homes, name, publisher=Publisher.SPARK)
-    (homes.path(name) / "publishes").touch()
+    (homes.path(name) / ".publishes").touch()
     return pipeline
 
 
 def let_go(homes: Homes, name: str = "orders") -> None:
     until(lambda: homes.starts(name))
-    (homes.path(name) / "go").touch()
+    (homes.path(name) / ".go").touch()
 
 
 def task(**arguments: Any) -> PublishCheckpointOperator:
@@ -332,7 +332,7 @@ def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_pub
     with pytest.raises(PipelineRunError, match="said nothing"):
         waiting.result(SOON_S)
     assert pipelines[1].rows(HOURLY) == []
-    (homes.path("orders") / "go").touch()
+    (homes.path("orders") / ".go").touch()
     carry_out(task(), context())
     assert pipelines[1].commits(HOURLY) == [1]
 

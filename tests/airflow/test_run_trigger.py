@@ -72,7 +72,7 @@ def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None
 def test_an_answer_is_an_event_without_an_error(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     until(driver_has_started)
-    assert event_of(trigger(homes), (homes.path() / "go").touch) == answered(homes)
+    assert event_of(trigger(homes), (homes.path() / ".go").touch) == answered(homes)
 
 
 def test_a_driver_that_failed_is_an_event_with_its_error(homes: Homes, hook: StreamPipelineHook) -> None:
@@ -97,7 +97,7 @@ def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: 
     again = restarted(trigger(homes))
     assert isinstance(again, RunTrigger)
     assert again.serialize() == trigger(homes).serialize()
-    assert event_of(again, (homes.path() / "go").touch) == answered(homes)
+    assert event_of(again, (homes.path() / ".go").touch) == answered(homes)
 
 
 def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPipelineHook) -> None:
@@ -172,7 +172,7 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
 
     def see_it() -> None:
         until(lambda: line in log.text)
-        (homes.path() / "go").touch()
+        (homes.path() / ".go").touch()
 
     assert event_of(trigger(homes), see_it) == answered(homes)
 
@@ -197,7 +197,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
         until(lambda: log.text.count("The home cannot be read") >= 5)
         place.unlink(missing_ok=True)
         aside.rename(place)
-        (homes.path() / "go").touch()
+        (homes.path() / ".go").touch()
 
     assert event_of(trigger(homes), comes_back) == answered(homes)
 

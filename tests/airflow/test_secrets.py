@@ -125,13 +125,13 @@ def check(home: Path, command_lines: CommandLines, triggers: list[str], said: st
 
 
 def test_nobody_who_looks_sees_a_secret(homes: Homes, triggers: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    ending = once(lambda: triggers, (homes.path() / "go").touch)
+    ending = once(lambda: triggers, (homes.path() / ".go").touch)
     with CommandLines() as command_lines:
         assert run(entry="/pipelines/waits.py") == "success"
     ending.join()
     assert homes.starts()[0]["environment"]["SPARK_JOBS_PARAM_TOKEN"] == SECRET
     assert len(triggers) == 1
-    check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but="started-*.json")  # the fake driver's own note
+    check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but=".started-*.json")  # the fake driver's own note
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     a_driver_at_work(homes, entry="hangs")
     owner = hook.take_charge("flights", AttemptNumber(1), "the try before")
     hook.cancel("flights", AttemptNumber(1), owner, "its task was cleared")
-    until((homes.path() / "hangs").exists)
+    until((homes.path() / ".hangs").exists)
     assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
     assert "Attempt 1 is at work for this task" in task_log.text
     assert "Attempt 1 was cancelled by who had charge of it before" in task_log.text
@@ -43,7 +43,7 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:
-        for name in ("begin", "go"):
+        for name in (".begin", ".go"):
             (homes.path() / name).touch()
 
     begin = threading.Timer(3.0, begins)

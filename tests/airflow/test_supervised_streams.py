@@ -72,9 +72,9 @@ def a_failed_attempt(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     StreamPipelineHook().take_charge("flights", AttemptNumber(1), "a try that is gone")
     channel().respond_failure(channel().request(start_request_id(AttemptNumber(1))), fake_driver.ERRORS["failed"])
-    (homes.path() / "go").touch()
+    (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
-    (homes.path() / "go").unlink()
+    (homes.path() / ".go").unlink()
 
 
 def is_at_attempt(number: int) -> bool:
@@ -83,7 +83,7 @@ def is_at_attempt(number: int) -> bool:
 
 
 def test_a_driver_that_is_lost_twice_is_started_again_by_the_strategy_in_one_try(homes: Homes, task_log: TaskLog) -> None:
-    finish = once(lambda: is_at_attempt(3), (homes.path() / "go").touch)
+    finish = once(lambda: is_at_attempt(3), (homes.path() / ".go").touch)
     assert carry_out(operator("live_flaky"), context())["attempt"] == 3
     finish.join()
     restarts = [channel().request(start_request_id(AttemptNumber(number))).restarts for number in (1, 2, 3)]
@@ -180,7 +180,7 @@ def test_a_pipeline_that_somebody_cancels_is_not_started_again(homes: Homes) -> 
 def test_a_try_that_dies_in_the_delay_leaves_the_restart_to_the_next_one(homes: Homes, task_log: TaskLog) -> None:
     """It waits for the same time, and asks for the start that the strategy has decided on."""
     a_failed_attempt(homes)
-    finish = once(lambda: is_at_attempt(2), (homes.path() / "go").touch)
+    finish = once(lambda: is_at_attempt(2), (homes.path() / ".go").touch)
     assert carry_out(operator("live_waits"), context(token="the next try"))["attempt"] == 2
     finish.join()
     second = channel().request(start_request_id(AttemptNumber(2)))

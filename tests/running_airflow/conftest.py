@@ -58,7 +58,7 @@ class Home:
 
     def starts(self) -> int:
         """How many drivers were started."""
-        return len(list(self.path.glob("started-*.json")))
+        return len(list(self.path.glob(".started-*.json")))
 
     def kill_driver(self) -> None:
         """As a host that loses power."""
@@ -77,11 +77,11 @@ class Home:
 
     def let_begin(self) -> None:
         """What a slow driver waits for."""
-        (self.path / "begin").touch()
+        (self.path / ".begin").touch()
 
     def let_end(self) -> None:
         """What a driver waits for."""
-        (self.path / "go").touch()
+        (self.path / ".go").touch()
 
     def ends(self) -> None:
         until(lambda: not self.is_at_work(), f"no driver is at work in {self.name}")

@@ -6,6 +6,7 @@ every manifest, and is compared before anything is staged.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +14,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import suggestion
+from spark_jobs.home.places import Kind, check_apart, thing
 from spark_jobs.protocol.documents import Manifest, RoundDocument
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName, RoundNumber
-from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownSource
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.runtime.inputs.inputs import source_frame
 from spark_jobs.runtime.inputs.source_kind import another_source
 from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
 from spark_jobs.runtime.spark.plan import Leaf, streaming_leaves
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files
 
 Sources = Mapping[InputName, tuple[KnownSource, ...]]
 
@@ -67,6 +71,23 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
                 remedy=suggestion(name, graph.sources),
                 source=name,
             )
+
+
+def check_sources(home: Files, sources: Sources) -> None:
+    """Refuses a home that is in the way of a table or a folder that the pipeline reads: its documents would be read as rows.
+
+    What is in a store, or is named by a pattern, is not compared.
+
+    Raises:
+        RejectedError: It is; the error names both.
+    """
+    others = []
+    for name, streams in sources.items():
+        for known in streams:
+            if isinstance(known, KnownDelta | KnownFiles):
+                with suppress(InvalidParameterError):
+                    others.append(thing(f"source '{name}',", open_files(known.path)))
+    check_apart(thing(Kind.HOME, home), others)
 
 
 def ended_sources(

@@ -11,10 +11,11 @@ import pytest
 
 from spark_jobs.checkpoint.savepoint import check_target, dispose, export, read_savepoint, verify
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.ids import CheckpointId, PipelineName, RequestId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.deleted_keys import FOLD_VERSIONS
@@ -261,9 +262,9 @@ class TestRefused:
 
     def test_a_directory_inside_a_table(self, site: SavepointSite) -> None:
         site.complete()
-        self.refused(site, quick(path_of(site.table) / "savepoint"), "VACUUM")
+        self.refused(site, quick(path_of(site.table) / "savepoint"), "is inside the table")
 
-    @pytest.mark.parametrize(("inside", "match"), [("home", "inside the home"), ("tables/hourly", "VACUUM")])
+    @pytest.mark.parametrize(("inside", "match"), [("home", "inside the home"), ("tables/hourly", "inside the table")])
     def test_a_symbolic_link_leads_no_target_into_them(self, site: SavepointSite, inside: str, match: str) -> None:
         site.complete()
         (site.root / "link").symlink_to(site.root / inside)
@@ -271,11 +272,11 @@ class TestRefused:
         self.refused(site, target, match)
         with pytest.raises(RejectedError, match=match) as refused:
             check_target(site.home, target, [site.table], REQUEST)
-        assert refused.value.safe == "Nothing was written there. Checkpoints that are complete stay."
+        assert refused.value.safe == "Nothing was written."
 
     def test_nor_does_one_lead_the_home_or_the_table_away_from_it(self, site: SavepointSite) -> None:
         (site.root / "link").symlink_to(site.root)
-        for inside, match in {"home": "inside the home", "tables/hourly": "VACUUM"}.items():
+        for inside, match in {"home": "inside the home", "tables/hourly": "inside the table"}.items():
             with pytest.raises(RejectedError, match=match):
                 check_target(
                     quick(site.root / "link/home"),
@@ -284,9 +285,27 @@ class TestRefused:
                     REQUEST,
                 )
 
+    @pytest.mark.parametrize("place", ["", "checkpoints/9", "savepoints/a"])
+    def test_another_home(self, site: SavepointSite, place: str) -> None:
+        site.complete()
+        Channel(quick(site.root / "other")).claim(PipelineName("other"))
+        self.refused(site, quick(site.root / "other" / place), r"The savepoint \S+ is (also|inside) the home \S+/other\.")
+
+    def test_another_savepoint(self, site: SavepointSite) -> None:
+        site.complete()
+        place = savepoint_path(REQUEST)
+        export(site.home, CheckpointId(1), site.home.below(place), request=REQUEST)
+        inside = quick(site.root / "home" / place / "staged/mine")
+        self.refused(site, inside, r"The savepoint \S+/staged/mine is inside the savepoint \S+/savepoints/savepoint-a\.")
+
+    def test_a_table_of_somebody_else(self, site: SavepointSite) -> None:
+        site.complete()
+        (site.root / "theirs/_delta_log").mkdir(parents=True)
+        self.refused(site, quick(site.root / "theirs/day=1"), r"is inside the table \S+/theirs\.")
+
     def test_the_home_itself(self, site: SavepointSite) -> None:
         site.complete()
-        self.refused(site, quick(site.root / "home"), "not empty")
+        self.refused(site, quick(site.root / "home"), "is also the home")
 
 
 def source_files(site: SavepointSite, manifest: Manifest) -> dict[str, Path]:
@@ -451,6 +470,34 @@ class TestDispose:
         with pytest.raises(RejectedError, match="needed by start-3"):
             dispose(target_of(site), ["start-3"])
         assert contents(site.root / "savepoint") == before
+
+    @pytest.mark.parametrize("marker", ["savepoint.json", "exporting.json"])
+    def test_a_home_that_was_begun_at_the_same_place_keeps_all_its_files(self, site: SavepointSite, marker: str) -> None:
+        taken(site, site.complete())
+        (site.root / "savepoint/savepoint.json").rename(site.root / "savepoint" / marker)
+        Channel(target_of(site)).claim(PipelineName("other"))
+        target_of(site).create("checkpoints/1.hourly.actions", b"public rows")
+        before = contents(site.root / "savepoint")
+        with pytest.raises(RejectedError, match=r"savepoint .* cannot be deleted: a home is in the same directory"):
+            dispose(target_of(site))
+        assert contents(site.root / "savepoint") == before
+
+    def test_a_home_that_begins_while_another_one_deletes_it_keeps_its_files(self, site: SavepointSite) -> None:
+        taken(site, site.complete())
+
+        class Slow(LocalFiles):
+            """The savepoint as somebody sees it who looks, and goes on once another one has deleted it and a home has begun."""
+
+            def delete(self, path: str) -> None:
+                super().delete(path)
+                if path == "savepoint.json":
+                    dispose(target_of(site))
+                    Channel(target_of(site)).claim(PipelineName("other"))
+                    target_of(site).create("checkpoints/1.hourly.actions", b"public rows")
+
+        with pytest.raises(RejectedError, match="a home is in the same directory"):
+            dispose(Slow(site.root / "savepoint"))
+        assert set(contents(site.root / "savepoint")) == {"pipeline.json", "checkpoints/1.hourly.actions"}
 
     def test_a_torn_document_is_corrupt_and_nothing_goes(self, site: SavepointSite) -> None:
         taken(site, site.complete())

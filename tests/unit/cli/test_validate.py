@@ -11,6 +11,7 @@ from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.start.way_back import boot_id, take_over
+from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
@@ -59,6 +60,21 @@ def test_nothing_is_written(unused: UsedHome) -> None:
     before = files()
     assert outlook(unused)["decision"] == "begin_incarnation"
     assert files() == before
+
+
+@pytest.mark.parametrize(("home", "how"), [("warehouse/hourly", "is also"), ("warehouse/daily/home", "is inside")])
+def test_a_home_in_the_way_of_a_table_is_refused(unused: UsedHome, home: str, how: str) -> None:
+    refused = validate(unused.entry, *unused.params, "--home", unused.directory / home, "--output", "json")
+    assert refused.exit_code == 2
+    failed = document(refused)["error"]["failed"]
+    assert f"/{home} {how} the table of sink '{home.split('/')[1]}', {unused.directory.as_uri()}/warehouse/" in failed
+
+
+def test_a_table_in_another_home_is_refused_without_a_home_too(unused: UsedHome) -> None:
+    LocalFiles(unused.directory / "warehouse").create("pipeline.json", b"")
+    refused = validate(unused.entry, *unused.params)
+    assert refused.exit_code == 2
+    assert "is inside the home" in " ".join(refused.stderr.split())
 
 
 def test_without_a_home_nothing_is_foretold(unused: UsedHome) -> None:

@@ -34,12 +34,13 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
     RunCancelledError,
+    StreamPipelineError,
 )
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, WorkDirectoryId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.application import Application
-from spark_jobs.runtime.launch import launch_requested
-from spark_jobs.storage.files import create_document
+from spark_jobs.runtime.launch import RunOptions, launch, launch_requested, plan
+from spark_jobs.storage.files import create_document, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
@@ -94,6 +95,26 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
+
+
+@pytest.mark.parametrize("warehouse", ["warehouse", "home", "home/work"])
+def test_a_table_inside_the_home_is_refused_at_every_start(home: Home, warehouse: str) -> None:
+    directory = local_path(home.files).parent / warehouse
+    parameters = {"events": "/e", "warehouse": str(directory)}
+    request = home.channel.request_start(RunId("b task"), parameters=parameters)
+    expected = "SparkStartedError" if warehouse == "warehouse" else r"table of sink '\w+', \S+ is inside the home"
+    with pytest.raises(StreamPipelineError, match=expected):
+        launch_requested(small_pipeline.pipeline, home.files, request.request, no_spark)
+
+
+@pytest.mark.parametrize("home", ["warehouse/hourly", "warehouse/hourly/home", "warehouse"])
+def test_a_refused_first_start_leaves_nothing_behind(tmp_path: Path, home: str) -> None:
+    parameters = {"events": "/e", "warehouse": str(tmp_path / "warehouse")}
+    with pytest.raises(RejectedError, match=r"The home \S+ is (also|inside|around) the table of sink 'hourly'"):
+        launch(small_pipeline.pipeline, str(tmp_path / home), parameters, RunOptions(), no_spark)
+    with pytest.raises(RejectedError, match="the table of sink 'hourly'"):
+        plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, RunOptions(), no_spark)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:

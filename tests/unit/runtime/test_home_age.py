@@ -112,7 +112,7 @@ OPERATIONS: dict[str, Callable[[CountedFiles], object]] = {
     "spark-jobs checkpoints": checkpoint_entries,
     "spark-jobs verify": lambda files: named_by_home(files).verify(),
     "spark-jobs publish": lambda files: publish(files, newest_checkpoint(files)),
-    "a savepoint": lambda files: export(files, newest_checkpoint(files), MemoryFiles(), request=None),
+    "a savepoint": lambda files: export(files, newest_checkpoint(files), MemoryFiles().below(f"{SAVEPOINTS}/new"), request=None),
     "a cancel": lambda files: cancel_newest(files, "somebody", "because"),
     "a supervisor's look": lambda files: (goes_on(files), next_start(files, NEW)),
 }

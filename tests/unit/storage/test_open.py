@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageError
@@ -39,8 +39,38 @@ def test_a_relative_path_and_a_home_directory_are_expanded(tmp_path: Path, monke
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="%#?*[]{}\\:/", exclude_categories=("C", "Z")), min_size=1))
 def test_the_url_of_any_accepted_path_opens_the_same_directory(name: str) -> None:
-    url = LocalFiles(f"/data/{name}").url
+    try:
+        url = LocalFiles(f"/data/{name}").url
+    except InvalidParameterError:  # a character that shows nothing
+        reject()
     assert open_files(url).url == url
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("views ", "begins or ends with a blank"),
+        (" views", "begins or ends with a blank"),
+        ("\t", "read differently"),
+        ("vie\u200bws", r"the invisible character U\+200B"),
+        ("views\ufeff", r"the invisible character U\+FEFF"),
+        ("views\u00a0", r"the invisible character U\+00A0"),
+        ("\u202eswiev", r"the invisible character U\+202E"),
+        ("views\ufe0f", r"the invisible character U\+FE0F"),
+        ("views\u3164", r"the invisible character U\+3164"),
+        ("None", "the name 'None', which a template writes"),
+    ],
+)
+@pytest.mark.parametrize("place", ["/data/{}", "/data/{}/home", "s3://bucket/{}/home", "hdfs://namenode:8020/data/{}"])
+def test_a_name_that_nobody_can_tell_from_another_or_that_no_one_meant_is_refused(place: str, name: str, why: str) -> None:
+    with pytest.raises(InvalidParameterError, match=why) as refused:
+        open_place(place.format(name))
+    assert refused.value.failed.isascii()
+
+
+@pytest.mark.parametrize("name", ["my views", "Nonesuch", "größe", "データ", "-", "a.b"])
+def test_a_name_in_any_language_is_taken(name: str) -> None:
+    assert open_place(f"/data/{name}/home").url == f"file:///data/{name}/home"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "wasbs", "oss", "hdfs", "dbfs", "http", "memory", "C"])

@@ -1,0 +1,277 @@
+"""Says what a place is, and refuses two things at one place, or one inside another.
+
+A *place* is a directory, or a prefix in a store. A *thing* is what somebody keeps there. Its marker, a name in the directory, says of which
+kind it is, whoever looks:
+
+- a home has ``pipeline.json``,
+- a savepoint has ``savepoint.json``, or ``exporting.json`` while it is being made or deleted,
+- a Delta table has ``_delta_log``,
+- a workspace, with the work directories of a home in a store, has ``workspace.json``.
+
+A source, or a table that is not there yet, has no marker: the pipeline names its place.
+
+Invariants:
+
+1. No thing begins at the place of another one, inside it or around it, but for a savepoint below ``savepoints/`` of its own home. A VACUUM
+   of a table, a sweep of a home and a ``dispose`` delete what they do not know.
+2. Whoever deletes a thing looks at the markers first: it deletes nothing where another kind's is, too.
+3. The places above one are looked at when a thing begins, so a look costs the same in a home of any age.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_jobs.home.layout import (
+    ANSWERED,
+    ANSWERS,
+    ATTEMPTS,
+    BEGUN_SAVEPOINT,
+    CHECKPOINTS,
+    ENDED,
+    HISTORY,
+    LOGS,
+    MANIFESTS,
+    PIPELINE,
+    REQUESTS,
+    RESPONSES,
+    ROUNDS,
+    RUNS,
+    SAVEPOINT,
+    SAVEPOINTS,
+    STATUS,
+    WORK,
+    WORKSPACE,
+)
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
+from spark_jobs.protocol.ids import SinkName
+from spark_jobs.storage.files import Files, is_here, local_path, real_url
+from spark_jobs.storage.open import PROBE, open_files, open_place
+
+
+class Kind(StrEnum):
+    """What a marker says that a place is."""
+
+    HOME = "home"
+    SAVEPOINT = "savepoint"
+    TABLE = "table"
+    WORKSPACE = "workspace"
+
+
+MARKERS = {
+    PIPELINE: Kind.HOME,
+    SAVEPOINT: Kind.SAVEPOINT,
+    BEGUN_SAVEPOINT: Kind.SAVEPOINT,
+    "_delta_log": Kind.TABLE,
+    WORKSPACE: Kind.WORKSPACE,
+}
+"""The kinds by the name that marks them."""
+_BEFORE_PIPELINE = frozenset(
+    {ANSWERED, ANSWERS, ATTEMPTS, CHECKPOINTS, ENDED, HISTORY, LOGS, MANIFESTS}
+    | {REQUESTS, RESPONSES, ROUNDS, RUNS, SAVEPOINTS, STATUS, WORK}
+)
+"""Documents and logs, which may be there before ``pipeline.json``: somebody has asked for a first start, and may have been refused."""
+_STORE_URL = re.compile(r"([a-z0-9]+://[^/]*)/(.+)")
+
+
+class Thing(NamedTuple):
+    """Something that has a place of its own."""
+
+    what: str
+    """For an error, after "the"."""
+    url: str
+    """As its user has named it."""
+    real: str
+    """The same for two names of one place."""
+
+
+def thing(what: str, place: Files) -> Thing:
+    """Returns the thing at a place."""
+    return Thing(what, place.url, real_url(place))
+
+
+def kinds_of(names: Iterable[str]) -> set[Kind]:
+    """Returns what a directory with these names is. It is nothing of ours if there is no marker, and wrong if there are two kinds."""
+    return {MARKERS[name] for name in names if name in MARKERS}
+
+
+def is_inside(place: str, other: str) -> bool:
+    """Returns whether a place is below another one, by their real URLs or paths."""
+    return place != other and place.startswith(f"{other.rstrip('/')}/")
+
+
+def check_apart(own: Thing, others: Iterable[Thing]) -> None:
+    """Refuses a thing at the place of another one, inside it, or around it.
+
+    Raises:
+        RejectedError: It is; the error names both.
+    """
+    for other in others:
+        if own.real == other.real:
+            how = "is also"
+        elif is_inside(own.real, other.real):
+            how = "is inside"
+        elif is_inside(other.real, own.real):
+            how = "is around"
+        else:
+            continue
+        raise RejectedError(
+            f"The {own.what} {own.url} {how} the {other.what} {other.url}.",
+            exists="Whoever cleans up or deletes one of them would delete files of the other.",
+            safe="Nothing was written.",
+            remedy=f"Give the {own.what} a place beside it: a directory that is empty or not there yet.",
+            path=own.url,
+            found=other.url,
+        )
+
+
+def check_place(kind: Kind, place: Files, names: Iterable[str], others: Iterable[Thing] = (), up_to: str | None = None) -> None:
+    """Refuses a place where a thing of a kind cannot begin.
+
+    Args:
+        kind: What is to begin. A place that is of this kind already is left to the caller.
+        place: Where.
+        names: The names in it.
+        others: Things that need no marker.
+        up_to: The real URL of a directory above, where looking stops: what is around it may be around this thing, too.
+
+    Raises:
+        RejectedError: It is another thing, or is inside or around one.
+        StorageError: The storage does not answer.
+    """
+    own = thing(kind, place)
+    at = [own._replace(what=each) for each in sorted(kinds_of(names) - {kind})]
+    check_apart(own, [*at, *others])
+    check_apart(own, _above(place, up_to))
+
+
+def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> None:
+    """Refuses a place where a home cannot begin, or go on. Writes nothing.
+
+    Args:
+        home: The home.
+        others: The pipeline's own things: its tables, sources, a workspace.
+        begins: Whether the home has no ``pipeline.json`` yet. Then the storage is looked at, else the URLs alone.
+
+    Raises:
+        RejectedError: It is another thing, or is inside or around one, or has files that are none of a home.
+        StorageError: The storage does not answer.
+    """
+    check_apart(thing(Kind.HOME, home), others)
+    names = home.names("") if begins else ()
+    if not begins or PIPELINE in names:  # another start has begun it meanwhile
+        return
+    check_place(Kind.HOME, home, names)
+    foreign = [name for name in names if name not in _BEFORE_PIPELINE and not name.startswith(".") and not PROBE.fullmatch(name)]
+    if foreign:
+        raise RejectedError(
+            f"The home {home.url} cannot begin there: it has no {PIPELINE}, and other things such as {foreign[0]}.",
+            safe="Nothing was written.",
+            remedy="Give another --home: a directory that is empty or not there yet.",
+            home=home.url,
+            found=foreign[:20],
+        )
+
+
+def check_around(home: Files) -> None:
+    """Refuses a home inside another thing, as :func:`check_home` does, before anything is tried in its directory.
+
+    Raises:
+        RejectedError: It is inside one.
+    """
+    check_apart(thing(Kind.HOME, home), _above(home))
+
+
+def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: bool) -> None:
+    """Refuses the places of a pipeline's home and of its tables if one is in the way of another, or of another thing. Writes nothing.
+
+    Args:
+        home: The home; None if only the tables are looked at.
+        tables: The directory of each sink's table. It need not be there.
+        begins: As for :func:`check_home`.
+
+    Raises:
+        RejectedError: One is.
+        StorageError: The storage does not answer.
+    """
+    others = []
+    for sink, directory in tables.items():
+        place = open_files(directory)
+        own = thing(f"table of sink '{sink}',", place)
+        at = kinds_of(_markers(local_path(place))) - {Kind.TABLE}
+        check_apart(own, [own._replace(what=each) for each in sorted(at)])
+        check_apart(own, _above(place))
+        others.append(own)
+    if home is None:
+        return
+    work = home.local(WORK)
+    workspace = [] if work is None or is_here(home) else [thing(Kind.WORKSPACE, open_files(str(work.parent)))]
+    for own in workspace:
+        check_apart(own, others)
+    check_home(home, [*others, *workspace], begins=begins)
+
+
+def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Collection[Thing]) -> None:
+    """Refuses a place where a savepoint of a home cannot be. Writes nothing.
+
+    Args:
+        home: The home. Below its ``savepoints/`` is room for savepoints, beside each other.
+        target: The place.
+        names: The names in it.
+        others: The pipeline's tables.
+
+    Raises:
+        RejectedError: It is another thing, or is inside or around one.
+        StorageError: The storage does not answer.
+    """
+    room = f"{real_url(home)}/{SAVEPOINTS}"
+    if is_inside(real_url(target), room):
+        check_place(Kind.SAVEPOINT, target, names, others, up_to=room)
+    else:
+        check_place(Kind.SAVEPOINT, target, names, [thing(Kind.HOME, home), *others])
+
+
+def check_deletable(kind: Kind, place: Files, names: Iterable[str]) -> None:
+    """Refuses to delete a thing at a place that is another thing, too.
+
+    Raises:
+        RejectedError: It is.
+    """
+    for other in sorted(kinds_of(names) - {kind}):
+        raise RejectedError(
+            f"The {kind} {place.url} cannot be deleted: a {other} is in the same directory.",
+            exists=f"Files of both have the same names, so those of the {other} would be deleted.",
+            safe="Nothing was deleted.",
+            remedy=f"Keep the directory for as long as you need the {other}; then delete all of it by hand.",
+            path=place.url,
+            found=other,
+        )
+
+
+def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
+    """Looks at the directories above a place, the nearest first. One that we may not look at counts as nothing."""
+    here = place.local()
+    if here is not None:
+        for directory in Path(os.path.realpath(here)).parents:
+            url = f"file://{directory}"
+            if url == up_to:
+                return
+            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(_markers(directory))))
+        return
+    found = _STORE_URL.fullmatch(place.url)
+    parts = found[2].split("/") if found else []
+    for count in reversed(range(len(parts))):
+        url = "/".join([found[1] if found else "", *parts[:count]])
+        if url == up_to:
+            return
+        with suppress(AccessDeniedError, InvalidParameterError):  # the root of HDFS is no directory that can be opened
+            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(open_place(url).names(""))))
+
+
+def _markers(directory: Path) -> list[str]:
+    """Returns the markers in a directory, without listing it: it may be large, or of somebody who lets us pass only."""
+    return [name for name in MARKERS if os.path.lexists(directory / name)]

@@ -1,0 +1,138 @@
+"""What a place is, by its markers, and what cannot be at one place, inside or around another."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.home.layout import REQUESTS
+from spark_jobs.home.places import Kind, check_deletable, check_home, check_places, kinds_of
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import SinkName
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
+from tests.support.memory_files import MemoryFiles
+from tests.support.object_store import object_store
+
+MARKS = {
+    "pipeline.json": "home",
+    "savepoint.json": "savepoint",
+    "exporting.json": "savepoint",
+    "_delta_log/0.json": "table",
+    "workspace.json": "workspace",
+}
+marks = pytest.mark.parametrize(("marker", "what"), MARKS.items())
+HOURLY = SinkName("hourly")
+
+
+def begins(home: Files) -> None:
+    check_home(home, begins=True)
+
+
+def test_the_names_in_a_directory_say_what_it_is() -> None:
+    assert kinds_of(["checkpoints", "notes.txt", "pipeline.json.bak"]) == set()
+    assert {marker: kinds_of([marker.partition("/")[0], "x"]) for marker in MARKS} == {
+        marker: {Kind(what)} for marker, what in MARKS.items()
+    }
+
+
+class TestBegin:
+    """A home begins where nothing else is, above or below."""
+
+    @marks
+    def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+        LocalFiles(tmp_path / "theirs").create(marker, b"")
+        for place in ("theirs/home", "theirs/checkpoints/9/deep"):
+            with pytest.raises(RejectedError, match=rf"The home \S+/{place} is inside the {what} \S+/theirs\."):
+                begins(LocalFiles(tmp_path / place))
+        begins(LocalFiles(tmp_path / "theirs too"))
+
+    @marks
+    def test_it_is_not_inside_another_thing_in_a_store(self, marker: str, what: str) -> None:
+        with object_store() as url:
+            open_place(f"{url}/homes/theirs").create(marker, b"")
+            with pytest.raises(RejectedError, match=rf"is inside the {what} {url}/homes/theirs\."):
+                begins(open_place(f"{url}/homes/theirs/deep/home"))
+            begins(open_place(f"{url}/homes/theirs-too"))
+
+    @marks
+    def test_it_is_not_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+        here, away = LocalFiles(tmp_path / "theirs"), MemoryFiles()
+        for files in (here, away):
+            files.create(marker, b"")
+            if what == "home":
+                begins(files)  # another start has begun it
+                continue
+            with pytest.raises(RejectedError, match=rf"is also the {what}"):
+                begins(files)
+
+    def test_it_is_not_around_something(self, tmp_path: Path) -> None:
+        for inside in ("warehouse/hourly/_delta_log/0.json", "homes/pipeline.json", "channels/x"):
+            files = LocalFiles(tmp_path / inside.partition("/")[0])
+            files.create(inside, b"")
+            with pytest.raises(
+                RejectedError, match=rf"it has no pipeline\.json, and other things such as {files.names('')[0]}\."
+            ):
+                begins(files)
+
+    def test_it_is_not_the_root_of_the_file_system(self) -> None:
+        with pytest.raises(RejectedError, match=r"The home file:/// cannot begin there"):
+            begins(LocalFiles("/"))
+
+    def test_a_link_leads_it_into_nothing(self, tmp_path: Path) -> None:
+        LocalFiles(tmp_path / "theirs").create("pipeline.json", b"")
+        (tmp_path / "link").symlink_to(tmp_path / "theirs/state", target_is_directory=True)
+        with pytest.raises(RejectedError, match="is inside the home"):
+            begins(LocalFiles(tmp_path / "link/home"))
+
+    def test_what_an_earlier_try_has_left_is_no_hindrance(self, tmp_path: Path) -> None:
+        files = LocalFiles(tmp_path / "home")
+        for path in (f"{REQUESTS}/start-1.json", "logs/driver-1.out", "work/spark.log", f"probe-{'0' * 32}", ".snapshot/x"):
+            files.create(path, b"")
+        begins(files)
+
+    def test_a_directory_above_that_we_may_only_pass_is_passed(self, tmp_path: Path) -> None:
+        (tmp_path / "closed/homes").mkdir(parents=True)
+        (tmp_path / "closed").chmod(0o311)
+        try:
+            begins(LocalFiles(tmp_path / "closed/homes/mine"))
+        finally:
+            (tmp_path / "closed").chmod(0o755)
+
+
+class TestTables:
+    """A sink's table is beside the home, and beside what others keep."""
+
+    @pytest.mark.parametrize(
+        ("home", "table", "how"), [("a", "a", "is also"), ("a/home", "a", "is inside"), ("a", "a/channels/x", "is around")]
+    )
+    @pytest.mark.parametrize("begun", [True, False])
+    def test_it_and_the_home_are_apart_also_while_neither_is_there(
+        self, tmp_path: Path, home: str, table: str, how: str, begun: bool
+    ) -> None:
+        with pytest.raises(RejectedError, match=rf"The home \S+/{home} {how} the table of sink 'hourly', \S+/{table}\."):
+            check_places(LocalFiles(tmp_path / home), {HOURLY: str(tmp_path / table)}, begins=not begun)
+        assert list(tmp_path.iterdir()) == []
+
+    @marks
+    def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+        LocalFiles(tmp_path / "theirs").create(marker, b"")
+        with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is inside the {what} \S+/theirs\."):
+            check_places(None, {HOURLY: str(tmp_path / "theirs/state/x")}, begins=False)
+
+    @marks
+    def test_it_is_no_other_thing(self, tmp_path: Path, marker: str, what: str) -> None:
+        LocalFiles(tmp_path / "theirs").create(marker, b"")
+        if what == "table":
+            check_places(None, {HOURLY: str(tmp_path / "theirs")}, begins=False)
+            return
+        with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is also the {what} \S+/theirs\."):
+            check_places(None, {HOURLY: str(tmp_path / "theirs")}, begins=False)
+
+
+def test_nothing_is_deleted_where_another_kind_is_too(tmp_path: Path) -> None:
+    check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", "exporting.json", "notes.txt"])
+    for marker, what in MARKS.items():
+        if what != "savepoint":
+            with pytest.raises(RejectedError, match=rf"a {what} is in the same directory"):
+                check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", marker.partition("/")[0]])
