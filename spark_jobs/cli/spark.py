@@ -9,13 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from spark_jobs.api.neighbours import Neighbours
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
+from spark_jobs.cli.terminal import MaskedStream
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 
 if TYPE_CHECKING:
@@ -209,9 +210,10 @@ def quiet_logging() -> Iterator[None]:
 
 
 def standing_stderr() -> TextIO:
-    """Standard error as it is now, whatever the descriptor is used for later."""
+    """Standard error as it is now, whatever the descriptor is used for later; masked, if it is."""
     with suppress(UnsupportedOperation):
-        return os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+        standing = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+        return cast(TextIO, MaskedStream(standing, sys.stderr.mask)) if isinstance(sys.stderr, MaskedStream) else standing
     return sys.stderr
 
 
