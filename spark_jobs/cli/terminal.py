@@ -205,6 +205,17 @@ class MaskedStream:
 
 
 @contextmanager
+def _umask_without_others() -> Iterator[None]:
+    """While open, others can write no file that this process makes, or one that it starts, whatever the umask was."""
+    standing = os.umask(0o002)
+    os.umask(standing | 0o002)
+    try:
+        yield
+    finally:
+        os.umask(standing)
+
+
+@contextmanager
 def _masked_streams(mask: Mask) -> Iterator[None]:
     """While open, everything that Python prints passes through ``mask``."""
     if mask is unmasked:
@@ -223,6 +234,7 @@ def command(output: Output) -> Iterator[Terminal]:
     standard error. What fails after SIGINT came is an interrupt, whatever it looks like.
     """
     with ExitStack() as stack:
+        stack.enter_context(_umask_without_others())
         mask = environment_mask()
         terminal = Terminal(output, sys.stdout, mask)
         stack.enter_context(_masked_streams(mask))

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import closing
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import typer
@@ -120,6 +122,18 @@ def test_no_failure_and_no_defect_shows_a_secret(
     said = "".join(capsys.readouterr())
     assert "printed ***" in said
     assert CORE not in said.replace("\n", "")
+
+
+def test_others_can_write_no_file_that_a_command_or_what_it_starts_makes(tmp_path: Path) -> None:
+    standing = os.umask(0)
+    try:
+        with command(Output.TEXT):
+            (tmp_path / "own").touch()
+            subprocess.run(["touch", str(tmp_path / "started")], check=True)
+        assert os.umask(0) == 0
+    finally:
+        os.umask(standing)
+    assert [oct(path.stat().st_mode & 0o777) for path in sorted(tmp_path.iterdir())] == ["0o664", "0o664"]
 
 
 def test_a_stream_with_a_mask_is_the_stream_that_it_stands_for(
