@@ -38,6 +38,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, local_path
@@ -196,6 +197,7 @@ class StreamPipelineHook(BaseHook):
             if submission is None:
                 words = (*home_options(files.url, workspace), "--request", request.request)
                 command = self._command("run", order.entry, *words, conf=conf)
+                environment |= conf_environment(conf)
             else:
                 command = submission.command(entry=order.entry, home=files.url, request=request.request, workspace=workspace)
                 environment |= submission.environment()
@@ -235,7 +237,7 @@ class StreamPipelineHook(BaseHook):
         command = self._command(*words, conf=settings)
         output = self.publication_output(home, checkpoint)
         try:
-            return start_local_driver(command, output=output, environment={}, alone=True)
+            return start_local_driver(command, output=output, environment=conf_environment(settings), alone=True)
         except BlockingIOError:
             return None
 
@@ -350,8 +352,8 @@ class StreamPipelineHook(BaseHook):
         )
 
     def _command(self, *words: str, conf: Mapping[str, str]) -> list[str]:
-        """A command of ``spark-jobs``, with Spark settings, in the driver's Python."""
-        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        """A command of ``spark-jobs``, with the Spark settings that may be seen, in the driver's Python."""
+        settings = (part for key, value in shown_settings(conf).items() for part in ("--conf", f"{key}={value}"))
         return [self.settings.python, "-m", "spark_jobs", *words, *settings]
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":

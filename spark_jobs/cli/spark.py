@@ -18,6 +18,7 @@ from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
 from spark_jobs.cli.terminal import MaskedStream
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.spark_settings import conf_of_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,9 +74,19 @@ def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
         InvalidPipelineError: A setting is not a user's to choose.
     """
     place = Place(pipeline.name, "option", "--conf")
-    conf = dict(pipeline.conf) | dict(check_settings(place, pairs("--conf", given["conf"])))
+    conf = dict(pipeline.conf) | given_settings(place, given["conf"])
     packages, jars, py_files = (words(given[name]) for name in ("packages", "jars", "py_files"))
     return SparkOptions(conf, packages, jars, py_files, given["driver_memory"])
+
+
+def given_settings(place: Place, conf: Sequence[str] | None) -> dict[str, str]:
+    """Returns the settings of ``--conf``, and those that whoever starts this process has put into its environment.
+
+    Raises:
+        InvalidParameterError: One has no value.
+        InvalidPipelineError: One is not a user's to choose.
+    """
+    return dict(check_settings(place, conf_of_environment(os.environ) | pairs("--conf", conf)))
 
 
 @contextmanager
