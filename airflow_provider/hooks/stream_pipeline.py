@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
+from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import Settings, read_settings
@@ -362,7 +363,7 @@ class StreamPipelineHook(BaseHook):
         return plan_submission(self.settings, self.settings.driver_conf(conf))
 
     def _secrets(self, connections: Mapping[str, str]) -> dict[str, str]:
-        """The driver's environment for secret parameters. Airflow masks a connection's password in logs from here on."""
+        """The driver's environment for secret parameters. Airflow masks them and their parts in logs from here on."""
         environment = {}
         for name, conn_id in connections.items():
             if not _SECRET_NAME.fullmatch(name):
@@ -378,6 +379,7 @@ class StreamPipelineHook(BaseHook):
                     parameter=name,
                     connection=conn_id,
                 )
+            hide(password)
             environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
         return environment
 

@@ -6,8 +6,10 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_provider.drivers.driver_log import LogFile, last_lines, log_last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -350,3 +352,23 @@ def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, na
     assert CORE not in json.dumps(start["argv"])
     assert start["argv"][-2:] == ["--conf", "spark.executor.cores=2"]
     assert conf_of_environment(start["environment"]) == accepted
+
+
+def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_others_read(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = f"core{uuid4().hex}"  # drawn: what one test hides from logs is hidden in all
+    secrets = {f"p{number}": secret.replace(CORE, core) for number, secret in enumerate(SHAPES.values())}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_SHOP_{name.upper()}", json.dumps({"conn_type": "generic", "password": secret}))
+    order = StartOrder(entry="/pipelines/answers.py", run=RunId("x"), secrets={name: f"shop_{name}" for name in secrets})
+    _, driver = StreamPipelineHook().submit("flights", order)
+    assert driver.wait(30.0)
+    (start,) = homes.starts()
+    assert {name: start["environment"][f"SPARK_JOBS_PARAM_{name.upper()}"] for name in secrets} == secrets
+    assert core not in json.dumps(start["argv"])
+    documents = [
+        path for path in homes.path().rglob("*") if path.is_file() and not path.match("started-*.json")
+    ]  # the fake's own
+    assert [path for path in documents if core in path.read_text()] == []
+    assert redact({"task log": f"no login as ada with {core}"}) == {"task log": "no login as ada with ***"}
