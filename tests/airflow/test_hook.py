@@ -358,7 +358,10 @@ def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_ot
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = f"core{uuid4().hex}"  # drawn: what one test hides from logs is hidden in all
-    secrets = {f"p{number}": secret.replace(CORE, core) for number, secret in enumerate(SHAPES.values())}
+    shapes = [
+        secret.replace(CORE, core) for shape, secret in SHAPES.items() if shape != "a word"
+    ]  # Airflow itself hides that one
+    secrets = {f"p{number}": secret for number, secret in enumerate(shapes)}
     for name, secret in secrets.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_SHOP_{name.upper()}", json.dumps({"conn_type": "generic", "password": secret}))
     order = StartOrder(entry="/pipelines/answers.py", run=RunId("x"), secrets={name: f"shop_{name}" for name in secrets})
