@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowRuntimeError
 
 from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
@@ -382,6 +382,14 @@ class StreamPipelineHook(BaseHook):
             hide(password)
             environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
         return environment
+
+    def hide_secrets(self, connections: Mapping[str, str]) -> None:
+        """Has Airflow mask a driver's secrets in this process, which need not be the one that has started the driver."""
+        for conn_id in connections.values():
+            with suppress(
+                MissingRequirementError, AirflowException, AirflowRuntimeError
+            ):  # it has gone, or cannot be asked for now
+                hide(self._password(conn_id) or "")
 
     def _password(self, conn_id: str) -> str | None:
         try:

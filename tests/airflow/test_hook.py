@@ -15,9 +15,10 @@ from airflow_provider.drivers.driver_log import LogFile, last_lines, log_last_li
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
+from airflow_provider.tasks.charge import Charge
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, StorageError
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.spark_settings import conf_of_environment
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.test_operator import TaskLog
@@ -375,3 +376,17 @@ def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_ot
     ]  # the fake's own
     assert [path for path in documents if core in path.read_text()] == []
     assert redact({"task log": f"no login as ada with {core}"}) == {"task log": "no login as ada with ***"}
+
+
+def test_a_task_that_did_not_start_the_driver_hides_its_secrets_from_the_log(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, log = f"core{uuid4().hex}", TaskLog()
+    login = SHAPES["a JAAS text"].replace(CORE, core)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": login}))
+    output = homes.path() / "logs" / "driver-1.out"
+    output.parent.mkdir(parents=True)
+    output.write_text(f"no login as ada with {core}\n")
+    Charge(StreamPipelineHook(), "flights", log).log_driver(AttemptNumber(1), {"token": "shop", "other": "gone"})
+    assert core in log.text, "as it reaches Airflow's own handlers, which mask it"
+    assert redact(log.text.splitlines()[-1]) == "no login as ada with ***"
