@@ -31,7 +31,7 @@ _PROPERTY = re.compile(r"-D([^\s=]+)=\S")
 _KNOWN_PROPERTY = re.compile(
     r"(log4j2?|javax?|jdk|sun|com[.]sun|user|file|os|net|networkaddress|https?|io[.]netty|derby|delta|arrow)[.]|(stdout|stderr)[.]encoding$"
 )
-"""Java properties that may be on the command line of a driver's JVM: others may hold anything."""
+"""Java properties that may be on the command line of a JVM of Spark, where they end: others may hold anything."""
 _SECRET_INSIDE = re.compile(
     r"://[^/\s:@]+:[^/\s@]+@|\b(bearer|basic)\s+\S|(^|[?&;\s])(password|pwd|sig|secret|token|AccountKey|SharedAccessKey)=\S",
     re.IGNORECASE,

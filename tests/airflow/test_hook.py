@@ -129,6 +129,7 @@ def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
         ("spark.executorEnv.LANDING", "sig=hush&sv=2024-01-01"),
         ("spark.driver.extraJavaOptions", "-DDB_PWD=hush"),
         ("spark.driver.extraJavaOptions", "-Dshop=hush"),
+        ("spark.executor.extraJavaOptions", "-XX:+UseSerialGC -Dshop=hush"),
         ("spark.sql.catalog.main.header.Authorization", "Bearer hush"),
         ("spark.executorEnv.LOGIN", 'PlainLoginModule required username="u" password="hush";'),
     ],
@@ -144,6 +145,7 @@ def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value:
     ("key", "value"),
     [
         ("spark.driver.extraJavaOptions", "-Dlog4j.configurationFile=file:/etc/log4j2.properties -Duser.name=a@b:c"),
+        ("spark.executor.extraJavaOptions", "-XX:+UseSerialGC -Duser.timezone=UTC"),
         ("spark.driver.extraJavaOptions", "-Djavax.net.ssl.trustStorePasswordFile=/run/secrets/trust"),
         ("spark.jars.repositories", "https://packages.example:8443/maven"),
         ("spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"),

@@ -10,6 +10,7 @@ SHOWN = [
     "spark.app.name",
     "spark.master",
     "spark.driver.memory",
+    "spark.executor.extraJavaOptions",
     "spark.executor.instances",
     "spark.executor.memory",
     "spark.executorEnv.PYTHONPATH",
@@ -31,7 +32,6 @@ SHOWN = [
 HIDDEN = [
     "spark.authenticate.secret",
     "spark.driver.DB_PWD",
-    "spark.executor.extraJavaOptions",
     "spark.executorEnv.DB_PWD",
     "spark.executorEnv.LOGIN",
     "spark.executorEnv.PGPASS",
