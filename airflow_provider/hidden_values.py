@@ -3,13 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow.sdk.log import redact  # type: ignore[attr-defined]  # from where Airflow's own providers have it
+from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  # from where Airflow's own providers have it
 
 from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.masking import hidden_pieces
 
 
 class _Task(Protocol):
     template_fields: Sequence[str]
+
+
+def hide(secret: str) -> None:
+    """Has Airflow mask a secret, and each of its parts, in logs, rendered templates and XComs of this process from here on."""
+    for piece in hidden_pieces(secret):
+        mask_secret(piece)
 
 
 def refuse_hidden_arguments(task: _Task) -> None:

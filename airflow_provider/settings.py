@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider.orders import checkpoint_overrides
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.spark_settings import is_shown, sounds_secret
 
 EXTRAS = (
     "home_root",
@@ -25,21 +26,15 @@ EXTRAS = (
     "spark_main",
 )
 """What a connection may say: the fields of its form."""
-_SECRET = re.compile(
-    r"secret|pass(word|wd|phrase)|token|(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)|[.]sas[.](?!expiry|key[.]mode)|[.]credential$",
-    re.IGNORECASE,
-)
-"""As ``spark.redaction.regex``, and the names that stores and environments use."""
-_REFERENCE = re.compile(
-    r"spark[.]kubernetes[.]((driver|executor)[.](secretKeyRef|secrets)[.]|kerberos[.]tokenSecret[.]|container[.]image[.]pullSecrets$)"
-    r"|spark[.]yarn[.]am[.]tokenConfRegex$|spark[.]ssl[.].*privateKey$|.*secretBitLength$|.*(File|[._-]file|_FILE)s?$"
-    r"|.*[.]token[.](provider|renew|binding)"
-)
-"""These say where a secret is, what gives it, or what it has to be like."""
 _PROPERTY = re.compile(r"-D([^\s=]+)=\S")
 """One that is handed to a JVM."""
+_KNOWN_PROPERTY = re.compile(
+    r"(log4j2?|javax?|jdk|sun|com[.]sun|user|file|os|net|networkaddress|https?|io[.]netty|derby|delta|arrow)[.]|(stdout|stderr)[.]encoding$"
+)
+"""Java properties that may be on the command line of a JVM of Spark, where they end: others may hold anything."""
 _SECRET_INSIDE = re.compile(
-    r"://[^/\s:@]+:[^/\s@]+@|(^|[?&;\s])(password|pwd|sig|secret|token|AccountKey|SharedAccessKey)=\S", re.IGNORECASE
+    r"://[^/\s:@]+:[^/\s@]+@|\b(bearer|basic)\s+\S|(^|[?&;\s])(password|pwd|sig|secret|token|AccountKey|SharedAccessKey)=\S",
+    re.IGNORECASE,
 )
 """In a URL with a user's password, as of a repository of packages, or in the parameters of a URL, a connection or a login."""
 
@@ -68,7 +63,7 @@ class Settings:
         """The Spark settings of one driver: the connection's, and over them a task's ``own``.
 
         Raises:
-            InvalidParameterError: A setting is a secret, or says one: a command line can be read by every user of the host.
+            InvalidParameterError: A setting is a secret, or says one: Airflow shows a task's settings, and a host its command lines.
         """
         master = {"spark.master": self.master} if self.master else {}
         conf = master | dict(self.conf) | dict(own)
@@ -101,8 +96,10 @@ class Settings:
 
 
 def _is_secret(key: str, value: str) -> bool:
-    names = (key, *_PROPERTY.findall(value))
-    return any(_SECRET.search(name) and not _REFERENCE.match(name) for name in names) or _SECRET_INSIDE.search(value) is not None
+    properties = _PROPERTY.findall(value)
+    if is_shown(key) and not all(map(_KNOWN_PROPERTY.match, properties)):
+        return True
+    return any(map(sounds_secret, (key, *properties))) or _SECRET_INSIDE.search(value) is not None
 
 
 def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:

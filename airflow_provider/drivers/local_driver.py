@@ -17,6 +17,7 @@ from pathlib import Path
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, RejectedError, StreamPipelineError
 from spark_jobs.storage.os_errors import translated
+from spark_jobs.storage.system import DIRECTORY_MODE
 
 STOP_GRACE_S = 3.0
 """Between the request to end and the kill. Airflow gives a killed task 5 s."""
@@ -122,7 +123,7 @@ def start_local_driver(
         BlockingIOError: ``alone``, and one is at work.
     """
     with translated(str(output)):
-        output.parent.mkdir(parents=True, exist_ok=True)
+        output.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "ab") as stream:
         if alone:

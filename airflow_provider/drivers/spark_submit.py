@@ -26,6 +26,7 @@ from airflow_provider.homes import home_options
 from airflow_provider.settings import Settings
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.spark_settings import conf_environment, hidden_settings, shown_settings
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Of the versions that the extra ``spark`` installs."""
@@ -143,7 +144,7 @@ class Submission:
         """The arguments that start the driver for a request; without secrets."""
         builder = _CommandBuilder(
             self.connection,
-            conf=dict(self.conf),
+            conf=shown_settings(self.conf),
             name=self.conf.get("spark.app.name", f"{Path(home).name} {request}"),
             deploy_mode=self.deploy_mode.value,
             keytab=self.keytab,
@@ -154,7 +155,8 @@ class Submission:
     def environment(self) -> dict[str, str]:
         """What ``spark-submit`` is given beside this process's environment."""
         chosen = any(key in self.conf for key in ("spark.pyspark.driver.python", "spark.pyspark.python"))
-        return {"PYSPARK_DRIVER_PYTHON": self.python} if self.driver_is_here and not chosen else {}
+        python = {"PYSPARK_DRIVER_PYTHON": self.python} if self.driver_is_here and not chosen else {}
+        return python | conf_environment(self.conf)
 
     def check_secrets(self, names: list[str]) -> None:
         """Refuses secret parameters where a driver has another environment than ``spark-submit``.
@@ -201,6 +203,8 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
     mode = _deploy_mode(left.pop(_DEPLOY_MODE, "") or found.deploy_mode or DeployMode.CLIENT.value, kind)
     if mode is DeployMode.CLIENT:
         settings.check_python()
+    else:
+        _check_shown(left)
     return Submission(
         connection=connection,
         master=found.master,
@@ -278,6 +282,18 @@ def _checked(conf: Mapping[str, str]) -> dict[str, str]:
             settings=shown,
         )
     return dict(conf)
+
+
+def _check_shown(conf: Mapping[str, str]) -> None:
+    """Refuses settings that only a command line could give to a driver in cluster mode, and that may not be there."""
+    hidden = sorted(hidden_settings(conf))
+    if hidden:
+        raise InvalidParameterError(
+            f"{', '.join(hidden)} cannot be given to a driver in cluster mode: everybody could read the value in a command line.",
+            safe="No driver was started.",
+            remedy="Put it into spark-defaults.conf of the host that runs spark-submit, or use deploy mode client.",
+            settings=hidden,
+        )
 
 
 def _deploy_mode(mode: str, kind: MasterKind) -> DeployMode:

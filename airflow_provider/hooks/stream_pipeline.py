@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowRuntimeError
 
 from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
+from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import Settings, read_settings
@@ -38,6 +39,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, local_path
@@ -196,6 +198,7 @@ class StreamPipelineHook(BaseHook):
             if submission is None:
                 words = (*home_options(files.url, workspace), "--request", request.request)
                 command = self._command("run", order.entry, *words, conf=conf)
+                environment |= conf_environment(conf)
             else:
                 command = submission.command(entry=order.entry, home=files.url, request=request.request, workspace=workspace)
                 environment |= submission.environment()
@@ -235,7 +238,7 @@ class StreamPipelineHook(BaseHook):
         command = self._command(*words, conf=settings)
         output = self.publication_output(home, checkpoint)
         try:
-            return start_local_driver(command, output=output, environment={}, alone=True)
+            return start_local_driver(command, output=output, environment=conf_environment(settings), alone=True)
         except BlockingIOError:
             return None
 
@@ -350,8 +353,8 @@ class StreamPipelineHook(BaseHook):
         )
 
     def _command(self, *words: str, conf: Mapping[str, str]) -> list[str]:
-        """A command of ``spark-jobs``, with Spark settings, in the driver's Python."""
-        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        """A command of ``spark-jobs``, with the Spark settings that may be seen, in the driver's Python."""
+        settings = (part for key, value in shown_settings(conf).items() for part in ("--conf", f"{key}={value}"))
         return [self.settings.python, "-m", "spark_jobs", *words, *settings]
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
@@ -360,7 +363,7 @@ class StreamPipelineHook(BaseHook):
         return plan_submission(self.settings, self.settings.driver_conf(conf))
 
     def _secrets(self, connections: Mapping[str, str]) -> dict[str, str]:
-        """The driver's environment for secret parameters. Airflow masks a connection's password in logs from here on."""
+        """The driver's environment for secret parameters. Airflow masks them and their parts in logs from here on."""
         environment = {}
         for name, conn_id in connections.items():
             if not _SECRET_NAME.fullmatch(name):
@@ -376,8 +379,17 @@ class StreamPipelineHook(BaseHook):
                     parameter=name,
                     connection=conn_id,
                 )
+            hide(password)
             environment[f"SPARK_JOBS_PARAM_{name.upper()}"] = password
         return environment
+
+    def hide_secrets(self, connections: Mapping[str, str]) -> None:
+        """Has Airflow mask a driver's secrets in this process, which need not be the one that has started the driver."""
+        for conn_id in connections.values():
+            with suppress(
+                MissingRequirementError, AirflowException, AirflowRuntimeError
+            ):  # it has gone, or cannot be asked for now
+                hide(self._password(conn_id) or "")
 
     def _password(self, conn_id: str) -> str | None:
         try:

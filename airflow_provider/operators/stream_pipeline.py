@@ -199,7 +199,7 @@ class StreamPipelineOperator(BaseOperator):
                     self._take_charge(number, str(context["ti"].id))
                 if charge.was_ended_before(error):
                     return self._carry_on(context, goes_on=True)
-                charge.log_driver(number)
+                charge.log_driver(number, self.secrets or {})
                 if self._restart_after(number, error) is not None:
                     return self._carry_on(context, goes_on=True)
                 if isinstance(error, DeadlineExceededError) and self._limits.airflows_is_first and self.cancel_on_kill:
@@ -380,7 +380,7 @@ class StreamPipelineOperator(BaseOperator):
                 raise  # at once: the home may not answer
             if charge.was_ended_before(error):
                 return Waited.ENDED_BY_ANOTHER
-            charge.log_driver(attempt)
+            charge.log_driver(attempt, self.secrets or {})
             if (restart := self._restart_after(attempt, error)) is not None:
                 waited = self._until_due(restart, until_seen_s)
                 self._restart_after(attempt, error)  # somebody may have cancelled it meanwhile

@@ -1,7 +1,7 @@
 """What a process of a task has in hand: the driver that it has started, and the attempt that it has taken charge of."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -219,8 +219,9 @@ class Charge:
             self._log.warning("Attempt %s failed; %s follows. %s", held[0], following, error)
         return following
 
-    def log_driver(self, attempt: AttemptNumber) -> None:
-        """Tells in the task's log what the driver of an attempt has said last."""
+    def log_driver(self, attempt: AttemptNumber, secrets: Mapping[str, str]) -> None:
+        """Tells in the task's log what the driver of an attempt has said last, without the values of its ``secrets``."""
+        self._hook.hide_secrets(secrets)
 
         def tell() -> None:
             log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))

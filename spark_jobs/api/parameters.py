@@ -6,6 +6,7 @@ line, no request and no home.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,7 +17,8 @@ from pydantic_core import ErrorDetails
 
 from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
+from spark_jobs.protocol.masking import Mask, masking
 
 ENVIRONMENT_PREFIX = "SPARK_JOBS_PARAM_"
 
@@ -38,6 +40,11 @@ class BoundParameters:
         return dict(self._public)
 
 
+def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
+    """Returns the mask of a process: it hides every secret that came in, whether a pipeline declares it or not."""
+    return masking(_environment_secrets(environment))
+
+
 def secret_fields(model: Model | None) -> tuple[str, ...]:
     """The fields that come from the environment only."""
     return tuple(name for name, info in _fields(model).items() if _holds_secret(info.annotation, set()))
@@ -53,7 +60,14 @@ def schema(model: Model | None) -> dict[str, Any]:
     """The JSON schema of the parameters, without secrets: for a form."""
     if model is None:
         return {"type": "object", "properties": {}}
-    document = model.model_json_schema(by_alias=False)
+    try:
+        document = model.model_json_schema(by_alias=False)
+    except Exception as error:  # a model's own code may raise anything
+        raise InvalidPipelineError(
+            f"The parameters {model.__name__} have no JSON schema: {type(error).__name__}: {error}.",
+            safe="Nothing was written.",
+            remedy="Correct that field's type, or give it a JSON schema.",
+        ) from error
     secrets = secret_fields(model)
     document["properties"] = {name: entry for name, entry in document.get("properties", {}).items() if name not in secrets}
     required = [name for name in document.pop("required", []) if name not in secrets]
@@ -64,33 +78,57 @@ def bind(
     place: Place, model: Model | None, given: Mapping[str, Any] | BaseModel, environment: Mapping[str, str]
 ) -> BoundParameters:
     """Validates ``given`` and the secrets of ``environment``; see :meth:`spark_jobs.Pipeline.bind`."""
+    came_in = _environment_secrets(environment)
     if isinstance(given, BaseModel):
         if model is None or not isinstance(given, model):
             wanted = "takes no parameters" if model is None else f"takes {model.__name__}"
             raise _refused(place, [f"{type(given).__name__} was given, but the pipeline {wanted}"], model)
-        return _bound(place, model, given)
+        return _bound(place, model, given, {}, came_in)
     if model is None:
         if given:
             raise _refused(place, [f"{name}: unknown" for name in given], model)
-        return BoundParameters(None, MappingProxyType({}))
+        return BoundParameters(None, MappingProxyType({}), came_in)
     problems = [*_unknown(model, given), *_exposed(model, given)]
     if problems:
         raise _refused(place, problems, model)
     values = _validated(model, dict(given) | _secrets(model, given, environment))
     if isinstance(values, list):
-        raise _refused(place, values, model)
-    return _bound(place, model, values)
+        mask = masking([*came_in, *_secret_texts(given)])
+        raise _refused(place, [mask(problem) for problem in values], model)
+    return _bound(place, model, values, given, came_in)
 
 
-def _bound(place: Place, model: Model, values: BaseModel) -> BoundParameters:
+def _bound(place: Place, model: Model, values: BaseModel, given: Mapping[str, Any], came_in: tuple[str, ...]) -> BoundParameters:
+    fields = _fields(model)
+    computed = {name for name, info in fields.items() if info.default_factory is not None}
+    hidden = set(secret_fields(model)) & (values.model_fields_set | computed)  # another default stands in the pipeline's code
+    secrets = tuple(dict.fromkeys([*came_in, *(text for name in hidden for text in _secret_texts(getattr(values, name)))]))
+    mask = masking(secrets)
+    public = _dumped(model, values)
+    if isinstance(public, str):
+        raise _refused(place, [mask(public)], model)
+    known = {name: [given.get(name), fields[name].default if name in fields else None] for name in public}
+    shown = [name for name, value in public.items() if _holds(mask, value) and not _holds(mask, known[name])]
+    if shown:
+        raise _refused(
+            place, [f"{name}: it would show a secret, and is no secret itself: make it a SecretStr" for name in shown], model
+        )
+    return BoundParameters(values, MappingProxyType(public), secrets)
+
+
+def _dumped(model: Model, values: BaseModel) -> dict[str, Any] | str:
+    """The public values as JSON, or what is wrong with them."""
     try:
         public = values.model_dump(mode="json", by_alias=False, exclude=set(secret_fields(model)), warnings=False)
         canonical(public)
-    except ValueError as error:
-        raise _refused(place, [f"a value cannot be written as JSON ({error})"], model) from error
-    given = set(secret_fields(model)) & values.model_fields_set  # a default stands in the pipeline's code
-    secrets = [text for name in given for text in _secret_texts(getattr(values, name))]
-    return BoundParameters(values, MappingProxyType(public), tuple(secrets))
+    except Exception as error:  # noqa: BLE001  # a model's own code may raise anything
+        return f"a value cannot be written as JSON ({type(error).__name__}: {error})"
+    return public
+
+
+def _holds(mask: Mask, value: Any) -> bool:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return mask(text) != text
 
 
 def _validated(model: Model, values: dict[str, Any]) -> BaseModel | list[str]:
@@ -108,6 +146,8 @@ def _attempt(model: Model, values: dict[str, Any]) -> BaseModel | list[ErrorDeta
         return model.model_validate(values, strict=False, by_alias=False, by_name=True)
     except ValidationError as error:
         return error.errors(include_url=False, include_context=False, include_input=False)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a model's own code may raise anything
+        return [ErrorDetails(type="raised", loc=(), msg=f"the model raises {type(error).__name__}: {error}", input=None)]
 
 
 def _decoded(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, Any]:
@@ -154,6 +194,10 @@ def _exposed(model: Model, given: Mapping[str, Any]) -> list[str]:
 def _secrets(model: Model, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in secret_fields(model) if name not in given]
     return {name: environment[_variable(name)] for name in names if _variable(name) in environment}
+
+
+def _environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX))
 
 
 def _variable(name: str) -> str:

@@ -7,15 +7,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spark_jobs.api.refusals import Place
-from spark_jobs.api.settings import check_settings
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PublishAnswer
 from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.inspect import Checkpoint
-from spark_jobs.cli.options import Home, pairs
+from spark_jobs.cli.options import Home
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkOptions, SparkStart, standing_stderr
+from spark_jobs.cli.spark import SparkOptions, SparkStart, given_settings, standing_stderr
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.home.layout import SPARK_LOG
 from spark_jobs.protocol.ids import CheckpointId, SinkName
@@ -44,7 +43,7 @@ def publish(
         public = Publications()
         lacking = [n for n in wanted if n in manifest.sinks and not public.published(manifest.sinks[n], manifest.checkpoint)]
         place = Place(pipeline.name, "option", "--conf")
-        options = SparkOptions(check_settings(place, pairs("--conf", conf)), driver_memory=driver_memory)
+        options = SparkOptions(given_settings(place, conf), driver_memory=driver_memory)
         spark = SparkStart(pipeline.name, options, local_path(files, SPARK_LOG))
         doing = f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}"
         progress = Progress(console(stderr=True, file=standing_stderr()), doing)

@@ -146,7 +146,7 @@ def run(
         workspace_of(files := open_home(home, workspace))  # one that is missing is said before anything else is done
         with ExitStack() as stack:
             if request and not dry_run:
-                stack.enter_context(Channel(files).refusals_answered(RequestId(request)))
+                stack.enter_context(Channel(files).refusals_answered(RequestId(request), terminal.mask))
             pipeline, given = load_pipeline(entry), parameters(param, params_file)
             log = Path(stack.enter_context(TemporaryDirectory())) / "spark.log" if dry_run else local_path(files, SPARK_LOG)
             spark = SparkStart(

@@ -4,19 +4,24 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from spark_jobs.api.neighbours import Neighbours
+from spark_jobs.api.parameters import environment_mask
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
+from spark_jobs.cli.terminal import MaskedStream
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.masking import Mask, unmasked
+from spark_jobs.protocol.spark_settings import conf_of_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from spark_jobs.cli.progress import Progress
 
 _TAIL_LINES = 15
+_LAST_LINES_S = 5.0
 _LOGGED_AND_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _GATEWAY = ("java_gateway", "clientserver")
 
@@ -72,9 +78,19 @@ def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
         InvalidPipelineError: A setting is not a user's to choose.
     """
     place = Place(pipeline.name, "option", "--conf")
-    conf = dict(pipeline.conf) | dict(check_settings(place, pairs("--conf", given["conf"])))
+    conf = dict(pipeline.conf) | given_settings(place, given["conf"])
     packages, jars, py_files = (words(given[name]) for name in ("packages", "jars", "py_files"))
     return SparkOptions(conf, packages, jars, py_files, given["driver_memory"])
+
+
+def given_settings(place: Place, conf: Sequence[str] | None) -> dict[str, str]:
+    """Returns the settings of ``--conf``, and those that whoever starts this process has put into its environment.
+
+    Raises:
+        InvalidParameterError: One has no value.
+        InvalidPipelineError: One is not a user's to choose.
+    """
+    return dict(check_settings(place, conf_of_environment(os.environ) | pairs("--conf", conf)))
 
 
 @contextmanager
@@ -142,8 +158,8 @@ class SparkStart:
         if self.submitted:
             with _own_interrupts():
                 return submitted_session(self.app_name, options.conf, aside["spark.sql.warehouse.dir"])
-        with printing_to(self.log), _own_interrupts():
-            try:
+        try:
+            with printing_to(self.log, environment_mask()), _own_interrupts():
                 return start_session(
                     self.app_name,
                     aside | dict(options.conf),
@@ -152,9 +168,9 @@ class SparkStart:
                     py_files=options.py_files,
                     driver_memory=options.driver_memory,
                 )
-            except MissingRequirementError as error:
-                error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
-                raise
+        except MissingRequirementError as error:
+            error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
+            raise
 
     def showing(self, progress: "Progress", doing: str) -> "Callable[[], SparkSession]":
         """This start, told to whoever waits: while it lasts, and that ``doing`` goes on after it."""
@@ -209,30 +225,54 @@ def quiet_logging() -> Iterator[None]:
 
 
 def standing_stderr() -> TextIO:
-    """Standard error as it is now, whatever the descriptor is used for later."""
+    """Standard error as it is now, whatever the descriptor is used for later; masked, if it is."""
     with suppress(UnsupportedOperation):
-        return os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+        standing = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+        return cast(TextIO, MaskedStream(standing, sys.stderr.mask)) if isinstance(sys.stderr, MaskedStream) else standing
     return sys.stderr
 
 
 @contextmanager
-def printing_to(log: Path) -> Iterator[None]:
-    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so."""
+def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
+    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so.
+
+    With a mask, a thread of this process takes the secrets out on the way, line by line, as long as one writes.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         log.replace(log.with_name(f"{log.name}.1"))
     _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    writer, failed = None, False
     try:
         with log.open("ab") as file:
+            target = file.fileno()
+            if mask is not unmasked:
+                reading, target = os.pipe()
+                writer = threading.Thread(target=_write_masked, args=(reading, log, mask), name="masked-log", daemon=True)
+                writer.start()
             for descriptor in kept:
-                os.dup2(file.fileno(), descriptor)
+                os.dup2(target, descriptor)
+            if writer is not None:
+                os.close(target)
         yield
+    except BaseException:
+        failed = True
+        raise
     finally:
         _flush()
         for descriptor, copy in kept.items():
             os.dup2(copy, descriptor)
             os.close(copy)
+        if writer is not None and failed:  # what was started has failed: its last lines are asked for now
+            writer.join(_LAST_LINES_S)
+
+
+def _write_masked(reading: int, log: Path, mask: Mask) -> None:
+    with os.fdopen(reading, "rb") as lines, log.open("ab") as file:
+        for line in lines:
+            file.write(mask(line.decode(errors="replace")).encode())
+            file.flush()
 
 
 def _flush() -> None:

@@ -6,12 +6,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import typer
 from pydantic import BaseModel, TypeAdapter
@@ -19,9 +19,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.api.parameters import environment_mask
 from spark_jobs.cli.answers import Failure
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
+from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.reports import report_error
 
 INTERRUPTED = 130
@@ -74,10 +76,12 @@ class Terminal:
     Args:
         output: Who reads it.
         stdout: The process's own standard output.
+        mask: Takes secrets out of what is reported.
     """
 
     output: Output
     stdout: TextIO
+    mask: Mask = unmasked
     people: Console = field(init=False)
     """Standard output, or, where a program reads that, standard error."""
     aside: Console = field(init=False)
@@ -103,7 +107,7 @@ class Terminal:
 
     def fail(self, error: StreamPipelineError) -> None:
         """Reports an error."""
-        self._fail(report_error(error), _HEADLINES.get(error.exit_code, "Failed"))
+        self._fail(report_error(masked_error(error, self.mask)), _HEADLINES.get(error.exit_code, "Failed"))
 
     def interrupted(self) -> None:
         """Reports that the user has ended the command."""
@@ -111,11 +115,11 @@ class Terminal:
 
     def defect(self, error: Exception) -> None:
         """Reports an exception that is our own fault."""
-        self.aside.print("".join(traceback.format_exception(error)).rstrip())
+        self.aside.print(self.mask("".join(traceback.format_exception(error)).rstrip()))
         report = ErrorReport(
             error=type(error).__name__,
             retry=Retry.NEVER.value,
-            failed=f"{type(error).__name__}: {error}",
+            failed=self.mask(f"{type(error).__name__}: {error}"),
             remedy="This is a defect of spark-jobs: please report it with the lines above.",
         )
         self._fail(report, "Defect")
@@ -180,15 +184,60 @@ def remembered_interrupt() -> Iterator[Interrupt]:
         signal.signal(signal.SIGINT, standing)
 
 
+class MaskedStream:
+    """A text stream that takes secrets out of what is printed; in all else it is the stream that it stands for."""
+
+    def __init__(self, stream: TextIO, mask: Mask) -> None:
+        self._stream, self.mask = stream, mask
+
+    def write(self, text: str) -> int:
+        """Writes a text without secrets. Returns the length of what was given."""
+        self._stream.write(self.mask(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes lines without secrets."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _umask_without_others() -> Iterator[None]:
+    """While open, others can write no file that this process makes, or one that it starts, whatever the umask was."""
+    standing = os.umask(0o002)
+    os.umask(standing | 0o002)
+    try:
+        yield
+    finally:
+        os.umask(standing)
+
+
+@contextmanager
+def _masked_streams(mask: Mask) -> Iterator[None]:
+    """While open, everything that Python prints passes through ``mask``."""
+    if mask is unmasked:
+        yield
+        return
+    out, err = MaskedStream(sys.stdout, mask), MaskedStream(sys.stderr, mask)
+    with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
+        yield
+
+
 @contextmanager
 def command(output: Output) -> Iterator[Terminal]:
     """Every command's body runs in this: the one place where errors become exit codes.
 
-    Where a program reads standard output, whatever else prints there is sent to standard error. What fails after SIGINT came is
-    an interrupt, whatever it looks like.
+    The mask is made first, before a pipeline is imported. Where a program reads standard output, whatever else prints there is sent to
+    standard error. What fails after SIGINT came is an interrupt, whatever it looks like.
     """
     with ExitStack() as stack:
-        terminal = Terminal(output, sys.stdout)
+        stack.enter_context(_umask_without_others())
+        mask = environment_mask()
+        terminal = Terminal(output, sys.stdout, mask)
+        stack.enter_context(_masked_streams(mask))
         interrupt = stack.enter_context(remembered_interrupt())
         if output is Output.JSON:
             stack.enter_context(redirect_stdout(sys.stderr))

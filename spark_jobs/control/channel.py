@@ -46,6 +46,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
+from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.run_entry import RunEntry
@@ -231,12 +232,12 @@ class Channel:
         return next((self.attempts.read(number) for number in asked if number in begun), None)
 
     @contextmanager
-    def refusals_answered(self, request: RequestId) -> Iterator[None]:
-        """Answers ``request`` with whatever is refused inside: the same start would be refused again."""
+    def refusals_answered(self, request: RequestId, mask: Mask) -> Iterator[None]:
+        """Answers ``request`` with whatever is refused inside, masked: the same start would be refused again."""
         try:
             yield
         except RejectedError as error:
-            self.respond_failure(self.request(request), error)
+            self.respond_failure(self.request(request), masked_error(error, mask))
             raise
 
     def unclaimed(self) -> StartRequest | None:

@@ -19,6 +19,7 @@ from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.os_errors import translated
+from spark_jobs.storage.system import DIRECTORY_MODE, FILE_MODE
 
 HEARTBEAT_AGE_MAX_S = 60.0
 _FLOCK = "hhqqi4x"
@@ -101,8 +102,8 @@ def _key(path: Path) -> str:
 def _take(path: Path, note: str) -> int | None:
     """Takes the lock on a file, and returns a descriptor that holds it; None if another process holds it."""
     with translated(str(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(descriptor, 0)

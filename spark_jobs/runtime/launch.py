@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.parameters import BoundParameters, environment_mask
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import claim_workspace, open_home
@@ -223,7 +223,7 @@ def launch_requested(
     files = open_home(home, workspace) if isinstance(home, str) else home
     channel = Channel(files)
     request = channel.request(request_id)
-    with channel.refusals_answered(request_id):
+    with channel.refusals_answered(request_id, environment_mask()):
         graph = pipeline.graph(on_end=request.on_end, publish=request.publish, checkpoint=request.checkpoint)
         bound = _bound(pipeline, graph, request.parameters)
         _check_places(files, graph, bound, begins=False)

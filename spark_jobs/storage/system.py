@@ -5,6 +5,9 @@ import stat
 import time
 from typing import Protocol
 
+FILE_MODE, DIRECTORY_MODE = 0o664, 0o775
+"""Others may never write, whatever the umask lets them: a document decides what a pipeline does next."""
+
 
 class System(Protocol):
     """What a POSIX system does with files. Paths are absolute; every call raises ``OSError`` as :mod:`os` does."""
@@ -62,7 +65,7 @@ class RealSystem:
     """The operating system itself."""
 
     def create_file(self, path: str) -> int:
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE)
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -89,7 +92,7 @@ class RealSystem:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path)
+        os.mkdir(path, DIRECTORY_MODE)
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)

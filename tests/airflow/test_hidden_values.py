@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.log import mask_secret
+from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.get_provider_info import get_provider_info
-from airflow_provider.hidden_values import refuse_hidden
+from airflow_provider.hidden_values import hide, refuse_hidden
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
@@ -21,6 +22,7 @@ from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import InvalidParameterError
 from tests.airflow.conftest import Homes
 from tests.airflow.test_operator import context
+from tests.support.secret_shapes import CORE, SHAPES, WHOLE
 
 HIDDEN = "hush-hush"
 TASKS: dict[type[BaseOperator], dict[str, Any]] = {
@@ -35,6 +37,14 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     PipelineStateSensor: {"home": "flights", "states": [RunState.RUNNING]},
 }
 """Every kind of task that there is, and what it has to be given."""
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in WHOLE and CORE in SHAPES[shape]])
+def test_airflow_hides_a_secret_and_the_password_in_it(shape: str) -> None:
+    core = f"core{uuid4().hex}"  # drawn: what one test hides is hidden in all
+    hide(secret := SHAPES[shape].replace(CORE, core))
+    assert core not in str(redact(f"no login with {secret}"))
+    assert redact({"return_value": f"ada has {core} at db"}) == {"return_value": "ada has *** at db"}
 
 
 def test_arguments_that_airflow_does_not_hide_are_taken() -> None:

@@ -4,21 +4,27 @@ import json
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_provider.drivers.driver_log import LogFile, last_lines, log_last_lines
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
+from airflow_provider.tasks.charge import Charge
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, StorageError
-from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.ids import AttemptNumber, RunId
+from spark_jobs.protocol.spark_settings import conf_of_environment
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.test_operator import TaskLog
 from tests.support.left_behind import land_left_behind
 from tests.support.object_store import BUCKET, object_store
+from tests.support.secret_shapes import CORE, SHAPES
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,9 @@ def test_a_spark_on_this_host_has_no_deploy_mode() -> None:
         "spark.yarn.appMasterEnv.STORAGE_ACCOUNT_KEY",
         "spark.kubernetes.driverEnv.PRIVATE_KEY",
         "spark.executorEnv.PGPASSWD",
+        "spark.executorEnv.DB_PWD",
+        "spark.executorEnv.PGPASS",
+        "spark.shop.credentials",
     ],
 )
 def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
@@ -118,6 +127,10 @@ def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
         ("spark.executorEnv.BUS", "Endpoint=sb://bus;SharedAccessKeyName=n;SharedAccessKey=hush"),
         ("spark.executorEnv.LANDING", "https://a.blob.core.windows.net/c?sv=2024-01-01&sig=hush"),
         ("spark.executorEnv.LANDING", "sig=hush&sv=2024-01-01"),
+        ("spark.driver.extraJavaOptions", "-DDB_PWD=hush"),
+        ("spark.driver.extraJavaOptions", "-Dshop=hush"),
+        ("spark.executor.extraJavaOptions", "-XX:+UseSerialGC -Dshop=hush"),
+        ("spark.sql.catalog.main.header.Authorization", "Bearer hush"),
         ("spark.executorEnv.LOGIN", 'PlainLoginModule required username="u" password="hush";'),
     ],
 )
@@ -131,7 +144,8 @@ def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("spark.driver.extraJavaOptions", "-Dlog4j.configurationFile=file:/etc/log4j2.properties -Dx=a@b:c"),
+        ("spark.driver.extraJavaOptions", "-Dlog4j.configurationFile=file:/etc/log4j2.properties -Duser.name=a@b:c"),
+        ("spark.executor.extraJavaOptions", "-XX:+UseSerialGC -Duser.timezone=UTC"),
         ("spark.driver.extraJavaOptions", "-Djavax.net.ssl.trustStorePasswordFile=/run/secrets/trust"),
         ("spark.jars.repositories", "https://packages.example:8443/maven"),
         ("spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"),
@@ -320,3 +334,61 @@ def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
         with pytest.raises(InvalidParameterError, match="is inside the home .*team/flights"):
             hook.submit(home, StartOrder(entry="/pipelines/answers.py", run=RunId("x")))
     assert sorted(path.name for path in homes.path("team/flights").iterdir()) == ["pipeline.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["spark.executorEnv.LOGIN", "spark.hadoop.shop.login", "spark.sql.catalog.shop.header", "spark.driver.extraJavaOptions"],
+)
+def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, name: str) -> None:
+    settings = StreamPipelineHook().settings
+    accepted: dict[str, str] = {}
+    for index, secret in enumerate(SHAPES.values()):
+        java = f"-Dshop.login={secret}" if "JavaOptions" in name else secret
+        conf = {name if "JavaOptions" in name else f"{name}{index}": java}
+        with suppress(InvalidParameterError):
+            accepted |= settings.driver_conf(conf)
+    order = StartOrder(entry="/pipelines/answers.py", run=RunId("x"), conf=accepted | {"spark.executor.cores": "2"})
+    _, driver = StreamPipelineHook().submit("flights", order)
+    assert driver.wait(30.0)
+    (start,) = homes.starts()
+    assert CORE not in json.dumps(start["argv"])
+    assert start["argv"][-2:] == ["--conf", "spark.executor.cores=2"]
+    assert conf_of_environment(start["environment"]) == accepted
+
+
+def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_others_read(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = f"core{uuid4().hex}"  # drawn: what one test hides from logs is hidden in all
+    shapes = [
+        secret.replace(CORE, core) for shape, secret in SHAPES.items() if shape != "a word"
+    ]  # Airflow itself hides that one
+    secrets = {f"p{number}": secret for number, secret in enumerate(shapes)}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_SHOP_{name.upper()}", json.dumps({"conn_type": "generic", "password": secret}))
+    order = StartOrder(entry="/pipelines/answers.py", run=RunId("x"), secrets={name: f"shop_{name}" for name in secrets})
+    _, driver = StreamPipelineHook().submit("flights", order)
+    assert driver.wait(30.0)
+    (start,) = homes.starts()
+    assert {name: start["environment"][f"SPARK_JOBS_PARAM_{name.upper()}"] for name in secrets} == secrets
+    assert core not in json.dumps(start["argv"])
+    documents = [
+        path for path in homes.path().rglob("*") if path.is_file() and not path.match("started-*.json")
+    ]  # the fake's own
+    assert [path for path in documents if core in path.read_text()] == []
+    assert redact({"task log": f"no login as ada with {core}"}) == {"task log": "no login as ada with ***"}
+
+
+def test_a_task_that_did_not_start_the_driver_hides_its_secrets_from_the_log(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, log = f"core{uuid4().hex}", TaskLog()
+    login = SHAPES["a JAAS text"].replace(CORE, core)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": login}))
+    output = homes.path() / "logs" / "driver-1.out"
+    output.parent.mkdir(parents=True)
+    output.write_text(f"no login as ada with {core}\n")
+    Charge(StreamPipelineHook(), "flights", log).log_driver(AttemptNumber(1), {"token": "shop", "other": "gone"})
+    assert core in log.text, "as it reaches Airflow's own handlers, which mask it"
+    assert redact(log.text.splitlines()[-1]) == "no login as ada with ***"

@@ -243,7 +243,7 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
 
 
 def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
-    Charge(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7))
+    Charge(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7), {})
     assert f"{os.uname().nodename} has nothing that the driver has said" in task_log.text
     assert f"{homes.path()}/logs/7.log" in task_log.text
 

@@ -19,6 +19,8 @@ from airflow_provider.drivers.spark_submit import DELTA_PACKAGE, MasterKind, Sub
 from airflow_provider.settings import Settings, read_settings
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.spark_settings import conf_of_environment
+from tests.support.secret_shapes import CORE, SHAPES
 
 MAIN = str(Path(spark_jobs.__file__).with_name("main.py"))
 STANDALONE, KUBERNETES = "spark://host:7077", "k8s://https://api:6443"
@@ -286,3 +288,22 @@ def test_no_keytab_is_put_where_others_can_enter(tmp_path: Path, monkeypatch: py
     (tmp_path / f"stream-pipeline-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(AccessDeniedError, match="others can enter it"):
         keytab_file(base64.b64encode(b"the keytab").decode())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_setting_with_a_secret_of_any_shape_is_in_the_environment_of_the_driver_and_in_no_command(
+    spark: Spark, shape: str
+) -> None:
+    login = {"spark.executorEnv.LOGIN": SHAPES[shape]}
+    submission = spark.plan(STANDALONE, conf=login)
+    assert CORE not in json.dumps(command(submission))
+    assert conf_of_environment(submission.environment()) == login
+
+
+@pytest.mark.parametrize("master", ["yarn", KUBERNETES])
+def test_a_setting_that_may_not_be_seen_is_refused_where_only_a_command_could_give_it(spark: Spark, master: str) -> None:
+    with pytest.raises(
+        InvalidParameterError, match="spark.executorEnv.LOGIN cannot be given to a driver in cluster mode"
+    ) as refused:
+        spark.plan(master, "cluster", conf={"spark.executorEnv.LOGIN": CORE})
+    assert CORE not in str(refused.value)

@@ -17,6 +17,9 @@ from tests.spark import inputs
 from tests.support.kafka_broker import SOURCE_JARS, KafkaBroker, jars, kafka_broker
 from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
+HIDDEN_SETTING = {"spark.executorEnv.SHOP_LOGIN": "open-sesame"}
+"""A setting whose name is not on the allow-list of those that may be seen."""
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -33,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
         }
+        | HIDDEN_SETTING
         | FEW_ROWS
         | SHARED_BY_MANY
     )

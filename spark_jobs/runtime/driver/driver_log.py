@@ -10,7 +10,7 @@ from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from spark_jobs.protocol.masking import Mask
+from spark_jobs.protocol.masking import Mask, masked_value
 from spark_jobs.storage.beside import every
 
 _SIZE_MAX_BYTES = 20_000_000
@@ -34,7 +34,7 @@ class _JsonLines(logging.Formatter):
         line |= {name: getattr(record, name) for name in _EXTRAS if hasattr(record, name)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return self._mask(json.dumps(line, default=str))
+        return json.dumps(masked_value(json.loads(json.dumps(line, default=str)), self._mask))
 
 
 @contextmanager

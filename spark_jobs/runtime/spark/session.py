@@ -22,8 +22,10 @@ from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.api.parameters import environment_mask
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
+from spark_jobs.protocol.spark_settings import REDACTED, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
@@ -62,12 +64,15 @@ _DEFAULTS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
+    "spark.redaction.regex": REDACTED,
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
 _PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
-_SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
+_SUBMITTED_DEFAULTS = {
+    key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql.", "spark.redaction."))
+}
 """How much a cluster's driver logs is for whoever has set up the cluster to say."""
 
 
@@ -137,8 +142,8 @@ def start_session(
     try:
         with using(archive_path(java)):
             if known is not None:
-                return builder.getOrCreate()
-            session = configure_spark_with_delta_pip(builder, extra_packages=list(packages)).getOrCreate()
+                return _started(builder)
+            session = _started(configure_spark_with_delta_pip(builder, extra_packages=list(packages)))
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
@@ -147,6 +152,16 @@ def start_session(
         ) from error
     delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
     return session
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Starts the JVM with the settings that may be on its command line; the others reach it through the gateway."""
+    if SparkContext._gateway is None:
+        mask, given = environment_mask(), {key: str(value) for key, value in builder._options.items()}
+        SparkContext._ensure_initialized(
+            conf=SparkConf().setAll([(key, value) for key, value in shown_settings(given).items() if mask(value) == value])
+        )
+    return builder.getOrCreate()
 
 
 def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) -> SparkSession:

@@ -3,11 +3,22 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, Secret, SecretBytes, SecretStr, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 
 from spark_jobs import Pipeline
 from spark_jobs.api.parameters import BoundParameters
-from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
+from tests.support.secret_shapes import CORE, SHAPES
 
 T = TypeVar("T")
 
@@ -175,6 +186,102 @@ def test_a_bad_secret_is_in_no_message_and_no_traceback() -> None:
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
     assert "hush" not in repr(caught.value) + repr(caught.value.evidence)
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError, RuntimeError, KeyError, ZeroDivisionError, SystemExit])
+def test_whatever_a_model_raises_is_a_refusal_without_the_secret_that_it_quotes(kind: type[BaseException]) -> None:
+    class Checked(BaseModel):
+        token: SecretStr
+
+        @model_validator(mode="after")
+        def login(self) -> "Checked":
+            raise kind(f"no login with {self.token.get_secret_value()}")
+
+    with pytest.raises(InvalidParameterError, match=r"no login with \*\*\*") as caught:
+        bind(Checked, {}, SPARK_JOBS_PARAM_TOKEN=CORE)
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+    assert CORE not in repr(caught.value) + repr(caught.value.evidence)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_check_of_one_field_cannot_quote_another_that_is_secret(shape: str) -> None:
+    class Checked(BaseModel):
+        token: SecretStr
+        table: str
+
+        @field_validator("table")
+        @classmethod
+        def known(cls, value: str, info: Any) -> str:
+            raise ValueError(f"no table at {info.data['token'].get_secret_value()}")
+
+    with pytest.raises(InvalidParameterError, match="no table at") as caught:
+        bind(Checked, {"table": "flights"}, SPARK_JOBS_PARAM_TOKEN=SHAPES[shape])
+    assert CORE not in repr(caught.value) + repr(caught.value.evidence)
+
+
+@pytest.mark.parametrize("given_by", ["environment", "instance"])
+def test_a_public_value_that_the_model_makes_of_a_secret_is_refused(given_by: str) -> None:
+    class Database(BaseModel):
+        password: SecretStr
+        address: str = "db"
+
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def url(self) -> str:
+            return f"https://ada:{self.password.get_secret_value()}@{self.address}"
+
+    given: Any = Database(password=SecretStr(CORE)) if given_by == "instance" else {}
+    with pytest.raises(InvalidParameterError, match="url: it would show a secret") as caught:
+        bind(Database, given, SPARK_JOBS_PARAM_PASSWORD=CORE)
+    assert CORE not in repr(caught.value) + repr(caught.value.evidence)
+
+
+def test_a_public_value_that_was_given_or_is_a_default_may_have_the_text_of_a_weak_secret() -> None:
+    class Database(BaseModel):
+        password: SecretStr
+        table: str
+        schema_name: str = "flights"
+
+    assert bind(Database, {"table": "flights"}, SPARK_JOBS_PARAM_PASSWORD="flights").public()["table"] == "flights"
+
+
+def test_a_serializer_that_quotes_a_secret_is_refused_without_it() -> None:
+    class Odd(BaseModel):
+        token: SecretStr
+        day: date = date(2013, 1, 1)
+
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def login(self) -> str:
+            raise RuntimeError(self.token.get_secret_value())
+
+    with pytest.raises(InvalidParameterError, match=r"RuntimeError: \*\*\*") as caught:
+        bind(Odd, {}, SPARK_JOBS_PARAM_TOKEN=CORE)
+    assert caught.value.__context__ is None
+
+
+def test_every_secret_that_came_in_is_known_also_one_that_the_model_changes_or_makes_or_does_not_have() -> None:
+    class Changing(BaseModel):
+        token: SecretStr
+        made: SecretStr = Field(default_factory=lambda: SecretStr("made"))
+
+        @field_validator("token", mode="before")
+        @classmethod
+        def short(cls, value: str) -> str:
+            return value.strip()
+
+    bound = bind(Changing, {}, SPARK_JOBS_PARAM_TOKEN=" hush ", SPARK_JOBS_PARAM_OTHER="other", HOME="/home")
+    assert sorted(bound.secrets) == [" hush ", "hush", "made", "other"]
+    assert bind(None, {}, SPARK_JOBS_PARAM_OTHER="other").secrets == ("other",)
+
+
+def test_a_model_without_a_schema_is_refused() -> None:
+    class Odd(BaseModel):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        call: type(print)  # type: ignore[valid-type]
+
+    with pytest.raises(InvalidPipelineError, match="Odd have no JSON schema"):
+        Pipeline("flights", params=Odd).schema()
 
 
 class Box(BaseModel, Generic[T]):

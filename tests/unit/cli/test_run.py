@@ -30,12 +30,40 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, start_request_id
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
+from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
 from tests.support.command_line import UsedHome, document, spark_jobs
+from tests.support.secret_shapes import CORE, SHAPES
 
+QUOTING = """
+import os
+from pydantic import BaseModel, SecretStr, model_validator
+from spark_jobs import DeltaSink, Pipeline
+
+if WHERE == "when it is imported":
+    raise ValueError(os.environ["SPARK_JOBS_PARAM_TOKEN"])
+
+class Params(BaseModel):
+    token: SecretStr
+
+    @model_validator(mode="after")
+    def login(self):
+        kind = RuntimeError if "unexpectedly" in WHERE else ValueError
+        raise kind(f"no login with {self.token.get_secret_value()}")
+
+pipeline = Pipeline("quoting", params=Params)
+
+@pipeline.source(bounded=True)
+def numbers(spark, params):
+    return spark.readStream.format("rate").load()
+
+@pipeline.stage(sink=DeltaSink("/tmp/copy"))
+def copy(numbers):
+    return numbers
+"""
 MAIN = Path(small_pipeline.__file__).parents[2] / "spark_jobs" / "main.py"
 
 
@@ -178,6 +206,25 @@ def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:
     failed = run(interrupted, "--request", "start-9", "--output", "json")
     assert document(failed)["error"]["error"] == "NotFoundError"
     assert "start-9" in failed.stderr
+
+
+@pytest.mark.parametrize("shape", ["a JAAS text", "a URL", "a JSON object"])
+@pytest.mark.parametrize("where", ["when it is imported", "in a validator", "in a validator, unexpectedly"])
+def test_a_secret_that_a_pipelines_code_quotes_is_neither_shown_nor_in_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, shape: str
+) -> None:
+    monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
+    (tmp_path / "quoting.py").write_text(QUOTING.replace("WHERE", repr(where)))
+    channel = Channel(open_files(str(tmp_path / "home")))
+    request = channel.request_start(RunId("monday"), parameters={})
+    refused = spark_jobs("run", tmp_path / "quoting.py", "--home", tmp_path / "home", "--request", request.request)
+    assert (refused.exit_code, "defect" in refused.stderr) == (2, False)
+    assert CORE not in refused.stdout + refused.stderr
+    answer = channel.response(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert "***" in answer.error.failed
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file() and CORE in path.read_text()] == []
 
 
 def test_a_request_that_was_answered_with_an_error_is_answered_so_again(drained: UsedHome) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from spark_jobs.cli.spark import SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.masking import masking
+from tests.support.secret_shapes import CORE, SHAPES
 
 
 def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +23,34 @@ def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, 
     os.write(1, b"three\n")
     assert sorted(log.read_text().split()) == ["one", "two"]
     assert capfd.readouterr().out == "three\n"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_processes_print_of_a_secret_is_not_in_the_file(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(app_name: str, conf: Any, **options: Any) -> None:
+        subprocess.run(["sh", "-c", 'echo "no login with $SPARK_JOBS_PARAM_TOKEN"; echo "$0" >&2', "the last line"], check=True)
+        raise MissingRequirementError("Spark did not start.")
+
+    monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
+    with pytest.raises(MissingRequirementError) as failed:
+        SparkStart("flights", SparkOptions({}), tmp_path / "spark.log")()
+    assert failed.value.evidence["lines"][-1] == "the last line"
+    assert "***" in (tmp_path / "spark.log").read_text()
+    assert CORE not in (tmp_path / "spark.log").read_text() + "".join(capfd.readouterr())
+
+
+def test_a_process_that_goes_on_printing_is_masked_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with printing_to(tmp_path / "spark.log", masking([CORE])):
+        process = subprocess.Popen(["sh", "-c", f"read go; echo one {CORE}"], stdin=subprocess.PIPE)
+    writer = next(thread for thread in threading.enumerate() if thread.name == "masked-log")
+    process.communicate(b"go\n")
+    writer.join(30.0)
+    assert (tmp_path / "spark.log").read_text() == "one ***\n"
 
 
 def test_the_file_of_the_start_before_is_kept_and_no_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,17 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import closing
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import typer
 from pydantic import BaseModel
 
+from spark_jobs.cli.spark import standing_stderr
 from spark_jobs.cli.terminal import Output, command
 from spark_jobs.protocol.errors import (
     ConflictError,
@@ -21,6 +26,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from tests.support.command_line import document, spark_jobs
+from tests.support.secret_shapes import CORE, SHAPES
 
 EXIT_CODES = {
     RejectedError: 2,
@@ -95,6 +101,54 @@ def test_a_defect_of_ours_shows_its_traceback_and_exits_otherwise(capsys: pytest
     assert "Traceback" in shown.err
     assert "please report it" in shown.err
     assert json.loads(shown.out)["error"]["error"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("output", [Output.JSON, Output.TEXT])
+@pytest.mark.parametrize("kind", [RejectedError, RuntimeError])
+def test_no_failure_and_no_defect_shows_a_secret(
+    shape: str, output: Output, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
+    monkeypatch.setenv("COLUMNS", "40")  # a terminal breaks lines
+
+    def fail() -> None:
+        print("printed", SHAPES[shape])
+        print(SHAPES[shape], file=sys.stderr)
+        raise kind(f"no login with {SHAPES[shape]}") from ValueError(SHAPES[shape])
+
+    with pytest.raises(typer.Exit), command(output):
+        fail()
+    said = "".join(capsys.readouterr())
+    assert "printed ***" in said
+    assert CORE not in said.replace("\n", "")
+
+
+def test_others_can_write_no_file_that_a_command_or_what_it_starts_makes(tmp_path: Path) -> None:
+    standing = os.umask(0)
+    try:
+        with command(Output.TEXT):
+            (tmp_path / "own").touch()
+            subprocess.run(["touch", str(tmp_path / "started")], check=True)
+        assert os.umask(0) == 0
+    finally:
+        os.umask(standing)
+    assert [oct(path.stat().st_mode & 0o777) for path in sorted(tmp_path.iterdir())] == ["0o664", "0o664"]
+
+
+def test_a_stream_with_a_mask_is_the_stream_that_it_stands_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", CORE)
+    standing = sys.stdout
+    with command(Output.TEXT):
+        assert (sys.stdout.fileno(), sys.stdout.isatty()) == (standing.fileno(), False)
+        assert sys.stdout.write(CORE) == len(CORE)
+        sys.stdout.writelines([CORE])
+        with closing(standing_stderr()) as stderr:
+            print(CORE, file=stderr)
+    assert sys.stdout is standing
+    assert "".join(capfd.readouterr()) == "*********\n"
 
 
 def test_a_program_reads_nothing_but_the_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     start_request_id,
 )
+from spark_jobs.protocol.masking import masking, unmasked
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import CHECKPOINTING
 
@@ -89,14 +90,14 @@ def test_asking_again_in_other_words_makes_another_request(channel: Channel, cha
 
 def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel) -> None:
     request = channel.request_start(A, parameters={})
-    with pytest.raises(RejectedError), channel.refusals_answered(request.request):
+    with pytest.raises(RejectedError), channel.refusals_answered(request.request, masking(["a cycle"])):
         raise InvalidPipelineError("The pipeline has a cycle.", remedy="Break it.", pipeline="flights")
     answer = channel.answer(A)
     assert answer is not None
     assert answer.error == ErrorReport(
         error="InvalidPipelineError",
         retry="never",
-        failed="The pipeline has a cycle.",
+        failed="The pipeline has ***.",
         remedy="Break it.",
         evidence={"pipeline": "flights"},
     )
@@ -105,7 +106,7 @@ def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel)
 
 def test_what_a_second_driver_meets_is_no_answer(channel: Channel) -> None:
     request = channel.request_start(A, parameters={})
-    with pytest.raises(FencedError), channel.refusals_answered(request.request):
+    with pytest.raises(FencedError), channel.refusals_answered(request.request, unmasked):
         raise FencedError("Another driver is at work.")
     assert channel.answer(A) is None
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.protocol.errors import InterruptedRunError, StorageFullError
 from spark_jobs.protocol.masking import masked_error, masking, unmasked
+from tests.support.secret_shapes import CORE, SHAPES, WHOLE
 
 SECRET = "p/ä ss\"w'ö&rd\n"
 
@@ -21,6 +22,29 @@ def test_a_secret_is_found_as_it_is_and_as_it_is_quoted(form: str) -> None:
     assert "***" in text
     assert "&ssl=1" in text
     assert "rd" not in text.replace("password", "")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_a_secret_of_any_shape_nothing_is_left(shape: str) -> None:
+    mask, secret = masking([SHAPES[shape]]), SHAPES[shape]
+    for text in (secret, quote(secret), json.dumps(secret), json.dumps(json.dumps(secret)), repr(secret), str(secret.encode())):
+        assert CORE not in mask(f"no login with {text}")
+
+
+@pytest.mark.parametrize("shape", sorted(set(SHAPES) - WHOLE))
+def test_a_password_inside_a_secret_is_found_alone(shape: str) -> None:
+    assert masking([SHAPES[shape]])(f"ada has {CORE} at db") == "ada has *** at db"
+
+
+@pytest.mark.parametrize("line", ["MIIEvQIBADANBgkqh", f"{CORE}kiG9w0BAQEF"])
+def test_a_line_of_a_key_is_found_alone(line: str) -> None:
+    for shape in ("a private key", "a key of a service account"):
+        assert masking([SHAPES[shape]])(f"bad key: {line}") == "bad key: ***"
+
+
+@pytest.mark.parametrize("text", ["org.apache.kafka", "username", "https://db/flights", "true", "required", "Bearer"])
+def test_words_that_surround_a_secret_stay(text: str) -> None:
+    assert masking(SHAPES[shape] for shape in SHAPES if shape != "a word")(f"a {text} b") == f"a {text} b"
 
 
 def test_of_two_secrets_the_longer_one_is_taken_out_whole() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -41,6 +42,21 @@ def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     files.create("a", b"")
     assert files.names("") == ["a"]
+
+
+def test_others_can_write_no_document_and_no_directory_whatever_the_umask(tmp_path: Path) -> None:
+    standing = os.umask(0)
+    try:
+        files = LocalFiles(tmp_path / "deep" / "home")
+        files.create("manifests/1.json", b"{}")
+        files.replace("status.json", b"{}")
+        with holding(tmp_path / "deep" / "home" / "locks" / "driver.lock", "start-1"):
+            pass
+    finally:
+        os.umask(standing)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) == 7
+    assert [path for path in made if path.stat().st_mode & 0o002] == []
 
 
 @pytest.mark.parametrize("name", ["my home", "höme", "a+b", "a&b;c", "a=b,c@d~e"])

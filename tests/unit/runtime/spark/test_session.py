@@ -1,9 +1,15 @@
 """What a session has to have; no session is started."""
 
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
-from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
+from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, start_session
+from tests.support.secret_shapes import CORE, SHAPES
 
 
 def test_no_setting_that_a_guarantee_needs_can_be_given_by_a_user() -> None:
@@ -15,3 +21,30 @@ def test_no_setting_that_a_guarantee_needs_can_be_given_by_a_user() -> None:
             continue
         accepted.append(key)
     assert accepted == []
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored")  # PySpark leaves a pipe open to a JVM that does not start
+def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, program = tmp_path / "said", tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {said}\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("pyspark.java_gateway._find_spark_home", lambda: str(tmp_path))
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    conf = {"spark.executor.cores": "2"}
+    for number, secret in enumerate(SHAPES.values()):
+        monkeypatch.setenv(f"SPARK_JOBS_PARAM_{number}", secret)  # hides one under a name that may be seen
+        names = (
+            "spark.executorEnv.LOGIN",
+            "spark.hadoop.shop.login",
+            "spark.sql.catalog.shop.header",
+            "spark.shop",
+            "spark.executor.x",
+        )
+        conf |= {f"{name}{number}": secret for name in names}
+    with pytest.raises(MissingRequirementError, match="Spark did not start"):
+        start_session("flights", conf)
+    assert "spark.executor.cores=2" in said.read_text().splitlines()
+    assert CORE not in said.read_text()

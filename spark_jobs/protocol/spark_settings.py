@@ -1,0 +1,76 @@
+"""Spark settings that may be seen, by an allow-list of names: every user of a host can read its command lines.
+
+All others reach a driver in its environment, and its JVM through the gateway. So no rule has to guess which names are those of secrets.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+CONF_VARIABLE = "SPARK_JOBS_CONF"
+"""The environment variable with a driver's other settings, a JSON object."""
+
+_ENVIRONMENT = r"(?:executorEnv|yarn[.]appMasterEnv|kubernetes[.]driverEnv)[.]"
+"""Names of environment variables follow, which are anybody's."""
+_VARIABLES = (
+    r"(?:TZ|LANG|LC_\w+|PATH|LD_LIBRARY_PATH|LD_PRELOAD|JAVA_HOME|HADOOP_CONF_DIR|YARN_CONF_DIR|PYTHON[A-Z]*|PYSPARK_(?:DRIVER_)?PYTHON"
+    r"|SPARK_(?:HOME|CONF_DIR|LOCAL_DIRS|LOCAL_IP|USER)|OMP_NUM_THREADS|AWS_(?:DEFAULT_)?REGION|AWS_ROLE_ARN|\w+_FILE"
+    r"|GOOGLE_APPLICATION_CREDENTIALS)"
+)
+_PARTS = (
+    r"app|archives|blockManager|broadcast|buffer|cleaner|cores|databricks[.]delta|default|deploy|driver|dynamicAllocation|"
+    r"eventLog|excludeOnFailure|executor|files|io|jars|kerberos|kryo|kryoserializer|kubernetes|local|locality|log|master|"
+    r"memory|network|pyspark|python|port|rdd|reducer|resources|rpc|scheduler|serializer|shuffle|speculation|sql|stage|"
+    r"standalone|storage|submit|task|ui|worker|yarn"
+)
+_HADOOP = (
+    r"hadoop[.](?:(?:dfs|hadoop|io|ipc|mapred|mapreduce|yarn)[.].+|fs[.]defaultFS"
+    r"|fs[.].+[.](?:impl|endpoint|endpoint[.]region|path[.]style[.]access|connection[.]ssl[.]enabled|credentials[.]provider))"
+)
+_HIDDEN = rf"{_ENVIRONMENT}|sql[.]catalog[.](?!spark_catalog$)"
+_SHOWN = rf"(?:{_ENVIRONMENT}{_VARIABLES}$|{_HADOOP}$|(?!{_HIDDEN})(?:{_PARTS})(?:[.]|$))"
+_SECRET = (
+    r"(?i:secret|pass(word|wd|phrase)|pwd|pgpass|token|bearer |(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)"
+    r"|[.]sas[.](?!expiry|key[.]mode)|credentials?$)"
+)
+"""As ``spark.redaction.regex``, and the names that stores and environments use."""
+REDACTED = rf"{_SECRET}|^spark[.](?!{_SHOWN})"
+"""For ``spark.redaction.regex``: what Spark's pages and event logs hide of its settings, and of names that the allow-list does not know."""
+_NAME = re.compile(rf"spark[.]{_SHOWN}")
+_REFERENCE = re.compile(
+    r"spark[.]kubernetes[.]((driver|executor)[.](secretKeyRef|secrets)[.]|kerberos[.]tokenSecret[.]|container[.]image[.]pullSecrets$)"
+    r"|spark[.]yarn[.]am[.]tokenConfRegex$|spark[.]ssl[.].*privateKey$|.*secretBitLength$|.*(File|[._-]file|_FILE)s?$"
+    r"|.*[.]token[.](provider|renew|binding)|.*GOOGLE_APPLICATION_CREDENTIALS$|spark[.]kerberos[.]renewal[.]credentials$"
+)
+"""These say where a secret is, what gives it, or what it has to be like."""
+
+
+def sounds_secret(name: str) -> bool:
+    """Returns whether the name of a setting, or of a Java property, says that its value is a secret."""
+    return re.search(_SECRET, name) is not None and not _REFERENCE.match(name)
+
+
+def is_shown(name: str) -> bool:
+    """Returns whether a setting of this name may be on a command line."""
+    return _NAME.match(name) is not None and not sounds_secret(name)
+
+
+def shown_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings that may be on a command line."""
+    return {name: value for name, value in conf.items() if is_shown(name)}
+
+
+def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings that may not."""
+    return {name: value for name, value in conf.items() if not is_shown(name)}
+
+
+def conf_environment(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment that gives a driver the settings which may not be on its command line."""
+    hidden = hidden_settings(conf)
+    return {CONF_VARIABLE: json.dumps(hidden)} if hidden else {}
+
+
+def conf_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings that :func:`conf_environment` has put there."""
+    return dict(json.loads(environment.get(CONF_VARIABLE, "{}")))
