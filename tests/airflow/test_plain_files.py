@@ -161,3 +161,11 @@ def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: 
     own.chmod(0o755)
     with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
         made_output_place(home, AttemptNumber(2), driver_is_here=False)
+
+
+@pytest.mark.parametrize("line", ["said \x1b[2J\u202e", '{"message": "said \\u001b[2J\\u202e"}', "said " + "[" * 3_000 + "\x1b"])
+def test_what_a_terminal_would_obey_is_shown_in_a_log(home: Path, line: str) -> None:
+    (home / "logs/5.log").write_text(f"{line}\n")
+    (shown,) = last_lines(home / "logs/5.log", 5)
+    assert shown.startswith("said ")
+    assert shown.isprintable()
