@@ -38,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 SAVEPOINT = "savepoint.json"
 """The document that makes a savepoint exist."""
 _BEGUN = "exporting.json"
+_BEGUN_MAX_BYTES = 1 << 20
 _AT_ONCE = 16
 _DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
 
@@ -261,10 +262,10 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
 def _begun(target: Files) -> Mapping[str, Any] | None:
     """Returns what ``exporting.json`` says of the export that was begun in a directory; None if it is gone, empty if it is unreadable."""
     try:
-        found = json.loads(target.read(_BEGUN))
+        found = json.loads(target.read(_BEGUN, _BEGUN_MAX_BYTES))
     except NotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError, CorruptDocumentError):
         return {}
     return found if isinstance(found, dict) else {}
 
