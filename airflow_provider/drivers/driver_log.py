@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from airflow_provider.drivers.plain_files import open_plain
 from spark_jobs.control.attempts import LOGS_KEPT
 from spark_jobs.home.layout import log_path, output_path
 from spark_jobs.protocol.codec import sha256
@@ -22,7 +21,9 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.visible import visible
 from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.plain_files import open_plain
 
 _LINE_BYTES = 4096
 _SHOWN_MAX_BYTES = 4 << 20
@@ -170,6 +171,6 @@ def _readable(line: str) -> str:
     try:
         entry = json.loads(line)
         known = [str(entry[name]) for name in ("time", "level", "message", "exception") if entry.get(name)]
-    except (ValueError, TypeError, AttributeError):
-        return line
-    return " ".join(known) if known else line
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        known = []
+    return visible(" ".join(known) or line)

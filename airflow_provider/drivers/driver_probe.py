@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from tempfile import TemporaryDirectory
 
 from spark_jobs.protocol.errors import MissingRequirementError
 
@@ -29,14 +30,16 @@ def probe_driver(python: str) -> dict[str, str]:
         MissingRequirementError: Something is missing, or is of a version that runs no pipelines.
     """
     try:
-        probe = subprocess.run(
-            [python, "-c", _PROBE],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=True,
-        )
+        with TemporaryDirectory(prefix="spark-jobs-") as empty:  # nothing is imported from where this process is
+            probe = subprocess.run(
+                [python, "-P", "-c", _PROBE],
+                cwd=empty,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PROBE_TIMEOUT_S,
+                check=True,
+            )
         found: dict[str, str | None] = json.loads(probe.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()

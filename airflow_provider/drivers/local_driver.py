@@ -102,6 +102,7 @@ def start_local_driver(
     *,
     output: Path,
     environment: Mapping[str, str],
+    directory: Path | None = None,
     alone: bool = False,
     submits: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
@@ -112,6 +113,8 @@ def start_local_driver(
         command: Arguments, never a shell line. Visible to every user of the host: without secrets.
         output: Appended to, or with ``alone`` begun anew; made with its directories, for this user's eyes only.
         environment: Added to this process's, without Airflow's own part of it.
+        directory: Where it starts, and where Spark starts the Pythons of its workers; made if it is not there. None: where this process is,
+            which may be a directory that others write into.
         alone: Only one process at a time with this output; see :func:`is_at_work`.
         submits: It has a cluster start the driver, and ends.
         popen: How a process is made.
@@ -123,7 +126,8 @@ def start_local_driver(
         BlockingIOError: ``alone``, and one is at work.
     """
     with translated(str(output)):
-        output.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        for made in (output.parent, *([directory] if directory else [])):
+            made.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "ab") as stream:
         if alone:
@@ -132,6 +136,7 @@ def start_local_driver(
         try:
             process = popen(
                 list(command),
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

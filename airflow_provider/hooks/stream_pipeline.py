@@ -202,9 +202,11 @@ class StreamPipelineHook(BaseHook):
             else:
                 command = submission.command(entry=order.entry, home=files.url, request=request.request, workspace=workspace)
                 environment |= submission.environment()
+            output = made_output_place(files, request.attempt, driver_is_here=here)
             driver = start_local_driver(
                 command,
-                output=made_output_place(files, request.attempt, driver_is_here=here),
+                output=output,
+                directory=output.parent if submission is None else None,
                 environment=environment,
                 submits=submission is not None and not submission.driver_is_here,
             )
@@ -238,7 +240,8 @@ class StreamPipelineHook(BaseHook):
         command = self._command(*words, conf=settings)
         output = self.publication_output(home, checkpoint)
         try:
-            return start_local_driver(command, output=output, environment=conf_environment(settings), alone=True)
+            environment = conf_environment(settings)
+            return start_local_driver(command, output=output, directory=output.parent, environment=environment, alone=True)
         except BlockingIOError:
             return None
 
@@ -353,9 +356,12 @@ class StreamPipelineHook(BaseHook):
         )
 
     def _command(self, *words: str, conf: Mapping[str, str]) -> list[str]:
-        """A command of ``spark-jobs``, with the Spark settings that may be seen, in the driver's Python."""
+        """Returns a command of ``spark-jobs``, with the Spark settings that may be seen.
+
+        The driver's Python imports nothing from where it starts.
+        """
         settings = (part for key, value in shown_settings(conf).items() for part in ("--conf", f"{key}={value}"))
-        return [self.settings.python, "-m", "spark_jobs", *words, *settings]
+        return [self.settings.python, "-P", "-m", "spark_jobs", *words, *settings]
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
         from airflow_provider.drivers.spark_submit import plan_submission

@@ -3,7 +3,7 @@
 import json
 import socket
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -14,12 +14,15 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from airflow.models.dag import DagModel
 from airflow.models.xcom import XComModel
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.pages.in_time import look_in_time
@@ -175,18 +178,39 @@ def _tables(look: Look, published: _Published | None) -> dict[str, _Table]:
 
 def _page(template: str, task: TaskKey, status_code: int = 200, **values: Any) -> HTMLResponse:
     text = _templates.get_template(template).render(task=task, style=_STYLE, **values)
-    return HTMLResponse(text, status_code, _HEADERS)
+    return HTMLResponse(text, status_code)
 
 
 def _refusal(request: Request, error: Exception) -> HTMLResponse:
     assert isinstance(error, StarletteHTTPException)
-    text = _templates.get_template("refusal.html").render(style=_STYLE, status=error.status_code, detail=error.detail)
-    return HTMLResponse(text, error.status_code, _HEADERS | dict(error.headers or {}))
+    return _refused(error.status_code, error.detail, error.headers)
+
+
+def _no_address(request: Request, error: Exception) -> HTMLResponse:
+    return _refused(422, "This is not the address of a page: the map index is a whole number.")
+
+
+def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
+    text = _templates.get_template("refusal.html").render(style=_STYLE, status=status, detail=detail)
+    return HTMLResponse(text, status, headers)
+
+
+class _Pages(FastAPI):
+    """An app whose every answer has the headers of the pages, also one that Starlette gives by itself."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_headers)
 
 
 def make_app() -> FastAPI:
-    """The app, without pages that describe it."""
-    app = FastAPI(title="Stream pipelines", docs_url=None, redoc_url=None, openapi_url=None)
+    """Makes the app, without pages that describe it, and without redirects, which are given before anybody has signed in."""
+    app = _Pages(title="Stream pipelines", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(router)
     app.add_exception_handler(StarletteHTTPException, _refusal)
+    app.add_exception_handler(RequestValidationError, _no_address)
     return app

@@ -18,11 +18,19 @@ from airflow_provider.tasks.identity import dag_of, run_id_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse
-from spark_jobs.protocol.errors import AccessDeniedError, MissingRequirementError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    CorruptDocumentError,
+    MissingRequirementError,
+    RejectedError,
+    StreamPipelineError,
+    UnsupportedFormatError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.storage.files import Files, is_here, local_path
 
 HOMES_MAX = 100
+_UNREADABLE = "Whoever may read the home can say why: spark-jobs checkpoints --home there names what is damaged."
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,11 @@ def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool])
             continue
         try:
             found = _look(task, read_only(files), checkpoint, may_see)
+        except (
+            CorruptDocumentError,
+            UnsupportedFormatError,
+        ) as error:  # what it says may be of a DAG that the viewer may not see
+            found = Look(home, problem=f"{error.evidence.get('path', home)} cannot be read.", remedy=_UNREADABLE)
         except StreamPipelineError as error:
             found = Look(home, problem=error.failed, remedy=error.remedy)
         if checkpoint is not None and not found.problem:
@@ -129,19 +142,31 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
             f"{local_path(files)}",
         )
     if checkpoint is None:
-        return _own_run(files, run_id_of(task))
+        return _own_run(files, task, may_see)
     manifest = CheckpointStore(files).manifest(CheckpointId(checkpoint))
-    if manifest.run != run_id_of(task) and ((dag_id := dag_of(manifest.run)) is None or not may_see(dag_id)):
-        return Look(
-            files.url,
-            problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
-            remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {_typed(files)}",
-        )
+    if not _may_show(task, manifest, may_see):
+        return _not_shown(files, manifest.checkpoint)
     return Look(files.url, manifest.attempt, _logs(files, manifest.attempt), manifest)
 
 
-def _own_run(files: Files, run: RunId) -> Look:
-    channel, store = Channel(files), CheckpointStore(files)
+def _may_show(task: TaskKey, manifest: Manifest, may_see: Callable[[str], bool]) -> bool:
+    """Returns whether a viewer may see a manifest: it is of the task's own run, or of a DAG that the viewer may see.
+
+    The gate of every manifest on its way to a page. A home may serve several DAGs, and an answer may name any checkpoint.
+    """
+    return manifest.run == run_id_of(task) or ((dag_id := dag_of(manifest.run)) is not None and may_see(dag_id))
+
+
+def _not_shown(files: Files, checkpoint: CheckpointId) -> Look:
+    return Look(
+        files.url,
+        problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
+        remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {_typed(files)}",
+    )
+
+
+def _own_run(files: Files, task: TaskKey, may_see: Callable[[str], bool]) -> Look:
+    run, channel, store = run_id_of(task), Channel(files), CheckpointStore(files)
     request, answer = channel.newest_request(run), channel.answer(run)
     attempt = request.attempt if request is not None else answer.attempt if answer is not None else None
     if attempt is None:
@@ -156,6 +181,8 @@ def _own_run(files: Files, run: RunId) -> Look:
     else:
         head = store.head()
         manifest = head if head is not None and head.run == run else None
+    if manifest is not None and not _may_show(task, manifest, may_see):
+        return _not_shown(files, manifest.checkpoint)
     return Look(files.url, attempt, _logs(files, attempt), manifest, answer)
 
 

@@ -1,4 +1,4 @@
-"""A home as the pages may read it: nothing is written, no link is followed, no file is larger than a document gets."""
+"""A home as the pages may read it: nothing is written, no link is followed, no file is larger than 16 MiB."""
 
 import errno
 import os
@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
-from airflow_provider.drivers.plain_files import open_plain
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import AccessDeniedError, StorageError
-from spark_jobs.storage.files import Digest, Files, local_path
+from spark_jobs.protocol.errors import AccessDeniedError
+from spark_jobs.storage.files import Digest, Files, bounded, local_path, too_large
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.plain_files import open_plain
 from spark_jobs.storage.system import RealSystem
 
 DOCUMENT_MAX_BYTES = 16 << 20
@@ -41,22 +41,13 @@ class _ReadOnlyStore:
     def local(self, path: str = "") -> None:
         return None
 
-    def read(self, path: str) -> bytes:
-        return b"".join(self.chunks(path))
+    def read(self, path: str, max_bytes: int = DOCUMENT_MAX_BYTES) -> bytes:
+        with closing(self.chunks(path)) as chunks:
+            return b"".join(bounded(chunks, max_bytes, f"{self.url}/{path}"))
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
-        size_bytes = 0
         with closing(self._files.chunks(path)) as chunks:
-            for chunk in chunks:
-                size_bytes += len(chunk)
-                if size_bytes > DOCUMENT_MAX_BYTES:
-                    raise StorageError(
-                        f"{self.url}/{path} is larger than a document gets.",
-                        safe="Nothing was changed.",
-                        remedy="Look at it where it is.",
-                        path=f"{self.url}/{path}",
-                    )
-                yield chunk
+            yield from bounded(chunks, DOCUMENT_MAX_BYTES, f"{self.url}/{path}")
 
     def digest(self, path: str) -> Digest:
         read = self.read(path)
@@ -98,11 +89,11 @@ class _ReadOnlyStore:
 class _ReadOnly(RealSystem):
     """The calls that the local storage makes, without those that change anything."""
 
-    def open(self, path: str) -> int:
+    def open_file(self, path: str, root: str) -> int:
         descriptor = open_plain(path)
         if os.fstat(descriptor).st_size > DOCUMENT_MAX_BYTES:
             os.close(descriptor)
-            raise OSError(errno.EFBIG, "larger than a document gets", path)
+            raise too_large(path, DOCUMENT_MAX_BYTES)
         return descriptor
 
     def listdir(self, path: str) -> list[str]:

@@ -36,6 +36,7 @@ from spark_jobs.storage.files import Digest, Files, create_document, end_copies,
 from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
+_BEGUN_MAX_BYTES = 1 << 20
 _AT_ONCE = 16
 _DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
 
@@ -263,10 +264,10 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
 def _begun(target: Files) -> Mapping[str, Any] | None:
     """Returns what ``exporting.json`` says of the export that was begun in a directory; None if it is gone, empty if it is unreadable."""
     try:
-        found = json.loads(target.read(BEGUN_SAVEPOINT))
+        found = json.loads(target.read(BEGUN_SAVEPOINT, _BEGUN_MAX_BYTES))
     except NotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError, CorruptDocumentError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -11,7 +11,9 @@ Invariants:
 
 import json
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from spark_jobs.home.layout import (
@@ -39,9 +41,11 @@ from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import READ_MAX_BYTES, Digesting, Files, bounded, create_document, lines_of, read_document
 
 _LOG = logging.getLogger(__name__)
+LINE_MAX_BYTES = 64 << 20
+"""What is said of one staged file, or of one batch, is not longer."""
 HISTORY_KEPT = 1_000
 """So many tries are remembered, the newest ones."""
 
@@ -333,18 +337,26 @@ class CheckpointStore:
         return found
 
     def _lines(self, path: str, expected: str) -> list[dict[str, Any]]:
-        data = self._files.read(path)
-        found = sha256(data)
-        if found != expected:
-            raise CorruptDocumentError(
-                f"{self._files.url}/{path} was altered: expected SHA-256 {expected}, found {found}.",
-                safe="It was not used, and nothing was changed.",
-                remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
-                path=f"{self._files.url}/{path}",
-                expected=expected,
-                found=found,
-            )
-        return [json.loads(line) for line in data.splitlines()]
+        place, lines = f"{self._files.url}/{path}", list[Any]()
+        with closing(self._files.chunks(path)) as chunks:
+            passing = Digesting(bounded(chunks, READ_MAX_BYTES, place))
+            rest = iter(passing)
+            try:
+                lines.extend(json.loads(line) for line in lines_of(rest, LINE_MAX_BYTES, place))
+            except (ValueError, RecursionError):
+                lines.append(None)
+                deque(rest, maxlen=0)
+        found = passing.digest.sha256
+        if found == expected and all(isinstance(line, dict) for line in lines):
+            return lines
+        raise CorruptDocumentError(
+            f"{self._files.url}/{path} was altered: expected SHA-256 {expected}, found {found}.",
+            safe="It was not used, and nothing was changed.",
+            remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+            path=place,
+            expected=expected,
+            found=found,
+        )
 
     def _tries(self) -> list[tuple[CheckpointId, int]]:
         return history_tries(self._files.names(HISTORY))

@@ -18,7 +18,7 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
-from spark_jobs.cli.terminal import MaskedStream
+from spark_jobs.cli.terminal import MaskedStream, VisibleFormatter
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.spark_settings import conf_of_environment
@@ -216,6 +216,7 @@ def quiet_logging() -> Iterator[None]:
         yield
         return
     handler = logging.StreamHandler()
+    handler.setFormatter(VisibleFormatter())
     handler.addFilter(lambda record: record.name.partition(".")[0] != "spark_jobs" and record.module not in _GATEWAY)
     root.addHandler(handler)
     try:

@@ -1,6 +1,7 @@
 """How every command speaks: to people in text, to programs in one JSON document, and with one exit code per kind of error."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,7 +16,8 @@ from typing import Any, TextIO, cast
 
 import typer
 from pydantic import BaseModel, TypeAdapter
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +27,7 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.visible import visible, visible_json
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
@@ -144,13 +147,33 @@ class Terminal:
             self.aside.print(parts)
 
     def _write(self, document: BaseModel) -> None:
-        self.stdout.write(document.model_dump_json(indent=2) + "\n")
+        self.stdout.write(visible_json(document.model_dump_json(indent=2)) + "\n")
         self.stdout.flush()
 
 
+class VisibleFormatter(logging.Formatter):
+    """Formats log records for a terminal: what they quote of others is made visible."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+class _VisibleConsole(Console):
+    """The one way of text to people: every text that is shown is made visible."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        if isinstance(renderable, str):
+            renderable = visible(renderable)
+        elif isinstance(renderable, Text):  # before its lines are made
+            renderable, plain = renderable.copy(), renderable.plain
+            renderable.plain = visible(plain)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 def console(*, stderr: bool, file: TextIO | None = None) -> Console:
-    """A console that shows text as it is: what users name may hold anything."""
-    made = Console(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
+    """Returns a console that takes no text for markup, and shows what a terminal would obey."""
+    made = _VisibleConsole(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PLAIN_WIDTH
     return made
@@ -239,6 +262,8 @@ def command(output: Output) -> Iterator[Terminal]:
         terminal = Terminal(output, sys.stdout, mask)
         stack.enter_context(_masked_streams(mask))
         interrupt = stack.enter_context(remembered_interrupt())
+        if logging.lastResort is not None:
+            logging.lastResort.setFormatter(VisibleFormatter())
         if output is Output.JSON:
             stack.enter_context(redirect_stdout(sys.stderr))
         try:

@@ -35,7 +35,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.workspace import NamedWorkspace, WorkspaceDocument
-from spark_jobs.storage.files import Digest, Files, create_document, is_here, read_document
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, create_document, is_here, read_document
 from spark_jobs.storage.open import open_files, open_place
 
 T = TypeVar("T")
@@ -139,8 +139,8 @@ class DividedHome:
     def replace(self, path: str, data: bytes) -> None:
         self._at(path).replace(path, data)
 
-    def read(self, path: str) -> bytes:
-        return self._found(path, lambda files: files.read(path))
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        return self._found(path, lambda files: files.read(path, max_bytes))
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         def begun(files: Files) -> tuple[bytes, Generator[bytes, None, None]]:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +20,12 @@ from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.os_errors import translated
+from spark_jobs.storage.plain_files import NotPlainFileError, open_plain
 from spark_jobs.storage.system import DIRECTORY_MODE, FILE_MODE
 
 HEARTBEAT_AGE_MAX_S = 60.0
 _FLOCK = "hhqqi4x"
+_NOTE_MAX_BYTES = 4096
 _mutex = Lock()
 _held_here: dict[str, str] = {}
 """The locks of this process, with their notes. POSIX gives such a lock to the whole process, and takes it back when any descriptor of
@@ -64,8 +67,8 @@ def noted(path: Path) -> str:
     note = _held_note(path)
     if note is not None:
         return note
-    with translated(str(path)):
-        return path.read_text()
+    with translated(str(path)), open(_opened(path), "rb") as file:
+        return file.read(_NOTE_MAX_BYTES).decode(errors="replace")
 
 
 def locked(path: Path) -> bool:
@@ -78,7 +81,7 @@ def locked(path: Path) -> bool:
         return True
     with translated(str(path)):
         try:
-            descriptor = os.open(path, os.O_RDONLY)  # who looks may be another user than who holds it
+            descriptor = _opened(path)
         except FileNotFoundError:
             return False
         try:
@@ -87,6 +90,11 @@ def locked(path: Path) -> bool:
             return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
         finally:
             os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Opens a lock's file for looking, without waiting: who looks may be another user than who holds it."""
+    return open_plain(path, root=path.parent)
 
 
 def _held_note(path: Path) -> str | None:
@@ -103,8 +111,12 @@ def _take(path: Path, note: str) -> int | None:
     """Takes the lock on a file, and returns a descriptor that holds it; None if another process holds it."""
     with translated(str(path)):
         path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        if path.is_symlink():
+            raise NotPlainFileError(errno.ELOOP, "not a regular file", str(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise NotPlainFileError(errno.EINVAL, "not a regular file", str(path))
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(descriptor, 0)
             os.write(descriptor, note.encode())

@@ -6,7 +6,9 @@ Invariants:
    spaces, UTF-8, one final newline; a document whose bytes are not canonical was altered.
 2. ``checksum`` is the SHA-256 over the canonical form of all other fields. A document is read whole or reported as corrupt, never half.
 3. Unknown fields are kept when a document is written again. A newer ``format_version`` is refused.
-4. Encoding the same document twice gives the same bytes: a retried create is recognised as our own.
+4. What :func:`decode` gives, :func:`encode` can write: both refuse a document that is too large, too deeply nested, or has a number that
+   other readers do not take.
+5. Encoding the same document twice gives the same bytes: a retried create is recognised as our own.
 
 ``docs/reference/formats.md`` holds the requirements for readers and writers and changes with this file.
 """
@@ -18,13 +20,13 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedFormatError
+from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError, UnsupportedFormatError
 
 
 class Part(BaseModel):
     """A piece of a document. Fields that this version does not know are kept."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
 
 class Document(Part):
@@ -32,10 +34,17 @@ class Document(Part):
 
     kind: ClassVar[str]
     format_version: ClassVar[int] = 1
+    max_bytes: ClassVar[int] = 16 << 20
+    """No document of this kind is larger. A kind that lists files has a larger limit."""
     nonce: str = Field(default_factory=lambda: uuid4().hex, exclude=True)
     """Tells two documents with equal bodies apart, so that a create that found its own bytes has succeeded."""
 
 
+LISTING_MAX_BYTES = 256 << 20
+"""The limit of a kind of document that lists files of a table, a directory or a state."""
+NESTING_MAX = 64
+INTEGER_END = 1 << 63
+_SHOWN_MAX_CHARACTERS = 1_000
 D = TypeVar("D", bound=Document)
 
 
@@ -49,14 +58,51 @@ def sha256(data: bytes) -> str:
 
 
 def encode(document: Document) -> bytes:
-    """The bytes of ``document``; the same for the same document."""
-    envelope = {
-        "kind": document.kind,
-        "format_version": document.format_version,
-        "nonce": document.nonce,
-        "body": document.model_dump(mode="json"),
-    }
-    return canonical(envelope | {"checksum": sha256(canonical(envelope))}) + b"\n"
+    """Returns the bytes of ``document``; the same for the same document.
+
+    Raises:
+        RejectedError: No reader would take it: it is too large or too deeply nested, or has a number or a text that JSON has not.
+    """
+    try:
+        envelope = {
+            "kind": document.kind,
+            "format_version": document.format_version,
+            "nonce": document.nonce,
+            "body": document.model_dump(mode="json"),
+        }
+        _check_values(envelope)
+        data = canonical(envelope | {"checksum": sha256(canonical(envelope))}) + b"\n"
+        _check_size(document, len(data))
+    except (ValueError, RecursionError) as error:
+        raise RejectedError(
+            f"A {document.kind} document cannot be written: {error}.",
+            safe="It was not written.",
+            remedy="Give smaller values: parameters, settings, names.",
+            kind=document.kind,
+        ) from error
+    return data
+
+
+def _check_values(envelope: Any) -> None:
+    """Raises a ``ValueError`` where values are nested too deeply or a whole number is too large."""
+    level = [envelope]
+    for _ in range(NESTING_MAX):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner.extend(value.values())
+            elif isinstance(value, list):
+                inner.extend(value)
+            elif isinstance(value, int) and not -INTEGER_END <= value < INTEGER_END:
+                raise ValueError("a whole number has more than 64 bits")
+        level = inner
+    if level:
+        raise ValueError(f"values are nested more than {NESTING_MAX} deep")
+
+
+def _check_size(kind: type[Document] | Document, size_bytes: int) -> None:
+    if size_bytes > kind.max_bytes:
+        raise ValueError(f"{size_bytes:,} bytes are more than the {kind.max_bytes:,} of its kind")
 
 
 def decode(kind: type[D], data: bytes, path: str) -> D:
@@ -72,11 +118,13 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
         UnsupportedFormatError: A newer version wrote it.
     """
     try:
+        _check_size(kind, len(data))
         envelope = json.loads(data)
+        _check_values(envelope)
         checksum = envelope.pop("checksum")
         found_kind, version, nonce, body = (envelope[name] for name in ("kind", "format_version", "nonce", "body"))
         sealed = (
-            isinstance(version, int) and isinstance(body, dict) and envelope.keys() == {"kind", "format_version", "nonce", "body"}
+            type(version) is int and isinstance(body, dict) and envelope.keys() == {"kind", "format_version", "nonce", "body"}
         )
         whole = sealed and data == canonical(envelope | {"checksum": checksum}) + b"\n"
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
@@ -96,12 +144,13 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
             found=version,
         )
     try:
-        return kind.model_validate(body | {"nonce": nonce})
+        return kind.model_validate_json(canonical(body | {"nonce": nonce}), strict=True)
     except ValidationError as error:
         raise _corrupt(kind, path, f"the fields of a {kind.kind}", str(error)) from error
 
 
 def _corrupt(kind: type[Document], path: str, expected: str, found: str) -> CorruptDocumentError:
+    found = found[:_SHOWN_MAX_CHARACTERS]
     return CorruptDocumentError(
         f"{path} is not a whole {kind.kind} document: expected {expected}, found {found}.",
         safe="It was not used, and nothing was changed.",

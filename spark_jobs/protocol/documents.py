@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
-from spark_jobs.protocol.codec import Document, Part
+from spark_jobs.protocol.codec import LISTING_MAX_BYTES, Document, Part
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -198,6 +198,7 @@ class RoundDocument(Document):
     """``rounds/<r>.json``: round r belongs to this run id; how it ends is fixed when it begins."""
 
     kind = "round"
+    max_bytes = LISTING_MAX_BYTES
     round: RoundNumber
     run: RunId
     incarnation: IncarnationId
@@ -228,6 +229,7 @@ class PinnedInput(Document):
     """
 
     kind = "pinned_input"
+    max_bytes = LISTING_MAX_BYTES
     input: InputName
     pins: tuple[Pin, ...]
 
@@ -236,6 +238,7 @@ class AcceptedLoss(Document):
     """``rounds/<r>.loss-<n>.json``: what the stages of round r leave out, because it is gone for good."""
 
     kind = "accepted_loss"
+    max_bytes = LISTING_MAX_BYTES
     round: RoundNumber
     attempt: AttemptNumber
     """The attempt that was started with the acceptance."""
@@ -248,6 +251,7 @@ class TidiedInput(Document):
     """``rounds/<r>.tidied-<input>.json``: the files of a source that round r has read are archived or deleted."""
 
     kind = "tidied_input"
+    max_bytes = LISTING_MAX_BYTES
     round: RoundNumber
     input: InputName
     tidied_at: datetime
@@ -356,6 +360,7 @@ class Manifest(Document):
     """``manifests/<k>.json``: checkpoint k is complete. Written last; all that it names is durable."""
 
     kind = "manifest"
+    max_bytes = LISTING_MAX_BYTES
     checkpoint: CheckpointId
     parent: CheckpointId | None
     checkpoint_kind: CheckpointKind

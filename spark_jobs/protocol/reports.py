@@ -2,6 +2,7 @@
 
 import json
 
+from spark_jobs.protocol.codec import INTEGER_END
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import StreamPipelineError, error_from
 
@@ -15,8 +16,14 @@ def report_error(error: StreamPipelineError) -> ErrorReport:
         exists=error.exists,
         safe=error.safe,
         remedy=error.remedy,
-        evidence=json.loads(json.dumps(error.evidence, default=str)),
+        evidence=json.loads(json.dumps(error.evidence, default=str), parse_int=_whole, parse_constant=str),
     )
+
+
+def _whole(digits: str) -> int | str:
+    """Returns a number as a document takes it: one with more than 64 bits is text."""
+    number = int(digits)
+    return number if -INTEGER_END <= number < INTEGER_END else digits
 
 
 def reported_error(report: ErrorReport) -> StreamPipelineError:

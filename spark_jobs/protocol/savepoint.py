@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from spark_jobs.protocol.codec import Document, Part
+from spark_jobs.protocol.codec import LISTING_MAX_BYTES, Document, Part
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, PipelineUuid, RequestId
 
 
@@ -19,6 +19,7 @@ class Savepoint(Document):
     """``savepoint.json``: this directory holds a whole checkpoint, wherever it is moved to. Written last."""
 
     kind = "savepoint"
+    max_bytes = LISTING_MAX_BYTES
     pipeline: PipelineUuid
     pipeline_name: PipelineName
     incarnation: IncarnationId

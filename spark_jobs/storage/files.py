@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
-from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
+from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError, NotFoundError
 from spark_jobs.storage.beside import at_once
+
+READ_MAX_BYTES = 1 << 30
+"""No file that is read at once is larger."""
 
 
 class Digest(NamedTuple):
@@ -47,6 +50,52 @@ class Digesting:
     def digest(self) -> Digest:
         """Of the chunks so far."""
         return Digest(self._size_bytes, self._hashed.hexdigest())
+
+
+def bounded(chunks: Iterable[bytes], max_bytes: int, place: str) -> Iterator[bytes]:
+    """Yields the chunks of a file.
+
+    Raises:
+        CorruptDocumentError: There are more than ``max_bytes``; at most one chunk more was read.
+    """
+    size_bytes = 0
+    for chunk in chunks:
+        size_bytes += len(chunk)
+        if size_bytes > max_bytes:
+            raise too_large(place, max_bytes)
+        yield chunk
+
+
+def lines_of(chunks: Iterable[bytes], max_bytes: int, place: str) -> Iterator[bytes]:
+    """Yields the lines of a file without their ends, one at a time in memory.
+
+    Raises:
+        CorruptDocumentError: A line is longer than ``max_bytes``.
+    """
+    parts: list[bytes] = []
+    size_bytes = 0
+    for chunk in chunks:
+        for number, end in enumerate(chunk.split(b"\n")):
+            if number:
+                yield b"".join(parts)
+                parts, size_bytes = [], 0
+            size_bytes += len(end)
+            if size_bytes > max_bytes:
+                raise too_large(place, max_bytes)
+            parts.append(end)
+    if size_bytes:
+        yield b"".join(parts)
+
+
+def too_large(place: str, max_bytes: int) -> CorruptDocumentError:
+    """Returns the error for a file that is larger than any of its kind."""
+    return CorruptDocumentError(
+        f"{place} is larger than a file of its kind gets, {max_bytes:,} bytes.",
+        safe="It was not used, and nothing was changed.",
+        remedy="Look who may write there. Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+        path=place,
+        expected=max_bytes,
+    )
 
 
 class Files(Protocol):
@@ -82,11 +131,12 @@ class Files(Protocol):
         """Puts ``data`` under ``path`` whatever was there: old or new bytes are read, also after a crash, never a mix."""
         ...
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """All bytes of ``path``.
 
         Raises:
             NotFoundError: It is not there.
+            CorruptDocumentError: It is larger than ``max_bytes``, or no regular file, or a link below the root leads to it.
         """
         ...
 
@@ -235,9 +285,9 @@ def read_document(files: Files, path: str, kind: type[D]) -> D:
 
     Raises:
         NotFoundError: It is not there.
-        CorruptDocumentError: It is torn or altered.
+        CorruptDocumentError: It is torn or altered, larger than a document of this kind gets, or no regular file.
     """
-    return decode(kind, files.read(path), f"{files.url}/{path}")
+    return decode(kind, files.read(path, kind.max_bytes), f"{files.url}/{path}")
 
 
 def read_listed(files: Files, path: str, kind: type[D]) -> D | None:

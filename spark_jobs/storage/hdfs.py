@@ -38,7 +38,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from spark_jobs.storage.files import Digest, Digesting, Files, by_directory, paths_by_names
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, by_directory, paths_by_names, too_large
 from spark_jobs.storage.hdfs_client import Calls, HdfsFailure, repeated, shared_client
 from spark_jobs.storage.os_errors import overtaken, taken, translated
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
@@ -117,10 +117,10 @@ class HdfsFiles:
 
         self._repeated(target, attempt)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         target = self._target(path)
         # Who replaces a file takes away the blocks of the one that is being read: then from the beginning.
-        return self._repeated(target, lambda calls: self._read(calls, target))
+        return self._repeated(target, lambda calls: self._read(calls, target, max_bytes))
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         target = self._target(path)
@@ -301,8 +301,10 @@ class HdfsFiles:
             return True
         raise taken(self._place(target))
 
-    def _read(self, calls: Calls, target: str) -> bytes:
+    def _read(self, calls: Calls, target: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         opened = calls(lambda client: client.read(target))
+        if len(opened) > max_bytes:
+            raise too_large(self._place(target), max_bytes)
         return b"".join(
             _part(opened, start, min(_PART_BYTES, len(opened) - start))(calls) for start in range(0, len(opened), _PART_BYTES)
         )

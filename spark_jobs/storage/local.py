@@ -21,9 +21,10 @@ from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError
-from spark_jobs.storage.files import Digest, Digesting, Files, by_directory, paths_by_names
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, bounded, by_directory, paths_by_names, too_large
 from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
+from spark_jobs.storage.plain_files import NotPlainFileError
 from spark_jobs.storage.system import RealSystem, System
 
 _OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
@@ -94,15 +95,15 @@ class LocalFiles:
                 raise
             self._remove_leftovers(target)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         target = self._target(path)
         with translated(target):
-            return self._read(target)
+            return self._read(target, max_bytes)
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         target = self._target(path)
         with translated(target):
-            yield from self._chunks(target)
+            yield from self._chunks(target, self._root)
 
     def digest(self, path: str) -> Digest:
         read = Digesting(self.chunks(path))
@@ -120,7 +121,7 @@ class LocalFiles:
             except OSError as error:
                 if error.errno not in _NO_SECOND_NAME:
                     raise
-                with closing(self._chunks(os.fspath(source))) as chunks:
+                with closing(self._chunks(os.fspath(source), os.path.dirname(source))) as chunks:
                     self._copy(chunks, target)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
@@ -230,7 +231,7 @@ class LocalFiles:
         except OSError as error:
             try:
                 found = self._read(target)
-            except IsADirectoryError:
+            except (IsADirectoryError, NotPlainFileError):
                 found = None
             except FileNotFoundError:
                 if isinstance(error, FileExistsError | FileNotFoundError):
@@ -249,12 +250,15 @@ class LocalFiles:
                     found=None if found is None else sha256(found),
                 ) from error
 
-    def _read(self, target: str) -> bytes:
-        return b"".join(self._chunks(target))
+    def _read(self, target: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        with closing(self._chunks(target, self._root, max_bytes)) as chunks:
+            return b"".join(bounded(chunks, max_bytes, target))  # it may grow meanwhile
 
-    def _chunks(self, target: str) -> Generator[bytes, None, None]:
-        descriptor = self._system.open(target)
+    def _chunks(self, target: str, root: str, max_bytes: int | None = None) -> Generator[bytes, None, None]:
+        descriptor = self._system.open_file(target, root)
         try:
+            if max_bytes is not None and self._system.size_bytes(descriptor) > max_bytes:
+                raise too_large(target, max_bytes)
             yield from iter(lambda: self._system.read(descriptor, _CHUNK_BYTES), b"")
         finally:
             self._system.close(descriptor)

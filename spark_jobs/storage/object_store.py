@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError, StorageError
-from spark_jobs.storage.files import Digest, Digesting, Files
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_store
 from spark_jobs.storage.os_errors import taken, translated
 from spark_jobs.storage.paths import UNFINISHED, parts_below
@@ -98,10 +98,13 @@ class ObjectStoreFiles:
         with translated_store(self._place(key), writes=True):
             obstore.put(self._store, key, data, use_multipart=False)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         key = self._key(path)
         with translated_store(self._place(key)):
-            return bytes(obstore.get(self._store, key).bytes())
+            found = obstore.get(self._store, key)
+            if found.meta["size"] > max_bytes:
+                raise too_large(self._place(key), max_bytes)
+            return bytes(found.bytes())
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         key = self._key(path)

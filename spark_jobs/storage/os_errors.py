@@ -8,6 +8,7 @@ from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     ConflictError,
+    CorruptDocumentError,
     InvalidParameterError,
     MissingRequirementError,
     NotFoundError,
@@ -16,6 +17,7 @@ from spark_jobs.protocol.errors import (
     StorageFullError,
     StreamPipelineError,
 )
+from spark_jobs.storage.plain_files import NotPlainFileError
 
 _KINDS: dict[int, type[StreamPipelineError]] = (
     dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StorageFullError)
@@ -43,10 +45,18 @@ def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
         outcome_unknown: Whether what they do may be half done.
 
     Raises:
-        StorageError: Or one of its kin, for an ``OSError`` inside.
+        CorruptDocumentError: There is something else than a regular file.
+        StorageError: Or one of its kin, for another ``OSError`` inside.
     """
     try:
         yield
+    except NotPlainFileError as error:
+        raise CorruptDocumentError(
+            f"{target} is not a regular file, or there is a link on the way to it.",
+            safe="It was not read, and nothing was changed.",
+            remedy="Look who may write there. Put the file itself in its place.",
+            path=target,
+        ) from error
     except OSError as error:
         if outcome_unknown:
             raise unknown_outcome(target, error) from error

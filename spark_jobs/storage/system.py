@@ -5,6 +5,8 @@ import stat
 import time
 from typing import Protocol
 
+from spark_jobs.storage.plain_files import open_plain
+
 FILE_MODE, DIRECTORY_MODE = 0o664, 0o775
 """Others may never write, whatever the umask lets them: a document decides what a pipeline does next."""
 
@@ -17,7 +19,11 @@ class System(Protocol):
         ...
 
     def open(self, path: str) -> int:
-        """Opens a file or a directory for reading."""
+        """Opens a directory, or a file that is to be made durable."""
+        ...
+
+    def open_file(self, path: str, root: str) -> int:
+        """Opens a regular file for reading, without waiting; see :func:`~spark_jobs.storage.plain_files.open_plain`."""
         ...
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
@@ -26,6 +32,10 @@ class System(Protocol):
 
     def read(self, descriptor: int, size_bytes: int) -> bytes:
         """Reads at most ``size_bytes``; nothing at the end."""
+        ...
+
+    def size_bytes(self, descriptor: int) -> int:
+        """Returns the size of an open file."""
         ...
 
     def fsync(self, descriptor: int) -> None:
@@ -70,11 +80,17 @@ class RealSystem:
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
+    def open_file(self, path: str, root: str) -> int:
+        return open_plain(path, root=root)
+
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         return os.write(descriptor, data)
 
     def read(self, descriptor: int, size_bytes: int) -> bytes:
         return os.read(descriptor, size_bytes)
+
+    def size_bytes(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
 
     def fsync(self, descriptor: int) -> None:
         os.fsync(descriptor)

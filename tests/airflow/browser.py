@@ -13,7 +13,7 @@ with warnings.catch_warnings():  # of what Airflow's server imports
 
     from airflow_provider.pages.app import LINE_MAX_CHARACTERS, LOG_LINES, make_app
 
-__all__ = ["LINE_MAX_CHARACTERS", "LOG_LINES", "Browser", "init_auth_manager", "make_app"]
+__all__ = ["LINE_MAX_CHARACTERS", "LOG_LINES", "Browser", "TestClient", "init_auth_manager", "make_app"]
 
 
 class Browser:

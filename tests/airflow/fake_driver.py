@@ -1,6 +1,6 @@
 """Acts on a home as a driver does, without Spark. The name of the pipeline's file says what it does.
 
-It is started as the driver's Python: ``fake_driver -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
+It is started as the driver's Python: ``fake_driver -P -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
 """
 
 import json
@@ -220,7 +220,8 @@ def publish(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    arguments = sys.argv[1:]
+    assert sys.argv[1] == "-P"
+    arguments = sys.argv[2:]
     if arguments[:3] == ["-m", "spark_jobs", "publish"]:
         return publish(arguments)
     assert arguments[:3] == ["-m", "spark_jobs", "run"]

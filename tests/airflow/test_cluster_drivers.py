@@ -81,7 +81,7 @@ class Cluster:
         threading.Event().wait(after_s)
         argv = self.submitted()[submission]
         (main,) = (number for number, each in enumerate(argv) if each.endswith("main.py"))
-        command = [str(self._python), "-m", "spark_jobs", "run", *argv[main + 1 :]]
+        command = [str(self._python), "-P", "-m", "spark_jobs", "run", *argv[main + 1 :]]
         self._started.append(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL))
 
     def end(self) -> None:
@@ -128,7 +128,7 @@ def channel(homes: Homes) -> Channel:
 
 def real_driver(homes: Homes, request: str) -> subprocess.CompletedProcess[str]:
     """The real one, late."""
-    command = [sys.executable, "-m", "spark_jobs", "run", small_pipeline.__file__, "--home", str(homes.path())]
+    command = [sys.executable, "-P", "-m", "spark_jobs", "run", small_pipeline.__file__, "--home", str(homes.path())]
     return subprocess.run([*command, "--request", request], capture_output=True, text=True, check=False)
 
 

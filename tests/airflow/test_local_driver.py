@@ -3,11 +3,13 @@
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, is_at_work, start_local_driver
 from spark_jobs.protocol.errors import MissingRequirementError, Retry, StreamPipelineError
 
@@ -55,3 +57,20 @@ def test_a_process_that_no_kill_reaches_is_not_waited_for_for_ever(tmp_path: Pat
     os.kill(driver.pid, signal.SIGKILL)
     assert driver.wait(30.0)
     assert driver.was_stopped
+
+
+def test_a_python_of_ours_imports_nothing_from_where_its_starter_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for module in ("json", "spark_jobs", "pyspark"):
+        (theirs / f"{module}.py").write_text("raise SystemExit('this is not the module that is installed')")
+    monkeypatch.chdir(theirs)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    output = tmp_path / "logs/driver-1.out"
+    driver = start_local_driver(
+        [sys.executable, "-P", "-m", "spark_jobs", "--help"], output=output, directory=output.parent, environment={}
+    )
+    assert driver.wait(60.0)
+    assert "not the module" not in output.read_text()
+    assert "Usage" in output.read_text()
+    assert probe_driver(sys.executable)["pyspark"]

@@ -31,7 +31,7 @@ from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, RunState, StageState, StageStatus, StartResponse, Status
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import READ_MAX_BYTES, Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import ERRORS, respond
 from tests.support.staged_pipeline import a_manifest
@@ -48,9 +48,9 @@ class CountedFiles(LocalFiles):
         super().__init__(root)
         self.calls: Counter[str] = Counter()
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         self.calls["read"] += 1
-        return super().read(path)
+        return super().read(path, max_bytes)
 
     def names(self, directory: str) -> list[str]:
         self.calls["names"] += 1

@@ -1,5 +1,6 @@
 """What the pages may show of a home: what the home says belongs to the task, or to a DAG that the viewer may see."""
 
+import json
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
+from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.documents import SinkResult, StartRequest, StartResponse
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
 from spark_jobs.storage.open import open_files
@@ -174,12 +176,40 @@ def test_a_connection_that_allows_nothing_shows_nothing(
     assert (found.manifest, found.logs) == (None, ())
 
 
+def test_an_answer_that_names_a_checkpoint_of_another_dag_shows_nothing_of_it(homes: Homes) -> None:
+    payroll = RunId("airflow/payroll/nightly/run")
+    files, first = open_files(str(homes.path())), asked(homes.path(), payroll)
+    CheckpointStore(files).complete(a_manifest(1, run=payroll, attempt=first.attempt, parent=None))
+    request = asked(homes.path())
+    Channel(files).respond(
+        StartResponse(
+            request=request.request, attempt=request.attempt, run=RUN, checkpoint=CheckpointId(1), sinks=SINKS, answered_at=NOW
+        )
+    )
+    found = look(homes.path(), sees=("flights",))
+    assert "Checkpoint 1 belongs to a run that is of no DAG that you may see" in found.problem
+    assert (found.manifest, found.answer, found.logs) == (None, None, ())
+    assert look(homes.path(), sees=("flights", "payroll")).manifest is not None
+
+
+@pytest.mark.parametrize("checkpoint", [None, 1])
+def test_what_was_found_in_a_broken_manifest_is_not_shown(homes: Homes, checkpoint: int | None) -> None:
+    answered(homes.path())
+    path = homes.path() / "manifests/1.json"
+    envelope = json.loads(path.read_bytes()) | {"kind": "salaries of the board"}
+    del envelope["checksum"]
+    path.write_bytes(canonical(envelope | {"checksum": sha256(canonical(envelope))}) + b"\n")
+    found = look(homes.path(), checkpoint)
+    assert "cannot be read" in found.problem
+    assert "salaries" not in found.problem + found.remedy
+
+
 def test_a_manifest_that_is_torn_is_said_to_be(homes: Homes) -> None:
     answered(homes.path())
     path = homes.path() / "manifests/1.json"
     path.write_text(path.read_text()[:-20])
     found = look(homes.path())
-    assert "is not a whole manifest" in found.problem
+    assert found.problem == f"{homes.path()}/manifests/1.json cannot be read.".replace("/", "file:///", 1)
 
 
 def test_a_link_in_place_of_a_document_is_not_followed(homes: Homes) -> None:

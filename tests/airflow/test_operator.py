@@ -342,7 +342,7 @@ def test_a_driver_has_a_session_of_its_own_no_input_and_nothing_of_airflows(
 def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Homes) -> None:
     carry_out(operator(parameters={"flights": "/data"}, conf={"spark.executor.memory": "2g"}, on_end="suspend"), context())
     assert homes.starts()[0]["argv"] == [
-        *("-m", "spark_jobs", "run", "/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"),
+        *("-P", "-m", "spark_jobs", "run", "/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"),
         *("--conf", "spark.executor.memory=2g"),
     ]
 

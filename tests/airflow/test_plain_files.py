@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.drivers.driver_log import driver_log, last_lines, made_output_place, output_place
-from airflow_provider.drivers.plain_files import open_plain
 from airflow_provider.pages.read_only import DOCUMENT_MAX_BYTES, read_only
 from spark_jobs.control.attempts import LOGS_KEPT
 from spark_jobs.control.home import DividedHome
-from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.errors import AccessDeniedError, CorruptDocumentError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
+from spark_jobs.storage.plain_files import open_plain
 from tests.support.memory_files import MemoryFiles
 
 
@@ -43,9 +43,9 @@ def test_a_link_in_place_of_a_directory_is_not_followed(home: Path) -> None:
     (home / "logs").symlink_to(home.parent / "elsewhere")
     files = read_only(open_files(str(home)))
     assert last_lines(home / "logs/1.log", 5) == []
-    assert files.names("logs") == []
-    with pytest.raises(StreamPipelineError):
-        files.read("logs/1.log")
+    for look in (lambda: files.names("logs"), lambda: files.read("logs/1.log")):
+        with pytest.raises(CorruptDocumentError, match="there is a link"):
+            look()
 
 
 def test_a_link_that_takes_the_place_of_the_home_itself_is_not_followed(home: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_pipe_does_not_keep_the_reader_waiting(home: Path) -> None:
 def test_what_is_larger_than_a_document_is_not_read(home: Path) -> None:
     with (home / "large.json").open("wb") as stream:
         stream.truncate(DOCUMENT_MAX_BYTES + 1)
-    with pytest.raises(StorageError, match="larger than a document"):
+    with pytest.raises(CorruptDocumentError, match="larger than a file of its kind"):
         read_only(open_files(str(home))).read("large.json")
 
 
@@ -110,7 +110,7 @@ def test_of_a_home_in_a_store_only_documents_are_seen(tmp_path: Path) -> None:
     assert files.read("logs/1.log") == b"its end\n"
     assert driver_log(files, AttemptNumber(1)).last_lines(5) == ["its end"]
     store.create("large.json", b"x" * (DOCUMENT_MAX_BYTES + 1))
-    with pytest.raises(StorageError, match="larger than a document"):
+    with pytest.raises(CorruptDocumentError, match="larger than a file of its kind"):
         files.read("large.json")
     changes: list[Callable[[], None]] = [
         lambda: files.create("new", b""),
@@ -161,3 +161,11 @@ def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: 
     own.chmod(0o755)
     with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
         made_output_place(home, AttemptNumber(2), driver_is_here=False)
+
+
+@pytest.mark.parametrize("line", ["said \x1b[2J\u202e", '{"message": "said \\u001b[2J\\u202e"}', "said " + "[" * 3_000 + "\x1b"])
+def test_what_a_terminal_would_obey_is_shown_in_a_log(home: Path, line: str) -> None:
+    (home / "logs/5.log").write_text(f"{line}\n")
+    (shown,) = last_lines(home / "logs/5.log", 5)
+    assert shown.startswith("said ")
+    assert shown.isprintable()

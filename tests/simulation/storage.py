@@ -7,7 +7,7 @@ from typing import Union
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, StorageError
-from spark_jobs.storage.files import Digest, Files, local_path, paths_by_names
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, local_path, paths_by_names
 from tests.simulation.world import Host, World
 
 Tree = dict[str, Union[bytes, "Tree"]]
@@ -153,7 +153,7 @@ class SimulatedFiles:
         self._disk.put(self._path(path), data)
         self._disk.watcher.replaced(self._path(path))
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         self._point("read", path)
         self._fail(path)
         found = self._disk.get(self._path(path))

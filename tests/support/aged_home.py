@@ -30,7 +30,7 @@ from spark_jobs.runtime.checkpoints.subsume import subsume
 from spark_jobs.runtime.start.attempt import begin_attempt
 from spark_jobs.runtime.start.decision import Answer, Continue, decide
 from spark_jobs.runtime.start.facts import read_facts
-from spark_jobs.storage.files import create_document
+from spark_jobs.storage.files import READ_MAX_BYTES, create_document
 from tests.support import small_pipeline
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW, a_manifest
@@ -57,9 +57,9 @@ class CountedFiles(MemoryFiles):
         super().replace(path, data)
         self._beside(path)[path] = None
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         self.counts["read"] += 1
-        return super().read(path)
+        return super().read(path, max_bytes)
 
     def names(self, directory: str) -> list[str]:
         self.counts["list"] += 1

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint, workspace
 from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
-from spark_jobs.protocol.codec import Document
+from spark_jobs.protocol.codec import INTEGER_END, Document
 from spark_jobs.protocol.documents import (
     AcceptedLoss,
     ActionsFile,
@@ -213,7 +213,7 @@ def kinds_in_the_product() -> set[type[Document]]:
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | _FLOATS | st.text(),
+    st.none() | st.booleans() | st.integers(-INTEGER_END, INTEGER_END - 1) | _FLOATS | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=4,
 )
@@ -231,6 +231,8 @@ def _values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.datetimes(timezones=st.just(UTC))
     if annotation is float:
         return _FLOATS
+    if annotation is int:
+        return st.integers(-INTEGER_END, INTEGER_END - 1)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""A "Python" whose ``-m spark_jobs run`` is a driver without Spark; pipelines that are there, and all else, go to the real one."""
+"""A "Python" whose ``-P -m spark_jobs run`` is a driver without Spark; pipelines that are there, and all else, go to the real one."""
 
 import shlex
 import sys
@@ -13,8 +13,8 @@ def make_fake_python(directory: Path) -> Path:
     python, script = shlex.quote(sys.executable), shlex.quote(str(ROOT / "tests/airflow/fake_driver.py"))
     program.write_text(
         f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))}; export PYTHONPATH\n"
-        f'case "$4" in */dags_examples/*|*/small_pipeline.py|*/live_pipeline.py) exec {python} "$@";; esac\n'
-        f'[ "$1" = -m ] && exec {python} {script} "$@"\n'
+        f'case "$5" in */dags_examples/*|*/small_pipeline.py|*/live_pipeline.py) exec {python} "$@";; esac\n'
+        f'[ "$2" = -m ] && exec {python} {script} "$@"\n'
         f'exec {python} "$@"\n'
     )
     program.chmod(0o755)

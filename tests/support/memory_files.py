@@ -6,7 +6,7 @@ from threading import Lock
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
-from spark_jobs.storage.files import Digest, Files, paths_by_names
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, paths_by_names, too_large
 
 
 class MemoryFiles:
@@ -36,11 +36,14 @@ class MemoryFiles:
         with self._lock:
             self.contents[path] = data
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         with self._lock:
             if path not in self.contents:
                 raise NotFoundError(f"{path} is not there.", path=path)
-            return self.contents[path]
+            data = self.contents[path]
+        if len(data) > max_bytes:
+            raise too_large(path, max_bytes)
+        return data
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         yield self.read(path)
@@ -127,8 +130,8 @@ class _Below(MemoryFiles):
     def replace(self, path: str, data: bytes) -> None:
         self._outer.replace(f"{self._directory}/{path}", data)
 
-    def read(self, path: str) -> bytes:
-        return self._outer.read(f"{self._directory}/{path}")
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        return self._outer.read(f"{self._directory}/{path}", max_bytes)
 
     def names(self, directory: str) -> list[str]:
         return self._outer.names(f"{self._directory}/{directory}" if directory else self._directory)

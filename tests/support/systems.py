@@ -56,6 +56,10 @@ class _Observed:
         with self._operation("open", path):
             return self._inner.open(path)
 
+    def open_file(self, path: str, root: str) -> int:
+        with self._operation("open", path):
+            return self._inner.open_file(path, root)
+
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         with self._operation("write", descriptor):
             return self._inner.write(descriptor, data)
@@ -63,6 +67,9 @@ class _Observed:
     def read(self, descriptor: int, size_bytes: int) -> bytes:
         with self._operation("read", descriptor):
             return self._inner.read(descriptor, size_bytes)
+
+    def size_bytes(self, descriptor: int) -> int:
+        return self._inner.size_bytes(descriptor)
 
     def fsync(self, descriptor: int) -> None:
         with self._operation("fsync", descriptor):
@@ -171,6 +178,11 @@ class FaultSystem(_Observed):
             raise self._error()
         return self._inner.open(path)
 
+    def open_file(self, path: str, root: str) -> int:
+        if self._hit("open", path):
+            raise self._error()
+        return self._inner.open_file(path, root)
+
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         if self._hit("write", descriptor):
             self._inner.write(descriptor, data if self._answer_lost else data[: len(data) // 2])
@@ -272,6 +284,12 @@ class CrashSystem(_Observed):
     def open(self, path: str) -> int:
         with self._operation("open", path):
             descriptor = self._inner.open(path)
+            self._paths[descriptor] = path
+            return descriptor
+
+    def open_file(self, path: str, root: str) -> int:
+        with self._operation("open", path):
+            descriptor = self._inner.open_file(path, root)
             self._paths[descriptor] = path
             return descriptor
 

@@ -2,16 +2,21 @@
 
 Asked for a package, Spark has Ivy resolve it at every start, which takes seconds although nothing is fetched. What it comes to is the same
 for the same versions, so it is written down once. A list that is missing, cannot be written or names a jar that is gone costs those seconds
-again, no more.
+again, no more. So does one that another user can have written, or whose jars another user can have written: a jar is code.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from spark_jobs.storage.plain_files import open_plain
+
+_LIST_MAX_BYTES = 1 << 20
 _RESOLUTION = (
     "spark.jars.packages",
     "spark.jars.excludes",
@@ -42,10 +47,10 @@ class DeltaJars:
         if not self._usable:
             return None
         try:
-            jars = self._list.read_text().splitlines()
-        except (OSError, UnicodeDecodeError):
-            return None
-        if not jars or not all(Path(jar).is_file() for jar in jars):
+            jars = _read_own(self._list).decode().splitlines()
+            if not jars or not all(stat.S_ISREG(_owned(Path(jar).stat(), stat.S_IWOTH).st_mode) for jar in jars):
+                return None
+        except (OSError, ValueError):
             return None
         return ",".join([*self._given, *jars])
 
@@ -58,8 +63,34 @@ class DeltaJars:
         unfinished = self._list.with_name(f".{self._list.name}.{os.getpid()}")
         with suppress(OSError):
             self._list.parent.mkdir(parents=True, exist_ok=True)
+            self._list.parent.chmod(0o700)  # an error where it is another user's
             unfinished.write_text("".join(f"{jar}\n" for jar in jars))
+            unfinished.chmod(0o600)
             unfinished.replace(self._list)
+
+
+def _read_own(path: Path) -> bytes:
+    """Returns what a small file says that nobody else can have written.
+
+    Raises:
+        OSError: It is not there, or is no regular file, or it or its directory is another user's or may be written by others.
+    """
+    _owned(path.parent.stat())
+    descriptor = open_plain(path.absolute(), root=path.parent.absolute())
+    with open(descriptor, "rb") as file:
+        if _owned(os.fstat(descriptor)).st_size > _LIST_MAX_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read()
+
+
+def _owned(found: os.stat_result, others: int = stat.S_IWGRP | stat.S_IWOTH) -> os.stat_result:
+    """Returns what is known of a file that this user, or root, has, and that these others may not write.
+
+    Ivy's jars may be writable for the user's group: many hosts have a umask of 002, and Spark would load them from Ivy, too.
+    """
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & others:
+        raise PermissionError(errno.EPERM, "others may have written it")
+    return found
 
 
 def _user_cache() -> Path:

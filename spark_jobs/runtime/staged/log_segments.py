@@ -83,7 +83,10 @@ class LogSegments:
         if not lines or _seal(b"".join(lines[:-1])) != lines[-1]:
             raise not_whole(f"{self._files.url}/{path}", "segment")
         for line in lines[:-1]:
-            found: dict[str, Any] = json.loads(line)
+            try:
+                found: dict[str, Any] = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise not_whole(f"{self._files.url}/{path}", "segment") from error
             yield found
 
     def forgettable(self, until: BatchId) -> list[Segment]:

@@ -354,7 +354,7 @@ class PrivateLog:
             del facts[_SEAL]
             if _version(facts, actions) == data:
                 return facts, actions
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
         raise not_whole(f"{self._files.url}/{path}", "version")
 

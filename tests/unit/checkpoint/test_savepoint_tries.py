@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.checkpoint.savepoint import _identity, abandon, verify
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.storage.files import Digest, Files
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 from tests.support.savepoint_site import SavepointSite
@@ -55,10 +55,10 @@ class EndsMeanwhile(LocalFiles):
         super().__init__(str(place))
         self._end = end
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         if path == "exporting.json":
             self._end()
-        return super().read(path)
+        return super().read(path, max_bytes)
 
 
 def test_another_try_that_comes_to_its_end_meanwhile_has_made_it(site: SavepointSite) -> None:

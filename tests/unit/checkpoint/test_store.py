@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.store import HISTORY_KEPT, CheckpointStore
-from spark_jobs.protocol.codec import canonical, encode
+from spark_jobs.protocol.codec import canonical, encode, sha256
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -232,6 +232,26 @@ def test_altered_actions_are_not_used(store: CheckpointStore, files: MemoryFiles
     with pytest.raises(CorruptDocumentError) as corrupt:
         store.read_actions(cut)
     assert corrupt.value.evidence["expected"] == cut.actions.sha256
+
+
+@pytest.mark.parametrize("data", [b"1\n", b"[" * 100_000, b'{"a":\n', b"\xff\n", b"\n"])
+def test_actions_that_their_manifest_names_and_that_are_no_lines_are_not_used(
+    store: CheckpointStore, files: MemoryFiles, data: bytes
+) -> None:
+    cut = a_cut(store, [])
+    files.contents[cut.actions.path] = data
+    named = cut.actions.model_copy(update={"sha256": sha256(data)})
+    with pytest.raises(CorruptDocumentError, match="was altered"):
+        store.read_actions(cut.model_copy(update={"actions": named}))
+
+
+def test_a_line_that_is_longer_than_any_is_not_collected(
+    store: CheckpointStore, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = a_cut(store, [a_line("a" * 1_000)])
+    monkeypatch.setattr("spark_jobs.checkpoint.store.LINE_MAX_BYTES", 1_000)
+    with pytest.raises(CorruptDocumentError, match="larger than a file of its kind"):
+        store.read_actions(cut)
 
 
 @pytest.mark.parametrize(

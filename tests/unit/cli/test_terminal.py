@@ -1,6 +1,7 @@
 """Every error reaches people in clear lines, programs as one document, and the shell as an exit code."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import typer
 from pydantic import BaseModel
+from rich.table import Table
+from rich.text import Text
 
 from spark_jobs.cli.spark import standing_stderr
 from spark_jobs.cli.terminal import Output, command
@@ -185,3 +188,23 @@ def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
     refused = spark_jobs(*arguments)
     assert refused.exit_code == 2
     assert "Usage" in refused.stderr
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202erow\u200b\r"
+
+
+@pytest.mark.parametrize("output", [Output.TEXT, Output.JSON])
+def test_no_text_of_others_reaches_the_terminal_unseen(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    table = Table.grid()
+    table.add_row(Text(HOSTILE), HOSTILE)
+    with command(output) as terminal:
+        assert logging.lastResort is not None  # pytest has handlers of its own
+        logging.lastResort.handle(logging.LogRecord("spark_jobs", logging.WARNING, "", 1, "it says %s", (HOSTILE,), None))
+        terminal.answer(Greeting(text=HOSTILE), HOSTILE, Text(HOSTILE, style="red", no_wrap=True), table)
+    with pytest.raises(typer.Exit), command(output):
+        raise RejectedError(HOSTILE, exists=HOSTILE, safe=HOSTILE, remedy=HOSTILE, lines=[HOSTILE], logs=[HOSTILE])
+    with pytest.raises(typer.Exit), command(output):
+        raise RuntimeError(HOSTILE)
+    shown = capsys.readouterr()
+    assert not set(HOSTILE) - set("]0;owned[2J31mrow") & set(shown.out + shown.err)
+    assert "row" in shown.out + shown.err

@@ -1,5 +1,6 @@
 """Whether a driver is at work, told by its locks and not by its pid."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -20,7 +21,12 @@ from spark_jobs.control.liveness import (
 from spark_jobs.control.status import read_status, write_status
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import RunState, Status
-from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, NotFoundError, StorageError
+from spark_jobs.protocol.errors import (
+    CorruptDocumentError,
+    InvalidParameterError,
+    NotFoundError,
+    StorageError,
+)
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.unit.control.test_channel import attempt
@@ -42,6 +48,27 @@ def test_a_driver_is_at_work_exactly_while_its_process_holds_a_lock(tmp_path: Pa
         holder.kill()
     assert path.exists()
     assert not driver_at_work(files)
+
+
+@pytest.mark.parametrize("replace", ["link", "pipe", "device"])
+def test_what_is_no_lock_is_neither_followed_nor_waited_for(tmp_path: Path, replace: str) -> None:
+    lock, elsewhere = tmp_path / "driver.lock", tmp_path / "elsewhere"
+    elsewhere.write_text("somebody else's")
+    if replace == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(elsewhere if replace == "link" else "/dev/zero")
+    for look in (locked, noted):
+        with pytest.raises(CorruptDocumentError, match="not a regular file"):
+            look(lock)
+    with pytest.raises(CorruptDocumentError, match="not a regular file"), holding(lock, "a note"):
+        pass
+    assert elsewhere.read_text() == "somebody else's"
+
+
+def test_a_note_is_read_as_far_as_one_gets(tmp_path: Path) -> None:
+    (tmp_path / "driver.lock").write_bytes(b"\xff" * 10_000)
+    assert len(noted(tmp_path / "driver.lock")) == 4096
 
 
 def test_a_driver_is_on_the_request_that_it_has_noted(tmp_path: Path) -> None:
@@ -161,12 +188,12 @@ def test_a_user_who_may_not_write_the_lock_sees_whether_it_is_held(tmp_path: Pat
 
 def test_a_lock_that_cannot_be_taken_or_looked_at_is_an_error_with_a_type(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    for broken in (tmp_path / "loop", tmp_path / ("x" * 300)):
-        with pytest.raises(InvalidParameterError), holding(broken, "start-1"):
+    for broken, error in ((tmp_path / "loop", CorruptDocumentError), (tmp_path / ("x" * 300), InvalidParameterError)):
+        with pytest.raises(error), holding(broken, "start-1"):
             pass
-        with pytest.raises(InvalidParameterError):
+        with pytest.raises(error):
             locked(broken)
     (tmp_path / "device").symlink_to("/dev/full")
     for _ in range(2):  # what could not be taken is not thought to be held
-        with pytest.raises(MissingRequirementError), holding(tmp_path / "device", "start-1"):
+        with pytest.raises(CorruptDocumentError), holding(tmp_path / "device", "start-1"):
             pass

@@ -8,6 +8,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.storage.files import READ_MAX_BYTES
 from spark_jobs.storage.local import LocalFiles
 
 
@@ -18,11 +19,11 @@ class Client(LocalFiles):
         super().__init__(root)
         self._absent: set[str] = set()
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         if path in self._absent:
             raise NotFoundError(f"{path} is remembered as absent.")
         try:
-            return super().read(path)
+            return super().read(path, max_bytes)
         except NotFoundError:
             self._absent.add(path)
             raise

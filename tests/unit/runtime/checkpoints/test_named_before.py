@@ -35,9 +35,9 @@ class CountingSystem(QuickSystem):
 
     opened = 0
 
-    def open(self, path: str) -> int:
+    def open_file(self, path: str, root: str) -> int:
         self.opened += any(f"/{kind}/" in path for kind in ("manifests", "checkpoints", "state"))
-        return super().open(path)
+        return super().open_file(path, root)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The jars of Delta that an earlier start has found; no session is started."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,40 @@ def test_the_list_is_in_the_users_cache(tmp_path: Path, jars: list[Path], monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     DeltaJars({}, []).remember(setting(*jars))
     assert [path.parent.name for path in (tmp_path / "cache").rglob("*.jars")] == ["spark-jobs"]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [("list", 0o020), ("list", 0o002), ("directory", 0o020), ("directory", 0o002), ("jar", 0o002)]
+)
+def test_a_list_that_others_may_write_is_not_believed(tmp_path: Path, jars: list[Path], place: str, mode: int) -> None:
+    cache = tmp_path / "cache"
+    DeltaJars({}, [], cache).remember(setting(*jars))
+    (remembered,) = cache.iterdir()
+    assert remembered.stat().st_mode & 0o777 == 0o600
+    writable = {"list": remembered, "directory": cache, "jar": jars[0]}[place]
+    writable.chmod(writable.stat().st_mode | mode)
+    assert DeltaJars({}, [], cache).setting() is None
+
+
+def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
+    monkeypatch.setattr("spark_jobs.runtime.spark.delta_jars.os.getuid", lambda: 12_345)
+    for owned in (tmp_path / "cache", *(tmp_path / "cache").iterdir(), *jars):
+        if owned.stat().st_uid == 0:  # a test that root runs: root's files are everybody's
+            os.chown(owned, 54_321, -1)
+    assert DeltaJars({}, [], tmp_path / "cache").setting() is None
+
+
+@pytest.mark.parametrize("other", ["link", "pipe", "large"])
+def test_a_list_that_is_no_small_file_is_not_read(tmp_path: Path, jars: list[Path], other: str) -> None:
+    cache = tmp_path / "cache"
+    DeltaJars({}, [], cache).remember(setting(*jars))
+    (remembered,) = cache.iterdir()
+    remembered.rename(tmp_path / "elsewhere")
+    if other == "link":
+        remembered.symlink_to(tmp_path / "elsewhere")
+    elif other == "pipe":
+        os.mkfifo(remembered, 0o600)
+    else:
+        remembered.write_text(f"{jars[0]}\n" * 100_000)
+    assert DeltaJars({}, [], cache).setting() is None

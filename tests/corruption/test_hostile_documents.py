@@ -1,0 +1,223 @@
+"""Documents that somebody has made to hurt their readers: typed errors only, bounded memory, no wait."""
+
+import json
+import os
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.codec import NESTING_MAX, Document, canonical, decode, encode, sha256
+from spark_jobs.protocol.documents import ErrorReport, PinnedInput, PipelineDocument, StartRequest, Status
+from spark_jobs.protocol.errors import (
+    AlreadyExistsError,
+    CorruptDocumentError,
+    NotFoundError,
+    RejectedError,
+    UnsupportedFormatError,
+)
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.storage.files import read_document
+from spark_jobs.storage.local import LocalFiles
+from tests.support.documents import SAMPLES
+from tests.support.memory_files import MemoryFiles
+
+NAME = "responses/start-3.json"
+Random = random.Random
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE: tuple[Any, ...] = (
+    nested(NESTING_MAX), nested(260), {"a": nested(260)}, 1 << 63, -(1 << 63) - 1, 10**4_000, 1e308, "inf", "nan",
+    "9" * 4_000, "x" * 1_000_000, "\x1b[2J", "\u202e", None, True, [], {}, [[]], {"": {}}, 0.5, -1, "2013-13-01T00:00:00Z",
+    "9999-12-31T23:59:59-23:59",
+)  # fmt: skip
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of a JSON value, with each of its keys."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, each in inner for place in ((value, key), *places(each))]
+
+
+def sealed(envelope: dict[str, Any]) -> bytes:
+    unsealed = {name: value for name, value in envelope.items() if name != "checksum"}
+    return canonical(unsealed | {"checksum": sha256(canonical(unsealed))}) + b"\n"
+
+
+def with_hostile_values(data: bytes, rng: Random) -> bytes:
+    envelope = json.loads(data)
+    for _ in range(rng.randint(1, 3)):
+        container, key = rng.choice(places(envelope))
+        container[key] = rng.choice(HOSTILE)
+    return sealed(envelope)
+
+
+def with_a_field_more(data: bytes, rng: Random) -> bytes:
+    envelope = json.loads(data)
+    container, _ = rng.choice([place for place in places(envelope) if isinstance(place[0], dict)])
+    container["later"] = rng.choice(HOSTILE)
+    return sealed(envelope)
+
+
+def truncated(data: bytes, rng: Random) -> bytes:
+    return data[: rng.randrange(len(data))]
+
+
+def with_other_bytes(data: bytes, rng: Random) -> bytes:
+    start = rng.randrange(len(data))
+    return data[:start] + rng.randbytes(rng.randint(1, 64)) + data[start + rng.randint(0, 64) :]
+
+
+def raw_text(data: bytes, rng: Random) -> bytes:
+    opening = rng.choice([b"[", b'{"a":', b"[{", b"-", b"1e9", b"\\u", b"NaN,", b"\x00", b"\xff"])
+    return rng.choice([b"", data[:-2], b'{"body":']) + opening * rng.choice([1, 100, 100_000])
+
+
+def link(path: Path, rng: Random) -> None:
+    path.symlink_to(rng.choice(["/dev/zero", "/etc/passwd", path.name, "/nowhere", "/"]))
+
+
+def pipe(path: Path, rng: Random) -> None:
+    os.mkfifo(path)
+
+
+def directory(path: Path, rng: Random) -> None:
+    path.mkdir()
+
+
+def sparse(path: Path, rng: Random) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(rng.choice([17 << 20, 1 << 40]))
+
+
+ALTERED: tuple[Callable[[bytes, Random], bytes], ...] = (
+    with_hostile_values, with_a_field_more, truncated, with_other_bytes, raw_text,
+)  # fmt: skip
+REPLACED: tuple[Callable[[Path, Random], None], ...] = (link, pipe, directory, sparse)
+
+
+def check_hostile_document(root: Path, seed: int) -> None:
+    """Reads one document that was made to hurt; what is read can be written again."""
+    rng = Random(seed)
+    sample = rng.choice(SAMPLES)
+    path = root / f"{seed}.json"
+    if rng.random() < 0.8:
+        path.write_bytes(rng.choice(ALTERED)(encode(sample), rng))
+    else:
+        rng.choice(REPLACED)(path, rng)
+    try:
+        encode(read_document(LocalFiles(root), path.name, type(sample)))
+    except (CorruptDocumentError, UnsupportedFormatError):
+        pass
+    except NotFoundError:
+        assert path.is_dir()
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_a_document_that_was_made_to_hurt_is_corrupt_or_can_be_written_again(tmp_path: Path) -> None:
+    for seed in range(300):
+        check_hostile_document(tmp_path, seed)
+
+
+@pytest.mark.nightly
+def test_no_document_of_ten_thousand_hurts_its_reader(tmp_path: Path) -> None:
+    for seed in range(10_000):
+        check_hostile_document(tmp_path, 1_000 + seed)
+
+
+@pytest.mark.parametrize("replace", [link, pipe, sparse])
+def test_what_is_no_document_is_neither_followed_nor_waited_for(tmp_path: Path, replace: Callable[[Path, Random], None]) -> None:
+    (tmp_path / "responses").mkdir()
+    replace(tmp_path / NAME, Random(0))
+    with pytest.raises(CorruptDocumentError) as corrupt:
+        read_document(LocalFiles(tmp_path), NAME, Status)
+    assert NAME in corrupt.value.failed
+
+
+def test_a_link_below_a_home_is_not_followed_and_one_to_the_home_is(tmp_path: Path) -> None:
+    home, document = LocalFiles(tmp_path / "home"), SAMPLES[0]
+    home.create(NAME, encode(document))
+    (tmp_path / "name").symlink_to("home")
+    assert read_document(LocalFiles(tmp_path / "name"), NAME, type(document)) == document
+    (tmp_path / "home/responses").rename(tmp_path / "elsewhere")
+    (tmp_path / "home/responses").symlink_to("../elsewhere")
+    with pytest.raises(CorruptDocumentError, match="not a regular file, or there is a link"):
+        home.read(NAME)
+
+
+def test_a_link_in_place_of_a_document_is_not_taken_for_it_by_its_writer(tmp_path: Path) -> None:
+    home = LocalFiles(tmp_path / "home")
+    (tmp_path / "elsewhere").write_bytes(b"same")
+    home.create("other", b"")
+    (tmp_path / "home/a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AlreadyExistsError, match="exists with other contents"):
+        home.create("a", b"same")
+
+
+def test_a_large_answer_is_refused_in_little_memory(tmp_path: Path) -> None:
+    with (tmp_path / "status.json").open("wb") as stream:
+        stream.truncate(1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDocumentError, match="larger than a file of its kind"):
+            read_document(LocalFiles(tmp_path), "status.json", Status)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_files_may_be_larger_than_an_answer() -> None:
+    assert PinnedInput.max_bytes > Status.max_bytes
+    files = MemoryFiles()
+    files.create("status.json", bytes(Status.max_bytes + 1))
+    with pytest.raises(CorruptDocumentError, match="larger than"):
+        read_document(files, "status.json", Status)
+
+
+@pytest.mark.parametrize("value", [nested(NESTING_MAX), nested(260), 1 << 63, "\ud800"], ids=lambda _: "")
+def test_a_document_that_no_reader_takes_is_not_written(value: Any) -> None:
+    (request,) = [sample for sample in SAMPLES if isinstance(sample, StartRequest)]
+    with pytest.raises(RejectedError, match="cannot be written"):
+        encode(request.model_copy(update={"parameters": {"a": value}}))
+
+
+def test_a_document_is_nested_as_deeply_as_its_limit_says() -> None:
+    (request,) = [sample for sample in SAMPLES if isinstance(sample, StartRequest)]
+    deep = request.model_copy(update={"parameters": {"a": nested(NESTING_MAX - 4)}})
+    assert decode(StartRequest, encode(deep), NAME) == deep
+
+
+def test_an_infinite_number_in_words_is_no_number() -> None:
+    (status,) = [sample for sample in SAMPLES if isinstance(sample, Status)]
+    envelope = json.loads(encode(status))
+    envelope["body"]["stages"]["hourly"]["progress"] = "inf"
+    with pytest.raises(CorruptDocumentError, match="the fields of a status"):
+        decode(Status, sealed(envelope), NAME)
+
+
+def test_the_report_of_an_error_is_always_a_document() -> None:
+    report = report_error(NotFoundError("It is gone.", number=10**30, nan=float("nan"), least=-(1 << 63)))
+    assert report.evidence == {"number": str(10**30), "nan": "NaN", "least": -(1 << 63)}
+    assert isinstance(report, ErrorReport)
+
+
+def test_what_was_found_is_not_told_at_length() -> None:
+    document = next(sample for sample in SAMPLES if isinstance(sample, PipelineDocument))
+    envelope: dict[str, Any] = json.loads(encode(document)) | {"kind": "k" * 1_000_000}
+    with pytest.raises(CorruptDocumentError) as corrupt:
+        decode(PipelineDocument, sealed(envelope), NAME)
+    assert len(str(corrupt.value)) < 3_000
+
+
+def test_every_kind_is_read_by_kinds_of_its_own_limit() -> None:
+    assert all(issubclass(type(sample), Document) and 0 < type(sample).max_bytes <= 256 << 20 for sample in SAMPLES)
