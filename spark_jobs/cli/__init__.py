@@ -4,10 +4,12 @@ Only ``run`` loads the driver's code, when it is called: the others start withou
 """
 
 from spark_jobs.cli.commands import app
+from spark_jobs.cli.terminal import prepare_streams
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Runs the command line. Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted."""
+    """Runs the command line. :data:`~spark_jobs.cli.commands.EXIT_CODES` says what it exits with."""
+    prepare_streams()
     app()

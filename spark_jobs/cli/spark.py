@@ -17,6 +17,7 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.storage.os_errors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,14 +218,20 @@ def standing_stderr() -> TextIO:
 
 @contextmanager
 def printing_to(log: Path) -> Iterator[None]:
-    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        log.replace(log.with_name(f"{log.name}.1"))
+    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so.
+
+    Raises:
+        StorageError: The file cannot be opened.
+    """
+    with translated(str(log)):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            log.replace(log.with_name(f"{log.name}.1"))
+        file = log.open("ab")
     _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
-        with log.open("ab") as file:
+        with file:
             for descriptor in kept:
                 os.dup2(file.fileno(), descriptor)
         yield

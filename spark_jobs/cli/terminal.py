@@ -7,9 +7,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import TextIOWrapper, UnsupportedOperation
 from types import FrameType
 from typing import Any, TextIO
 
@@ -21,11 +22,14 @@ from rich.text import Text
 
 from spark_jobs.cli.answers import Failure
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
+from spark_jobs.protocol.errors import ExitCode, Retry, StorageError, StorageFullError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.storage.os_errors import is_full, storage_error
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
+CLOSED = 141
+"""128 and the number of SIGPIPE: whoever has read the answer reads no more."""
 DEFECT = 1
 """An exception that no code of ours expects."""
 _PLAIN_WIDTH = 240
@@ -91,10 +95,30 @@ class Terminal:
 
     def answer(self, document: BaseModel, *text: RenderableType) -> None:
         """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
-        if self.output is Output.JSON:
-            self._write(document)
-        else:
-            self.say(*text)
+        with self._delivering():
+            if self.output is Output.JSON:
+                self._write(document)
+            else:
+                self.say(*text)
+
+    @contextmanager
+    def _delivering(self) -> Iterator[None]:
+        """Tells what keeps standard output from taking an answer; from then on nothing is written there."""
+        try:
+            yield
+        except BrokenPipeError as error:
+            _silence(self.stdout)
+            raise typer.Exit(CLOSED) from error
+        except OSError as error:
+            _silence(self.stdout)
+            kind = StorageFullError if is_full(error) else StorageError
+            raise kind(
+                f"Standard output does not take the answer: {error.strerror}.",
+                safe="What the command has done is done.",
+                remedy="Free space where it goes; spark-jobs status shows what there is.",
+                path="standard output",
+                errno=error.errno,
+            ) from error
 
     def say(self, *text: RenderableType) -> None:
         """Tells people something."""
@@ -111,7 +135,8 @@ class Terminal:
 
     def defect(self, error: Exception) -> None:
         """Reports an exception that is our own fault."""
-        self.aside.print("".join(traceback.format_exception(error)).rstrip())
+        with suppress(OSError):
+            self.aside.print("".join(traceback.format_exception(error)).rstrip())
         report = ErrorReport(
             error=type(error).__name__,
             retry=Retry.NEVER.value,
@@ -121,8 +146,18 @@ class Terminal:
         self._fail(report, "Defect")
 
     def _fail(self, report: ErrorReport, headline: str) -> None:
+        """Reports to a program and to people. What neither stream takes is left unsaid: the exit code says it."""
         if self.output is Output.JSON:
-            self._write(Failure(error=report))
+            try:
+                self._write(Failure(error=report))
+            except OSError:
+                _silence(self.stdout)
+        try:
+            self._explain(report, headline)
+        except OSError:
+            _silence(sys.stderr)
+
+    def _explain(self, report: ErrorReport, headline: str) -> None:
         for line in report.evidence.get("lines", []):
             self.aside.print(Text(f"  {line}", style="dim"))
         mistakes = report.evidence.get("mistakes", [])
@@ -140,16 +175,49 @@ class Terminal:
             self.aside.print(parts)
 
     def _write(self, document: BaseModel) -> None:
-        self.stdout.write(document.model_dump_json(indent=2) + "\n")
+        self.stdout.write(json.dumps(document.model_dump(mode="json"), indent=2) + "\n")  # ASCII: for every encoding
         self.stdout.flush()
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raises the ``BrokenPipeError``, which is being handled; Rich would exit."""
+        raise
 
 
 def console(*, stderr: bool, file: TextIO | None = None) -> Console:
     """A console that shows text as it is: what users name may hold anything."""
-    made = Console(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
+    made = _Console(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PLAIN_WIDTH
     return made
+
+
+def prepare_streams() -> None:
+    """Makes the standard streams fit for any text and for any shell, before a command begins.
+
+    One that is closed is the null device from then on: the next file that is opened would get its number. A character that an encoding
+    does not have is escaped.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    sys.stdin, sys.stdout, sys.stderr = (
+        sys.stdin or os.fdopen(0),
+        sys.stdout or os.fdopen(1, "w"),
+        sys.stderr or os.fdopen(2, "w"),
+    )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence(stream: TextIO) -> None:
+    """Leads a stream to the null device. Python writes at its end what is still to be written, and would fail again."""
+    with suppress(UnsupportedOperation), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())
 
 
 class Interrupt:
@@ -208,6 +276,8 @@ def _report(terminal: Terminal, error: Exception, interrupt: Interrupt) -> int:
     if interrupt.came:
         terminal.interrupted()
         return INTERRUPTED
+    if isinstance(error, OSError) and is_full(error):
+        error = storage_error(str(error.filename or "A file"), error)
     if isinstance(error, StreamPipelineError):
         terminal.fail(error)
         return int(error.exit_code)

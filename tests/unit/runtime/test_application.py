@@ -1,5 +1,7 @@
 """Whether an attempt begins at all: decided before Spark starts, and once more after it has. No JVM is started."""
 
+import errno
+import os
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -34,6 +36,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
     RunCancelledError,
+    StorageFullError,
 )
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, WorkDirectoryId
 from spark_jobs.publication.publisher import publish
@@ -94,6 +97,21 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
+
+
+def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+
+    def full() -> SparkSession:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/modules.zip")
+
+    with pytest.raises(StorageFullError) as told:
+        home.launch(full)
+    assert told.value.evidence["path"] == "/work/modules.zip"
+    answer = home.channel.response(home.request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "StorageFullError"
 
 
 def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:
