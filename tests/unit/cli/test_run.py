@@ -83,6 +83,14 @@ def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(draine
     assert drained.staged.commits(next(iter(drained.staged.tables))) == [1]
 
 
+def test_a_drained_pipeline_whose_code_has_another_table_is_refused_with_what_differs(drained: UsedHome) -> None:
+    entry = Path(drained.entry)
+    entry.write_text(entry.read_text().replace("{warehouse}/daily", "{warehouse}/days"))
+    refused = run(drained, *drained.params)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "stage daily has path '{warehouse}/days' (before '{warehouse}/daily')" in refused.stderr
+
+
 def test_a_program_reads_that_nothing_ran(drained: UsedHome) -> None:
     answer = document(run(drained, *drained.params, "--run-id", "tuesday", "--output", "json"))
     assert (answer["ran"], answer["checkpoint"], answer["drained"], answer["run"]) == (False, 1, True, "tuesday")
