@@ -124,6 +124,17 @@ class SparkStart:
     neighbours: Neighbours | None = None
     session: "SparkSession | None" = field(default=None, init=False)
 
+    def check(self) -> None:
+        """Refuses a start that would not find Java, before a first start writes into its home.
+
+        Raises:
+            MissingRequirementError: There is none, or it is too old.
+        """
+        from spark_jobs.runtime.spark.session import check_java
+
+        if not self.submitted:
+            check_java()
+
     def __call__(self) -> "SparkSession":
         from spark_jobs.runtime.spark.session import ship_modules
 

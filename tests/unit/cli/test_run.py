@@ -319,6 +319,18 @@ def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: 
     assert "pip install 'airflow-provider-spark-jobs[spark]'" in refused.stderr
 
 
+def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
+    refused = spark_jobs("run", unused.entry, "--home", unused.url, *unused.params, JAVA_HOME="/nowhere")
+    assert refused.exit_code == 2
+    assert "JAVA_HOME is /nowhere, but there is no bin/java in it" in refused.stderr
+    assert not (unused.directory / "home").exists()
+
+
+def test_without_java_a_drained_pipeline_has_nothing_left_to_do(drained: UsedHome) -> None:
+    again = spark_jobs("run", drained.entry, "--home", drained.url, *drained.params, JAVA_HOME="/nowhere")
+    assert again.exit_code == 0
+
+
 def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> None:
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)

@@ -64,7 +64,8 @@ class Home:
         self.files = LocalFiles(directory / "home")
         self.channel = Channel(self.files)
         self.channel.claim(PipelineName("small"))
-        parameters = {"events": "/e", "warehouse": "/w"}
+        (directory / "events").mkdir()
+        parameters = {"events": str(directory / "events"), "warehouse": "/w"}
         self.request: StartRequest = self.channel.request_start(RunId("a task"), parameters=parameters)
 
     def begun(self, host: str, heard: datetime, incarnation: str = "i") -> None:
