@@ -135,7 +135,7 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
         return Look(
             files.url,
             problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
-            remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {_typed(files)}",
+            remedy=f"Look at the home itself: spark-jobs inspect --home {_typed(files)} --checkpoint {checkpoint}",
         )
     return Look(files.url, manifest.attempt, _logs(files, manifest.attempt), manifest)
 
